@@ -144,13 +144,16 @@ class Questions:
             self._ask(interpreter, "complete", fields, settle)
 
     def fork(self, message: Mapping[str, Any]) -> None:
-        """Have Python fork, for a tracer that waits for the child."""
-        request_id, python = message.get("id"), self._agent.interpreters.get("python")
+        """Have Python fork, for a tracer that waits for the child; it forks Bash by itself."""
+        interpreters = self._agent.interpreters
+        request_id = message.get("id")
+        found = (interpreters.get(name) for name in ("python", "bash"))
+        forked = next((each for each in found if each is not None and each.pid), None)
         if not is_id(request_id):
             self._agent.fail("fork needs an id")
             return
-        if python is None or not python.pid or python.question is not None:
-            self._agent.fail("cannot fork: no Python waits for code", request_id)
+        if forked is None or forked.steps or forked.question is not None:
+            self._agent.fail("cannot fork: no interpreter waits for code", request_id)
             return
         if self._agent.running is not None:
             self._agent.fail("cannot fork: code is running", request_id)
@@ -162,7 +165,10 @@ class Questions:
             error = answer.get("error", "" if answer else "it did not answer")
             self._agent.send({"type": "forked", "id": request_id, "error": f"{error:.1000}"})
 
-        self._ask(python, "fork", {}, settle, FORK_S)
+        if "fork" in forked.answers:
+            self._ask(forked, "fork", {}, settle, FORK_S)
+        else:
+            settle({"error": ""})
 
     def check(self, message: Mapping[str, Any]) -> None:
         interpreter = self._interpreter_asked(message)

@@ -8,19 +8,20 @@ import re
 import signal
 import time
 
+from sandbox.capture import OutputPipe
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
 from sandbox.limits import limits_for_bash
-from sandbox.linux import IGNORED_BY_PYTHON, identity_of
+from sandbox.linux import IGNORED_BY_PYTHON, dup_high, identity_of, restore_signals
 from sandbox.processes import caught_signals, read_children, read_process, send_signal
 from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import NoReturn
 
     from sandbox.agent import Agent
-    from sandbox.capture import OutputPipe
     from sandbox.processes import Process
 
 
@@ -133,20 +134,40 @@ class BashInterpreter(Interpreter):
         return self._has_handlers
 
     def start(self) -> None:
-        first = min(self.FIRST_FD, self.agent.limits.resources.get("descriptors", 1024) - 24)
-        self._fds = (first, first + 1, first + 2, first + 3)
-        # Made with a name that nobody can foresee, and not used if it is there already.
-        self._link_folder = self._link_folder or f"/tmp/.nsm-{os.urandom(8).hex()}"  # noqa: S108
+        self._prepare()
         if self._code_fd >= 0:
             os.close(self._code_fd)
         self._code_fd = os.memfd_create("code", os.MFD_CLOEXEC)
         super().start()
+
+    def _prepare(self) -> None:
+        first = min(self.FIRST_FD, self.agent.limits.resources.get("descriptors", 1024) - 24)
+        self._fds = (first, first + 1, first + 2, first + 3)
+        # Made with a name that nobody can foresee, and not used if it is there already.
+        self._link_folder = self._link_folder or f"/tmp/.nsm-{os.urandom(8).hex()}"  # noqa: S108
+
+    def adopt(self, pid: int, *fds: int) -> None:
+        """Take over the copy of a shell, which waits for commands."""
+        control_fd, self._code_fd, *pipe_fds = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._prepare()
+        ends = iter(pipe_fds)
+        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
+        self._connect(pipes, control_fd)
+        self.pid = pid
+        self.has_state = True
+        self._has_traps = True  # which nobody knows
+        seed = int.from_bytes(os.urandom(2), "little")
+        self._command(self._part("begin_fork", number=seed) + "\n" + self._report(0, 0))
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
         """Start the shell without a fork, which would copy the agent's memory for nothing.
 
         Everything else that the agent has open is close-on-exec.
         """
+        if self.agent.has_forks:  # it has to leave them alone, which a fork can see to
+            return super().spawn(control_fd, pipes)
         given = (control_fd, self._code_fd, pipes["stdout"].child_fd, pipes["stderr"].child_fd)
         null = max(given) + 1
         copies = range(null + 1, null + 1 + len(given))  # beyond what any step below overwrites
@@ -168,6 +189,17 @@ class BashInterpreter(Interpreter):
             setsid=True,
             setsigdef=IGNORED_BY_PYTHON,
         )
+
+    def kept_fds(self) -> tuple[int, ...]:
+        return (self._code_fd,)
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        null, out, err, code = map(dup_high, (0, 1, 2, self._code_fd))
+        places = {0: control_fd, 1: null, 2: null, 3: code, 4: null, 5: out, 6: err}
+        for place, fd in places.items():
+            os.dup2(fd, place)
+        restore_signals()
+        os.execv(self.program, ["bash", *self.OPTIONS])
 
     def begin(self) -> None:
         self._line = b""

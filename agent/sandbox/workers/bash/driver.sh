@@ -23,6 +23,12 @@ begin() {
   \trap -- '@abort@' @signal@
 }
 
+# First in the copy of a shell: other random numbers than the original's, unless code has made
+# RANDOM a variable of its own, which stays the same.
+begin_fork() {
+  { [[ $RANDOM$RANDOM == $RANDOM$RANDOM ]] || RANDOM=@number@; [[ 1 ]]; } 2>/dev/null
+}
+
 # Trap of the signal that follows SIGINT, to have the shell give up the code.
 #
 # On SIGINT alone bash goes on with the next command if the one that it waits for handles the signal
@@ -33,7 +39,7 @@ begin() {
 abort() {
   { [[ ${nsm_errexit-0} == 1 \
     || $- == *e* && ( $? == 130 || -n ${nsm_last-} ) && $(\builtin \trap -p ERR) == *nsm_line* \
-    || -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "$$"; } \
+    || -z ${BASH_SOURCE-} || -n $(\builtin \trap -p INT) ]] || \builtin \kill -INT "${BASHPID:-$$}"; } \
     </dev/null >/dev/null 2>&1
 }
 
@@ -92,7 +98,7 @@ on_exit() {
 
 stay() {
   nsm_left=$?; \
-    [[ $BASH_COMMAND == *'. /dev/fd/@source@ '* ]] || { nsm_stop=$nsm_left; \kill -INT "$$" || :; }
+    [[ $BASH_COMMAND == *'. /dev/fd/@source@ '* ]] || { nsm_stop=$nsm_left; \kill -INT "${BASHPID:-$$}" || :; }
 }
 
 # Trap of EXIT around the text of one that the code has set.

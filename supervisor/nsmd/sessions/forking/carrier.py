@@ -29,7 +29,9 @@ from nsmd.sessions.forking.original import (
     PAGE,
     CannotForkError,
     check_gpu,
+    check_memory,
     check_threads,
+    code_fd_of,
     descriptors_of,
     page_of,
     status_of,
@@ -41,6 +43,7 @@ from nsmd.sessions.forking.ptrace import (
     CLONE_VFORK,
     CLONE_VM,
     DATA,
+    NO_CALL,
     RESULT,
     WALL,
     Registers,
@@ -48,6 +51,7 @@ from nsmd.sessions.forking.ptrace import (
     TracedEndedError,
     libc,
 )
+from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
 from sandbox.linux import (
     LANDLOCK_CREATE_RULESET,
     LANDLOCK_SCOPE_SIGNAL,
@@ -67,7 +71,6 @@ HEARD_S = 0.05
 
 UNUSED = 3
 """Exit status of a helper that got no request."""
-_NO_CALL = (1 << 64) - 1
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
@@ -102,9 +105,12 @@ class Carrier:
         self._forks: list[Fork] = []
         self._temporary: list[Traced] = []
         self._worker: Traced | None = None
+        self._shell: WaitingShell | None = None
         self._bystanders: Bystanders | None = None
         self._site = 0
         self._registers: Registers = {}
+        self._resumed: Registers = {}
+        self._original_pid = 0
         self._closed: Mapping[int, str] = {}
 
     def run(self) -> Mapping[str, Any]:
@@ -130,6 +136,8 @@ class Carrier:
         self._jails.take_back()
         if self._bystanders is not None:
             self._bystanders.let_go()
+        if self._shell is not None:
+            self._shell.skip()
         if self._worker is not None:
             self._worker.let_go()
 
@@ -148,9 +156,17 @@ class Carrier:
                 "this kernel cannot keep a session from its forks, which takes Landlock with "
                 "scopes (Linux 6.12)"
             )
-        pid = worker_of(self._agent)
-        worker = self._worker = Traced.seize(pid)
-        child = self._forked(worker)
+        pid = worker_of(self._agent, self._order["interpreter"])
+        if self._order["interpreter"] == "bash":
+            self._wait_for_word()
+            self._shell = WaitingShell(pid)
+            worker = self._worker = self._shell.traced
+            child = self._shell.fork()
+            self._temporary.append(child)
+            child.hold()
+        else:
+            worker = self._worker = Traced.seize(pid)
+            child = self._forked(worker)
         began_s = time.monotonic()
         check_threads(pid)
         bystanders = self._bystanders = Bystanders(self._agent, {pid, child.pid})
@@ -158,7 +174,11 @@ class Carrier:
             bystanders.stop()
         self._jails.begin_to_make(self._order["count"])
         outfit = self._look(worker, child)
-        self._shut_in(worker)
+        if self._shell is None:
+            self._shut_in(worker)
+        else:
+            self._shell.shut_in()
+            self._shell = None
         with _seconds(STOP_S, "a program that runs in it makes no system calls"):
             for thread in bystanders.threads:
                 self._shut_in(thread)
@@ -186,6 +206,16 @@ class Carrier:
         }
 
     # The original.
+
+    def _wait_for_word(self) -> None:
+        """Wait until the agent of a shell has promised to start nothing that could reach the fork.
+
+        Raises:
+            CannotForkError: the supervisor has given up.
+        """
+        self._supervisor.send(b'{"attached": true}')
+        if not self._supervisor.recv(8):
+            raise CannotForkError("the supervisor has given up")
 
     def _forked(self, worker: Traced) -> Traced:
         """Wait until the original forks; returns the child. Both are stopped then."""
@@ -232,16 +262,27 @@ class Carrier:
         if status_of(child.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
         check_gpu(child.pid)
-        page = page_of(child.pid)
-        private = struct.unpack("4Q", child.read(page + 16, 32))
-        if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:
-            raise CannotForkError("code has changed the memory that belongs to nsm")
+        page, code = 0, -1
+        if self._shell is not None:
+            check_memory(child.pid)
+            code = code_fd_of(child.pid)
+            private = (0, code + 1, code + 2, code + 3)  # as `BashInterpreter` has them
+        else:
+            page = page_of(child.pid)
+            private = struct.unpack("4Q", child.read(page + 16, 32))
+            if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:
+                raise CannotForkError("code has changed the memory that belongs to nsm")
         control, _, out, err = private
-        descriptors = descriptors_of(child.pid, {1, 2, control, out, err})
+        own = {control, code, out, err} if self._shell else {1, 2, control, out, err}
+        descriptors = descriptors_of(child.pid, own)
         self._closed = descriptors.closed
         cwd = os.readlink(f"/proc/{worker.pid}/cwd")
-        found = Found(page, private, descriptors, cwd, child.rseq())
+        found = Found(page, private, code, descriptors, cwd, child.rseq())
         self._lists = CallLists(child, self._site)
+        self._resumed = {**self._registers, "rax": 0, "orig_rax": NO_CALL}
+        if self._shell is not None:
+            self._resumed = self._shell.resumed()
+            self._original_pid = _inner_pid(status_of(worker.pid))
         return Outfit(self._lists, found, self._kit.last_capability)
 
     @staticmethod
@@ -290,6 +331,8 @@ class Carrier:
         outfit.equip(worker, fork.theirs)
         self._lists.unmap(worker)
         inner_pid = self._check(fork, worker)
+        if self._order["interpreter"] == "bash":
+            tell_its_pid(worker, self._original_pid, inner_pid)
         if fork.jail.group is not None:
             os.lseek(fork.jail.group, 0, os.SEEK_SET)
             with suppress(OSError):
@@ -319,12 +362,16 @@ class Carrier:
             wrong.append("limit of user namespaces")
         if wrong:
             raise CannotForkError(f"the fork is not shut in ({', '.join(wrong)})")
-        return int(status["NSpid"].split()[-1])
+        return _inner_pid(status)
 
     def _release(self, worker: Traced) -> None:
-        worker.registers = {**self._registers, "rax": 0, "orig_rax": _NO_CALL}
+        worker.registers = self._resumed
         worker.detach()
         worker.close()
+
+
+def _inner_pid(status: Mapping[str, str]) -> int:
+    return int(status["NSpid"].split()[-1])
 
 
 def _explained(error: Exception) -> str:

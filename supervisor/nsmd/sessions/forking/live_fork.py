@@ -266,8 +266,11 @@ class LiveFork:
                     nursery.cancel_scope.cancel()
                     return
                 if isinstance(frame, ForkedFrame) and frame.error:
-                    answers.append(f"its Python does not fork: {frame.error}")
+                    answers.append(f"its interpreter does not fork: {frame.error}")
                     nursery.cancel_scope.cancel()
+                elif self._original.spec.environment.interpreter == "bash":
+                    with suppress(OSError):  # it has ended, which is heard
+                        channel.send(b"fork")
 
             nursery.start_soon(hear)
             nursery.start_soon(answer)
@@ -317,8 +320,10 @@ def check_forkable(original: Session) -> None:
         ForkRefusedError: it is of a kind that cannot be forked, or code runs in it.
     """
     environment, jail = original.spec.environment, original.jail
-    if environment.interpreter != "python":
-        raise _refused(original, f"only Python sessions can, and this is {environment.interpreter}")
+    if environment.interpreter not in {"python", "bash"}:
+        raise _refused(
+            original, f"only Python and Bash sessions can, and this is {environment.interpreter}"
+        )
     if original.running is not None or original.runs.queued:
         raise ForkRefusedError(
             f"Session {original.name or original.id!r} cannot be forked while code runs in it.",
@@ -330,7 +335,7 @@ def check_forkable(original: Session) -> None:
         )
     if environment.artifact is not None:
         raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
-    if environment.program != environment.agent_python:
+    if environment.interpreter == "python" and environment.program != environment.agent_python:
         raise _refused(original, "its Python is not the one that templates run")
     project = original.spec.project
     if project is not None and project.copied:

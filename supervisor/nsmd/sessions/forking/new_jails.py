@@ -43,7 +43,8 @@ class NewJail:
 
     Args:
         talk: the helper's end of a socket to its PID 1.
-        theirs: descriptors for its worker: stdout, stderr, control socket, page.
+        theirs: descriptors for its worker: stdout, stderr, control socket, page; for a shell, the
+            file with code in place of the page.
         group: `cgroup.procs` of its control group; None without.
 
     Attributes:
@@ -230,7 +231,9 @@ class _Maker:
             return  # the helper has ended
         order = json.loads(message)
         become_user_of(order["agent"])
-        original = Original(order["agent"], worker_of(order["agent"]), order["template"])
+        original = Original(
+            order["agent"], worker_of(order["agent"], order["interpreter"]), order["template"]
+        )
         original.hide_others()
         sources = {
             path: os.open(f"/proc/{original.worker}/root{path}", os.O_RDONLY | os.O_DIRECTORY)
@@ -249,7 +252,7 @@ class _Maker:
             for fd in (*files, level):
                 os.close(fd)
         all_ends = [
-            self._make_ends(channel, groups[number] if groups else None)
+            self._make_ends(channel, groups[number] if groups else None, order["interpreter"])
             for number, channel in enumerate(channels)
         ]
         # A process makes no PID namespace after it has entered one, but its child does.
@@ -272,11 +275,14 @@ class _Maker:
                 os.close(pidfd)
             self._line.recv(1)
 
-    def _make_ends(self, channel: int, group: int | None) -> AgentEnds:
+    def _make_ends(self, channel: int, group: int | None, interpreter: str) -> AgentEnds:
         """Make the descriptors of one fork; the helper gets its own, and those of the worker."""
         talk, its = (end.detach() for end in socket.socketpair(type=socket.SOCK_SEQPACKET))
         control, theirs = (end.detach() for end in socket.socketpair())
-        page = SharedPage.make_file()
+        if interpreter == "bash":
+            page = os.memfd_create("code", os.MFD_CLOEXEC)
+        else:
+            page = SharedPage.make_file()
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(out_read, False)

@@ -6,12 +6,16 @@ import os
 import re
 import signal
 import stat
+from contextlib import suppress
 from typing import NamedTuple
 
 from sandbox.gpus import gpu_of
 
 PAGE = "/memfd:shared (deleted)"
 """Name in maps of the page that a worker shares with its agent."""
+
+CODE = "/memfd:code (deleted)"
+"""Name of the file from which a shell reads code, among its descriptors."""
 
 _OWN = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
 """Directories of files of a session's own."""
@@ -51,19 +55,35 @@ def status_of(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
-def worker_of(agent: int) -> int:
+def worker_of(agent: int, interpreter: str) -> int:
     """Process id of the interpreter of a session.
 
     Raises:
         CannotForkError: there is none.
     """
     found = [pid for pid in children_of(agent) if not is_dead(pid)]
-    if len(found) > 1:
+    if interpreter == "bash":
+        found = [pid for pid in found if code_fd_of(pid) >= 0]
+    elif len(found) > 1:
         # Beside it there may be checkpoints, which block all signals, and programs.
         found = [pid for pid in found if has_page(pid) and not _is_frozen(pid)]
     if len(found) != 1:
-        raise CannotForkError("no Python waits for code in it")
+        raise CannotForkError("no interpreter waits for code in it")
     return found[0]
+
+
+def code_fd_of(pid: int) -> int:
+    """Descriptor of the file from which a shell reads code; -1 if the process is no shell.
+
+    Code may have opened that file again, at a lower number.
+    """
+    found = [-1]
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}") == CODE:
+                    found.append(int(name))
+    return max(found)
 
 
 def has_page(pid: int) -> bool:
@@ -132,7 +152,22 @@ def page_of(pid: int) -> int:
     """Address of the page that it shares with its agent, which nothing else may share.
 
     Raises:
-        CannotForkError: it shares memory that a fork would share as well.
+        CannotForkError: it has no such page, or shares memory that a fork would share as well.
+    """
+    page = check_memory(pid)
+    if not page:
+        raise CannotForkError("it has closed the memory that belongs to nsm")
+    return page
+
+
+def check_memory(pid: int) -> int:
+    """Refuse a process with memory that a fork would share.
+
+    Returns:
+        Address of the page that it shares with its agent; 0 without.
+
+    Raises:
+        CannotForkError: it shares other memory.
     """
     page = 0
     for line in read(f"/proc/{pid}/maps").splitlines():
@@ -149,8 +184,6 @@ def page_of(pid: int) -> int:
             raise CannotForkError(
                 f"it has {path} in its memory: what it writes to that file, its fork would see"
             )
-    if not page:
-        raise CannotForkError("it has closed the memory that belongs to nsm")
     return page
 
 

@@ -30,8 +30,9 @@ class Found(NamedTuple):
     """Parts of the original's worker in the place of which a fork gets its own.
 
     Attributes:
-        page: address of the page that it shares with its agent.
+        page: address of the page that it shares with its agent; 0 in a shell.
         private: its control socket, and the descriptors that nsm puts back as 0, 1 and 2.
+        code: of a shell, the descriptor of the file with code; -1 in others.
         descriptors: all others.
         cwd: its working directory.
         rseq: address, size and signature of its area for restartable sequences.
@@ -39,6 +40,7 @@ class Found(NamedTuple):
 
     page: int
     private: Sequence[int]
+    code: int
     descriptors: Descriptors
     cwd: str
     rseq: tuple[int, int, int]
@@ -63,13 +65,21 @@ class Outfit:
         out, err, control, page = theirs
         at, nothing, saved_out, saved_err = self._original.private
         moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
+        if self._original.code >= 0:
+            moved = {
+                out: (saved_out,),
+                err: (saved_err,),
+                control: (at,),
+                page: (self._original.code,),
+            }
         # A number that is both a new descriptor and the place of another one.
         places = {place for several in moved.values() for place in several}
         if not places.isdisjoint([*moved, page]):
             raise CannotForkError("code has opened descriptors in the place of nsm's")
         calls = self.lists.begin(worker)
         size = os.sysconf("SC_PAGESIZE")
-        calls.add("mmap", self._original.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
+        if self._original.page:
+            calls.add("mmap", self._original.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
         calls.add("setsid")
         address, length, signature = self._original.rseq
         if address:  # a process that has its memory from another one has lost it
@@ -78,7 +88,8 @@ class Outfit:
             for target in targets:
                 calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
             calls.add("close", fd)
-        calls.add("close", page)
+        if page not in moved:
+            calls.add("close", page)
         for path in ("/workspace", self._original.cwd):
             calls.add("chdir", calls.data(os.fsencode(path) + b"\0"), may_fail=True)
         # Not closed: what has them open would close the next file that gets the number.

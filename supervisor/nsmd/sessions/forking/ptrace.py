@@ -32,7 +32,7 @@ _NAMES = (
 _REGISTERS = struct.Struct(f"{len(_NAMES)}Q")
 _ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 _MASK = (1 << 64) - 1
-_NO_CALL = _MASK
+NO_CALL = _MASK
 """`orig_rax` of a process that is in no system call, so that the kernel restarts none."""
 
 # asm/unistd_64.h
@@ -155,8 +155,35 @@ class Traced:
                 self.detach()
 
     def finish_call(self) -> None:
-        """Run to the end of the system call that it is in."""
+        """Run to the end of the system call that it is in, or to the beginning of the next one."""
         self._to_call()
+
+    def finish_next_call(self) -> int:
+        """Run to the end of the system call that it makes next; returns the result."""
+        self._to_call()
+        self._to_call()
+        return self.registers["rax"]
+
+    def fork_at_once(self) -> Traced:
+        """Run to the end of the `clone` that it is about to make; returns the child, stopped.
+
+        Raises:
+            CallError: it failed.
+        """
+        self._to_call()
+        child = self._made()
+        self._to_call()
+        return child
+
+    def _made(self) -> Traced:
+        self.go_on()
+        while (stop := self.wait()) >> 8 == 0 and stop not in {signal.SIGTRAP, _SYSCALL_STOP}:
+            self._signals.append(stop)
+            self.go_on()
+        if stop >> 8 not in _FORKED:
+            checked("clone", self.registers["rax"])
+            raise TracedEndedError("clone made no process")
+        return self.child()
 
     def child(self) -> Traced:
         """The process that it has just made; waits until that one is stopped, too."""
@@ -229,7 +256,7 @@ class Traced:
             Processes that it has made meanwhile; they are stopped.
         """
         before = self.registers
-        self.registers = {**before, "rip": code, "rbx": data, "orig_rax": _NO_CALL}
+        self.registers = {**before, "rip": code, "rbx": data, "orig_rax": NO_CALL}
         made: list[Traced] = []
         while True:
             _ptrace(_CONT, self.pid)
@@ -252,12 +279,7 @@ class Traced:
         before = self.registers
         self._begin(before, "clone", arguments, site)
         self._to_call()
-        self.go_on()
-        stop = self.wait()
-        if stop >> 8 not in _FORKED:
-            checked("clone", self.registers["rax"])
-            raise TracedEndedError("clone made no process")
-        return self.child()
+        return self._made()
 
     def rseq(self) -> tuple[int, int, int]:
         """Address, size and signature of its area for restartable sequences; 0 without."""
@@ -267,7 +289,7 @@ class Traced:
         return address, size, signature
 
     def _begin(self, before: Registers, name: str, arguments: tuple[int, ...], site: int) -> None:
-        changed = {**before, "rip": site, "rax": CALLS[name], "orig_rax": _NO_CALL}
+        changed = {**before, "rip": site, "rax": CALLS[name], "orig_rax": NO_CALL}
         for register, value in zip(_ARGUMENTS, arguments, strict=False):
             changed[register] = value & _MASK
         self.registers = changed
@@ -300,7 +322,7 @@ class Traced:
                 self._to_call()
                 made = self.registers["rax"]
                 again = {**entry, "rip": entry["rip"] - 2, "rax": entry["orig_rax"]}
-                self.registers = {**again, "orig_rax": _NO_CALL}
+                self.registers = {**again, "orig_rax": NO_CALL}
                 self._to_call()
                 checked(name, made)
                 known[RESULT] = known[RESULT] or made
