@@ -197,9 +197,9 @@ def test_names_and_kinds(client: Client) -> None:
         client.fork("taken", "a", "b", count=1)
     with pytest.raises(UnknownSessionError):
         client.fork("nobody")
-    client.run("x=1", env="bash", session="shell")
-    with pytest.raises(ForkRefusedError, match="bash"):
-        client.fork("shell")
+    client.run("x=1", env="node", session="script")
+    with pytest.raises(ForkRefusedError, match="this is node"):
+        client.fork("script")
 
 
 def test_forks_of_two_siblings_at_once(client: Client, shared: Supervisor) -> None:

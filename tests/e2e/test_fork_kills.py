@@ -16,8 +16,11 @@ import pytest
 import nsm
 from e2e_support import supervisor
 from live_forks import (
+    IN_BASH,
+    IN_PYTHON,
     LIMITS,
     NONE,
+    Code,
     children_of,
     command_of,
     helpers,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from nsm import Client
 
 pytestmark = needs_scopes
+
+LANGUAGES = pytest.mark.parametrize("code", [IN_PYTHON, IN_BASH], ids=lambda code: code.env)
 
 
 def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
@@ -56,12 +61,15 @@ def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
-def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int) -> None:
+@LANGUAGES
+def test_helpers_that_are_killed(
+    client: Client, shared: Supervisor, kills: int, code: Code
+) -> None:
     """At some moment; the original goes on, and nothing is left over."""
     delays = random.Random(7)
     for number in range(kills):
         target = f"target-{number // 10}"  # as the kernel refuses the 16th fork of a session
-        printed(client, target, "x = 5")
+        printed(client, target, code.sets, code.env)
         wait_for_helpers(shared)
         server = children_of(shared.pid)
         made: list[str] = []
@@ -77,10 +85,10 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         forking.join()
-        assert printed(client, target, "print(x)") == "5\n"
-        assert printed(client, target, LIMITS) == NONE
+        assert printed(client, target, code.shows, code.env) == "5\n"
+        assert printed(client, target, code.limits, code.env) == code.no_limits
         for each in made:
-            assert printed(client, each, "print(x)") == "5\n"
+            assert printed(client, each, code.shows, code.env) == "5\n"
             client.kill(each)
         if number % 10 == 9:
             client.kill(target)
@@ -89,14 +97,15 @@ def test_helpers_that_are_killed(client: Client, shared: Supervisor, kills: int)
 
 @pytest.mark.parametrize("victim", ["agent", "worker"])
 @pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
+@LANGUAGES
 def test_originals_that_are_killed_while_they_are_forked(
-    client: Client, shared: Supervisor, victim: str, kills: int
+    client: Client, shared: Supervisor, victim: str, kills: int, code: Code
 ) -> None:
     """At some moment; nothing is left over, and the next session is as any."""
     delays = random.Random(7)
     for number in range(kills):
         target = f"victim-{number}"
-        printed(client, target, "x = 5")
+        printed(client, target, code.sets, code.env)
         (agent,) = [row.pid for row in client.sessions() if row.name == target]
         assert agent, "it runs"
         (worker,) = children_of(agent)
@@ -111,12 +120,12 @@ def test_originals_that_are_killed_while_they_are_forked(
         os.kill(agent if victim == "agent" else worker, signal.SIGKILL)
         forking.join()
         wait_for_helpers(shared)
-        printed(client, target, "x = 6")
+        printed(client, target, code.sets, code.env)
         client.kill_all()
     assert client.sessions() == []
-    printed(client, "sound", "x = 5")
+    printed(client, "sound", code.sets, code.env)
     client.fork("sound", "copy")
-    assert printed(client, "copy", "print(x)") == "5\n"
+    assert printed(client, "copy", code.shows, code.env) == "5\n"
 
 
 def test_a_template_that_is_killed_while_its_session_is_forked(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e_support import supervisor
-from live_forks import needs_scopes, printed
+from live_forks import SEES, needs_scopes, printed
 from nsm.wire.errors import ForkRefusedError
 
 if TYPE_CHECKING:
@@ -16,37 +16,6 @@ if TYPE_CHECKING:
     from nsm import Client
 
 pytestmark = needs_scopes
-
-
-SEES = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def reached():
-    found = []
-    own = {1, os.getpid(), os.getppid()}
-    for pid in range(2, 2000):
-        if pid in own:
-            continue
-        for what, tried in (
-            ('kill', lambda: os.kill(pid, 0)),
-            ('trace', lambda: libc.ptrace(0x4206, pid, 0, 0) == 0 or 1 / 0),
-            ('root', lambda: os.listdir(f'/proc/{pid}/root/workspace')),
-            ('memory', lambda: open(f'/proc/{pid}/mem', 'rb').close()),
-            ('command', lambda: open(f'/proc/{pid}/cmdline', 'rb').close()),
-            ('namespace', lambda: os.close(os.open(f'/proc/{pid}/ns/user', os.O_RDONLY))),
-        ):
-            try:
-                tried()
-            except (OSError, ZeroDivisionError):
-                continue
-            found.append((pid, what))
-    return found
-def privileges():
-    lines = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
-    names = ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'Seccomp', 'NoNewPrivs')
-    limits = [open(f'/proc/sys/user/max_{kind}_namespaces').read().strip() for kind in ('user', 'mnt', 'pid', 'net')]
-    return [int(lines[name], 16) for name in names], limits
-"""  # noqa: E501
 
 
 def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:

@@ -8,7 +8,7 @@ import platform
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -25,8 +25,8 @@ needs_scopes = pytest.mark.skipif(
 )
 
 
-def printed(client: Client, session: str, code: str) -> str:
-    result = client.run(code, env="python", session=session)
+def printed(client: Client, session: str, code: str, env: str = "python") -> str:
+    result = client.run(code, env=env, session=session)
     assert result.exit_code == 0, result.stderr
     return result.stdout
 
@@ -37,6 +37,53 @@ LIMITS = (
     " if name in {'max_user_namespaces', 'max_mnt_namespaces', 'max_pid_namespaces'}])"
 )
 NONE = "['0', '0', '0']\n"
+
+
+class Code(NamedTuple):
+    """Code of one language: sets `x` to 5, prints it, prints the limits of namespaces."""
+
+    env: str
+    sets: str
+    shows: str
+    limits: str
+    no_limits: str
+
+
+IN_PYTHON = Code("python", "x = 5", "print(x)", LIMITS, NONE)
+IN_BASH = Code(
+    "bash", "x=5", "echo $x", "cat /proc/sys/user/max_{user,mnt,pid}_namespaces", "0\n0\n0\n"
+)
+
+
+SEES = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def reached():
+    found = []
+    own = {1, os.getpid(), os.getppid()}
+    for pid in range(2, 2000):
+        if pid in own:
+            continue
+        for what, tried in (
+            ('kill', lambda: os.kill(pid, 0)),
+            ('trace', lambda: libc.ptrace(0x4206, pid, 0, 0) == 0 or 1 / 0),
+            ('root', lambda: os.listdir(f'/proc/{pid}/root/workspace')),
+            ('memory', lambda: open(f'/proc/{pid}/mem', 'rb').close()),
+            ('command', lambda: open(f'/proc/{pid}/cmdline', 'rb').close()),
+            ('namespace', lambda: os.close(os.open(f'/proc/{pid}/ns/user', os.O_RDONLY))),
+        ):
+            try:
+                tried()
+            except (OSError, ZeroDivisionError):
+                continue
+            found.append((pid, what))
+    return found
+def privileges():
+    lines = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines() if ':\\t' in line)
+    names = ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'Seccomp', 'NoNewPrivs')
+    limits = [open(f'/proc/sys/user/max_{kind}_namespaces').read().strip() for kind in ('user', 'mnt', 'pid', 'net')]
+    return [int(lines[name], 16) for name in names], limits
+"""  # noqa: E501
 
 
 def helpers(shared: Supervisor) -> set[int]:
