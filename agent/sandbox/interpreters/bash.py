@@ -159,7 +159,7 @@ class BashInterpreter(Interpreter):
         self.has_state = True
         self._has_traps = True  # which nobody knows
         seed = int.from_bytes(os.urandom(2), "little")
-        self._command(self._part("begin_fork", number=seed) + "\n" + self._report(0, 0))
+        self._command(self._part("begin_fork", number=seed) + "\n" + self._report(0, 0, "0"))
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
         """Start the shell without a fork, which would copy the agent's memory for nothing.

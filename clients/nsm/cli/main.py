@@ -34,7 +34,7 @@ GROUPS = {
         "net": "show or change what a session may reach",
         "secrets": "show, test and revoke secrets that sessions use unseen",
         "port": "open, close and list ports of sessions",
-        "fork": "make copies of a running Python session",
+        "fork": "make copies of a running Python or Bash session",
         "save": "write what is in a session into a file",
         "restore": "make a session of a save",
         "tree": "show sessions and saves as a tree",

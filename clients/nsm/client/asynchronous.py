@@ -229,7 +229,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         return read(KillReport, await self.call("kill", {"idle_s": idle_s}))
 
     async def fork(self, target: str, *names: str, count: int | None = None) -> ForkReport:
-        """Fork a running Python session; as `nsm.Client.fork`."""
+        """Fork a running Python or Bash session; as `nsm.Client.fork`."""
         arguments = operations.fork_arguments(target, names, count)
         return read(ForkReport, await self.call("session_fork", arguments))
 

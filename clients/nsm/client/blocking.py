@@ -263,7 +263,7 @@ class Client(FileCalls, JobCalls, RunCalls):
         return read(KillReport, self.call("kill", {"idle_s": idle_s}))
 
     def fork(self, target: str, *names: str, count: int | None = None) -> ForkReport:
-        """Fork a running Python session; the forks have its variables and files.
+        """Fork a running Python or Bash session; the forks have its variables and files.
 
         Args:
             target: id, name or ``scope/name``.

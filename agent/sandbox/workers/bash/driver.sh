@@ -26,7 +26,7 @@ begin() {
 # First in the copy of a shell: other random numbers than the original's, unless code has made
 # RANDOM a variable of its own, which stays the same.
 begin_fork() {
-  { [[ $RANDOM$RANDOM == $RANDOM$RANDOM ]] || RANDOM=@number@; [[ 1 ]]; } 2>/dev/null
+  { [[ $RANDOM$RANDOM == $RANDOM$RANDOM ]] || RANDOM=@number@; } 2>/dev/null
 }
 
 # Trap of the signal that follows SIGINT, to have the shell give up the code.

@@ -9,12 +9,13 @@ from nsm.wire.live import ForkReport
 
 _EPILOG = """\
 A fork has the variables, functions, open files, working directory and environment variables of a
-running Python session, and copies of /workspace and /tmp. Original and forks go their own ways from
-then on, each with its own processes, limits and transcript. A fork ends with its original.
+running Python or Bash session, and copies of /workspace and /tmp. Original and forks go their own
+ways from then on, each with its own processes, limits and transcript. A fork ends with its
+original.
 
 The session must be idle. Jobs that run in it stay with the original. Pipes and connections are
 closed in the forks. Both are listed here. Sessions with threads, GPU or shared memory, programs
-that have started others, Bash and Node sessions are refused, and go on as before; `nsm save` and
+that have started others, and Node sessions are refused, and go on as before; `nsm save` and
 `nsm restore` may help.
 
 examples:
@@ -26,7 +27,7 @@ examples:
 
 def parser() -> Parser:
     """The verb's options."""
-    parser = Parser("fork", "Make copies of a running Python session.", _EPILOG)
+    parser = Parser("fork", "Make copies of a running Python or Bash session.", _EPILOG)
     parser.add_session()
     parser.add_argument("names", metavar="NEW", nargs="*", help="names of the forks")
     parser.add_argument(

@@ -12,6 +12,7 @@ namespaces     namespaces of the original, their limits, and how a process enter
 first_process  PID 1 of a fork, until that is its agent
 new_jails      jails of the forks of one request, and the process that makes them
 outfit         namespaces, descriptors, files and privileges of a fork's worker
+shells         a Bash that waits for commands, and forks where it waits
 carrier        the helper: from the request to the forks
 fork_server    the program that forks the helpers, with all their modules imported
 helpers        the fork server, as the supervisor starts, asks and ends it

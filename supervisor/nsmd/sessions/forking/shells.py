@@ -99,7 +99,7 @@ class WaitingShell:
             self.traced.registers = self.resumed()
 
     def resumed(self) -> Registers:
-        """Registers of the shell, or of a copy of it, when it goes on with its `read`."""
+        """The registers of the shell, or of a copy of it, when it goes on with its `read`."""
         return {**self._waits, "rip": self._rest, "rax": 0, "orig_rax": NO_CALL}
 
 
