@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -11,15 +12,15 @@ import time
 from sandbox.capture import OutputPipe
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
+from sandbox.job_start import in_a_scope
 from sandbox.limits import limits_for_bash
-from sandbox.linux import IGNORED_BY_PYTHON, dup_high, identity_of, restore_signals
+from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, send_signal
 from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import NoReturn
 
     from sandbox.agent import Agent
     from sandbox.processes import Process
@@ -166,8 +167,6 @@ class BashInterpreter(Interpreter):
 
         Everything else that the agent has open is close-on-exec.
         """
-        if self.agent.has_forks:  # it has to leave them alone, which a fork can see to
-            return super().spawn(control_fd, pipes)
         given = (control_fd, self._code_fd, pipes["stdout"].child_fd, pipes["stderr"].child_fd)
         null = max(given) + 1
         copies = range(null + 1, null + 1 + len(given))  # beyond what any step below overwrites
@@ -181,7 +180,8 @@ class BashInterpreter(Interpreter):
         ]
         with contextlib.suppress(OSError):
             os.chdir(self.agent.workspace)
-        return os.posix_spawn(
+        start = functools.partial(
+            os.posix_spawn,
             self.program,
             ["bash", *self.OPTIONS],
             os.environ,
@@ -189,17 +189,7 @@ class BashInterpreter(Interpreter):
             setsid=True,
             setsigdef=IGNORED_BY_PYTHON,
         )
-
-    def kept_fds(self) -> tuple[int, ...]:
-        return (self._code_fd,)
-
-    def become_program(self, control_fd: int) -> NoReturn:
-        null, out, err, code = map(dup_high, (0, 1, 2, self._code_fd))
-        places = {0: control_fd, 1: null, 2: null, 3: code, 4: null, 5: out, 6: err}
-        for place, fd in places.items():
-            os.dup2(fd, place)
-        restore_signals()
-        os.execv(self.program, ["bash", *self.OPTIONS])
+        return in_a_scope(start) if self.agent.has_forks else start()
 
     def begin(self) -> None:
         self._line = b""
