@@ -135,7 +135,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         page = SharedPage(page_fd)
         os.close(page_fd)
         run_worker(None, control_fd, page)
-    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network", "adopt")
+    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network")
+    names += ("adopt", "layers")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
         if option[2:] not in options or not option.startswith("--") or not value:
@@ -151,11 +152,24 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except ValueError as error:
         sys.exit(f"sandbox_agent: --limits: {error}")
     host_network = options.pop("network") == "host"
-    adopted = [int(number) for number in options.pop("adopt").split(",") if number]
+    adopted, layers = (
+        [int(number) for number in options.pop(name).split(",") if number]
+        for name in ("adopt", "layers")
+    )
+    for fd in layers:
+        os.set_inheritable(fd, False)
     read_fd, write_fd = claim_channel()
     set_limits(FIXED_LIMITS)
     agent = prepare(programs=options, workspace=workspace, limits=limits)
-    serve(agent, read_fd, write_fd, prestart=prestart, host_network=host_network, adopted=adopted)
+    serve(
+        agent,
+        read_fd,
+        write_fd,
+        prestart=prestart,
+        host_network=host_network,
+        adopted=adopted,
+        layers=layers,
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,8 @@ from live_forks import LIMITS, NONE, needs_scopes, printed
 from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from e2e_support import Supervisor
     from nsm import Client
 
@@ -295,3 +299,51 @@ async def test_models_fork_sessions(shared: Supervisor) -> None:
         assert "not run" in text
     with shared.client() as client:
         client.kill_all()
+
+
+@pytest.fixture
+def project() -> Generator[Path]:
+    """A directory that a jail may show."""
+    with tempfile.TemporaryDirectory(prefix="nsm-project-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+CHANGES = {
+    "python": "import os, shutil; os.chdir('/project'); _ = open('a', 'a').write('1'); "
+    "os.remove('b'); shutil.rmtree('c'); os.mkdir('c'); _ = open('c/new', 'w').write('n')",
+    "bash": "cd /project; printf 1 >>a; rm b; rm -r c; mkdir c; printf n >c/new",
+}
+LOOKS = {
+    "python": "print(os.getcwd(), open('a').read(), sorted(os.listdir()), os.listdir('c'))",
+    "bash": 'echo "$PWD $(cat a) $(ls -m . c)"',
+}
+LEAVES = {
+    "python": "_ = open('a', 'a').write('2'); os.remove('c/new')",
+    "bash": "printf 2 >>a; rm c/new",
+}
+
+
+@pytest.mark.parametrize("env", ["python", "bash"])
+def test_a_copy_of_the_project_is_copied(
+    client: Client, shared: Supervisor, env: str, project: Path
+) -> None:
+    for path, text in (("a", "a"), ("b", "b"), ("c/old", "o")):
+        (project / path).parent.mkdir(exist_ok=True)
+        (project / path).write_text(text)
+    client.run(CHANGES[env], env=env, session="on", project=str(project), project_mode="overlay")
+    before = printed(client, "on", LOOKS[env], env)
+    assert "/project a1 " in before
+    (fork,) = client.fork("on").forks
+    assert printed(client, fork.name, LOOKS[env], env) == before
+    printed(client, fork.name, LEAVES[env], env)
+    assert printed(client, "on", LOOKS[env], env) == before
+    (below,) = client.fork(fork.name).forks
+    for name in (fork.name, below.name):
+        assert " a12 " in printed(client, name, LOOKS[env], env)
+    told = shared.run("nsm", "diff", fork.id, "--stat").stdout
+    assert "a" in told
+    assert "c/new" not in told
+    assert "c/new" in shared.run("nsm", "diff", "on", "--stat").stdout
+    assert (project / "a").read_text() == "a"
+    client.kill_all()

@@ -52,7 +52,14 @@ def test_a_fork_goes_on_where_the_original_is(client: Client) -> None:
     printed(client, "forked", STATE)
     report = client.fork("forked", "its-fork")
     assert [fork.name for fork in report.forks] == ["its-fork"]
-    assert printed(client, "its-fork", "x=6; echo $x; cd /; rm -r /workspace/deep; mkdir /workspace/deep; cd /workspace/deep") == "6\n"
+    assert (
+        printed(
+            client,
+            "its-fork",
+            "x=6; echo $x; cd /; rm -r /workspace/deep; mkdir /workspace/deep; cd /workspace/deep",
+        )
+        == "6\n"
+    )
     assert printed(client, "forked", USE) == USED
     (again,) = client.fork("its-fork").forks
     assert printed(client, again.name, USE) == USED.replace("f a 5", "f a 6")

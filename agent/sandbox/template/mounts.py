@@ -31,7 +31,7 @@ from sandbox.template.kernel import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 POLICY_PATH = "/run/nsm/policy.json"
@@ -125,7 +125,9 @@ def _room_for_changes(what: str, place: str, size_mb: int) -> tuple[str, str]:
     return changed, work
 
 
-def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
+def make_copy_on_write(
+    path: str, size_mb: int, fill: Callable[[str], None] = lambda _: None
+) -> Sequence[int]:
     """Mount an overlay over a directory: what is changed there is changed in a copy, in memory.
 
     The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
@@ -134,6 +136,7 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
     Args:
         path: path of the directory, which stays unchanged below.
         size_mb: largest size of the changes, MiB.
+        fill: puts changes that are there from the beginning into a directory.
 
     Returns:
         Descriptors: the directory of what was changed, the overlay, and the directory below it.
@@ -142,6 +145,7 @@ def make_copy_on_write(path: str, size_mb: int) -> Sequence[int]:
     try:
         changed, work = _room_for_changes(f"copy of {path}", hidden, size_mb)
         os.chmod(changed, os.stat(path).st_mode & 0o777)
+        fill(changed)
         descriptors = [os.open(changed, DIRECTORY)]
         # Not by its path, in which the options' own separators may occur.
         os.chdir(path)

@@ -146,9 +146,9 @@ class Carrier:
         for each in self._temporary:
             each.kill()
 
-    def pidfds(self) -> list[int]:
-        """Descriptors of the forks' PID 1s."""
-        return [fork.jail.pidfd for fork in self._forks]
+    def descriptors(self) -> list[int]:
+        """Descriptors of the forks' PID 1s, each with those of its copy of the project."""
+        return [fd for fork in self._forks for fd in (fork.jail.pidfd, *fork.jail.project_copy)]
 
     def _run(self) -> Mapping[str, Any]:
         if libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1) < LANDLOCK_SCOPES:
@@ -420,7 +420,7 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
             os._exit(0)
         carrier = Carrier(order, jails, kit, supervisor)
         told = carrier.run()
-        socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.pidfds())
+        socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.descriptors())
         # Those who answer go first: the ends of processes take a while.
         select.select([supervisor], [], [], HEARD_S)
         carrier.end()

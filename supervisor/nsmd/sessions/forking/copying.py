@@ -34,6 +34,7 @@ class TreeCopy:
         """
         for name in os.listdir(source):
             self._copy_entry(source, name, f"{target}/{name}")
+        self._copy_attributes(source, target)
         self._finish(os.fstat(source), target)
 
     def _copy_entry(self, directory: int, name: str, target: str) -> None:
@@ -58,6 +59,8 @@ class TreeCopy:
         elif stat.S_ISFIFO(found.st_mode):
             os.mkfifo(target)
             self._finish(found, target)
+        elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+            os.mknod(target, stat.S_IFCHR)  # in an overlay: what is below is removed
         # Sockets are not copied: they lead to processes of the original.
 
     def _copy_file(self, directory: int, name: str, target: str, found: os.stat_result) -> None:
@@ -66,9 +69,7 @@ class TreeCopy:
             made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 self._copy_data(source, made, found.st_size)
-                with suppress(OSError):
-                    for attribute in os.listxattr(source):
-                        os.setxattr(made, attribute, os.getxattr(source, attribute))
+                self._copy_attributes(source, made)
             finally:
                 os.close(made)
         finally:
@@ -94,6 +95,12 @@ class TreeCopy:
                 begin += count
                 self.bytes += count
             offset = end
+
+    @staticmethod
+    def _copy_attributes(source: int, target: int | str) -> None:
+        with suppress(OSError):
+            for attribute in os.listxattr(source):
+                os.setxattr(target, attribute, os.getxattr(source, attribute))
 
     @staticmethod
     def _finish(found: os.stat_result, target: str) -> None:

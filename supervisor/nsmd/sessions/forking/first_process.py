@@ -25,6 +25,7 @@ from sandbox.template.kernel import (
 from sandbox.template.mounts import (
     cover,
     keep_mounts,
+    make_copy_on_write,
     make_file_systems,
     show_policy,
     told_by_proc,
@@ -88,6 +89,7 @@ class FirstProcess:
         kit: parts that are the same for all.
         ends: its descriptors.
         sources: directories of the original, by their paths in a session.
+        changes: directory of the changes in its copy of the project; None without a copy.
         agent: from `prepare_agent`, if it was made before.
     """
 
@@ -97,9 +99,13 @@ class FirstProcess:
         kit: Kit,
         ends: AgentEnds,
         sources: Mapping[str, int],
+        changes: int | None,
         agent: Any,
     ) -> None:
         self._order, self._kit, self._ends, self._sources = order, kit, ends, sources
+        self._changes = changes
+        self._layers: Sequence[int] = ()
+        self._tree = TreeCopy()
         self._agent = agent
         self._talk = _socket.socket(fileno=ends.talk)
 
@@ -142,11 +148,14 @@ class FirstProcess:
         os.setsid()
         if ends.group is not None:
             enter_group(ends.group)
-        keep_only({0, 1, 2, ends.channel, ends.talk, *ends.adopted, *self._sources.values()})
+        kept = {0, 1, 2, ends.channel, ends.talk, *ends.adopted, *self._sources.values()}
+        keep_only(kept if self._changes is None else kept | {self._changes})
         become_root(UID, UID)
         call("unshare", libc.unshare(LATE_NAMESPACES))
         keep_mounts()
         told = told_by_proc()
+        if self._changes is not None:
+            self._copy_project(common["overlay"])
         make_file_systems(common["sizes"])
         cover(told)
         policy = self._order["policy"].encode(errors="surrogateescape")
@@ -162,6 +171,17 @@ class FirstProcess:
             os.dup2(null, number)
         os.close(null)
 
+    def _copy_project(self, overlay: Mapping[str, Any]) -> None:
+        """Have a copy of the project with the changes of the original's."""
+        changes = self._changes
+        assert changes is not None, "the caller has looked"
+        os.umask(0)
+        self._layers = make_copy_on_write(
+            overlay["path"], overlay["size_mb"], lambda place: self._tree.copy(changes, place)
+        )
+        os.umask(0o022)
+        os.close(changes)
+
     def _shut_in(self) -> None:
         """Become an ordinary user, that can get nothing else than it has from now on.
 
@@ -173,30 +193,31 @@ class FirstProcess:
         limit_resources(session_limits(self._order["common"]["limits"]))
 
     def _tell_ready(self, owner: int) -> None:
-        """Give the helper the namespaces, in the order of entering.
+        """Give the helper the namespaces, in the order of entering, and the copy of the project.
 
         Args:
             owner: the user namespace that owns all but the last, which is that of its user.
         """
         fds = [owner, *(namespace(1, kind) for kind in (*KINDS, "user"))]
-        socket.send_fds(self._talk, [b"+"], fds)  # type: ignore[arg-type]
+        copy = self._layers[:2]  # of the changes, and of what code sees
+        socket.send_fds(self._talk, [b"+"], [*fds, *copy])  # type: ignore[arg-type]
         for fd in fds:
             os.close(fd)
 
     def _copy(self) -> int:
-        copy = TreeCopy()
         os.umask(0)
         for path, source in self._sources.items():
-            copy.copy(source, path)
+            self._tree.copy(source, path)
             os.close(source)
         os.umask(0o022)
-        return copy.bytes
+        return self._tree.bytes
 
     def _become_agent(self, agent: Any, worker: int) -> NoReturn:
         order, ends = self._order, self._ends
         self._talk.close()
         os.chdir("/workspace")
         adopted = (worker, *ends.adopted)
+        layers = self._layers if order["limits"].get("undo") else ()
         if agent is not None:
             sandbox_agent.serve(
                 agent,
@@ -205,12 +226,15 @@ class FirstProcess:
                 prestart=order["interpreter"],
                 host_network=order["host_network"],
                 adopted=adopted,
+                layers=layers,
             )
-        for fd in ends.adopted:
+        for fd in (*ends.adopted, *layers):
             os.set_inheritable(fd, True)
         os.dup2(ends.channel, 0)
         os.dup2(ends.channel, 1)
         words = [*order["command"], "--adopt", ",".join(map(str, adopted))]
+        if layers:
+            words += ["--layers", ",".join(map(str, layers))]
         os.execve(words[0], words, dict(order["variables"]))  # noqa: S606
 
 

@@ -20,7 +20,8 @@ from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore.holder import receive
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.interface import Jail
-from nsmd.jail.templates.fork import ForkedJail
+from nsmd.jail.project_copy import ProjectCopy
+from nsmd.jail.templates.fork import COPY_DESCRIPTORS, ForkedJail
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.model.values import JailSpec
 from nsmd.sessions.forking.helpers import Helpers
@@ -155,9 +156,15 @@ class LiveFork:
                 owned.callback(ours.close)
             groups = [group for group in self._groups if group is not None]
             fds = [theirs.fileno() for _, theirs in pairs] + groups
-            report, pidfds = await self._request(order, fds)
-            for (ours, _), pidfd, pid in zip(pairs, pidfds, report.forks, strict=True):
-                made = ForkedJail(ours.dup(), pidfd, pid)
+            project = jail.project_copy
+            if project is not None:
+                fds.append(project.changed)
+            report, fds = await self._request(order, fds)
+            for (ours, _), pid in zip(pairs, report.forks, strict=True):
+                made = ForkedJail(ours.dup(), fds.pop(0), pid)
+                if project is not None:
+                    made.project_copy = ProjectCopy(fds.pop(0), fds.pop(0))
+                    made.project_copy.applied.update(project.applied)
                 made.socket.setblocking(False)
                 made.policy, made.template_pid = plan.policy, jail.template_pid
                 self._jails.append(made)
@@ -181,7 +188,7 @@ class LiveFork:
 
     async def _request(
         self, order: Mapping[str, object], fds: Sequence[int]
-    ) -> tuple[CarrierReport, Sequence[int]]:
+    ) -> tuple[CarrierReport, list[int]]:
         """Have a helper make the forks; another one if that ends before it has begun."""
         try:
             return await self._ask(order, fds)
@@ -193,7 +200,7 @@ class LiveFork:
 
     async def _ask(
         self, order: Mapping[str, object], fds: Sequence[int]
-    ) -> tuple[CarrierReport, Sequence[int]]:
+    ) -> tuple[CarrierReport, list[int]]:
         with self._order(order, fds) as channel:
             try:
                 return await self._converse(channel)
@@ -229,7 +236,7 @@ class LiveFork:
         while (await self._hear(channel))[0].get("failed") != ENDED:
             pass
 
-    async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, Sequence[int]]:
+    async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, list[int]]:
         """Hear that the original is traced, have its agent ask for the fork, and hear the rest.
 
         Raises:
@@ -276,15 +283,21 @@ class LiveFork:
             nursery.start_soon(answer)
         if not outcome:
             raise _refused(self._original, answers[0] if answers else "it was given up")
-        told, pidfds = outcome[0]
+        told, fds = outcome[0]
         why = str(told.get("failed", ENDED))
         with suppress(DecodeError):
             report = decode(CarrierReport, told)
-            if len(report.forks) == len(pidfds) == self._count:
-                return report, pidfds
-        for fd in pidfds:
+            if len(report.forks) == self._count and len(fds) == self._count * self._descriptors:
+                return report, fds
+        for fd in fds:
             os.close(fd)
         raise _refused(self._original, why)
+
+    @property
+    def _descriptors(self) -> int:
+        """Number of descriptors that a helper sends of each fork."""
+        jail = self._original.jail
+        return 1 if jail is None or jail.project_copy is None else 1 + COPY_DESCRIPTORS
 
     @staticmethod
     async def _hear(channel: socket.socket) -> tuple[dict[str, object], list[int]]:
@@ -337,8 +350,5 @@ def check_forkable(original: Session) -> None:
         raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
     if environment.interpreter == "python" and environment.program != environment.agent_python:
         raise _refused(original, "its Python is not the one that templates run")
-    project = original.spec.project
-    if project is not None and project.copied:
-        raise _refused(original, "its project is copied on write, and the copy has no copy")
     if jail is None or not jail.template_pid or jail.starter_pid:
         raise _refused(original, "it has a jail of its own, and is not the fork of a template")

@@ -17,6 +17,7 @@ from nsmd.host.processes import pid_of
 from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit, prepare_agent
 from nsmd.sessions.forking.namespaces import (
     CLONE_PARENT,
+    KINDS,
     LIMITS,
     NAMESPACES,
     SETTINGS,
@@ -52,6 +53,7 @@ class NewJail:
         pidfd: the same; -1 before.
         namespaces: descriptors of its namespaces, in the order of entering: first the user
             namespace that owns its mounts, last its own user namespace.
+        project_copy: descriptors of its copy of the project; none without.
     """
 
     def __init__(self, talk: int, theirs: Sequence[int], group: int | None) -> None:
@@ -59,6 +61,7 @@ class NewJail:
         self.theirs, self.group = theirs, group
         self.pid, self.pidfd = 0, -1
         self.namespaces: Sequence[int] = ()
+        self.project_copy: Sequence[int] = ()
 
     def wait_until_ready(self) -> None:
         """Wait for its namespaces and file systems.
@@ -66,7 +69,8 @@ class NewJail:
         Raises:
             CannotForkError: they cannot be made.
         """
-        self.namespaces = self._hear()[1]
+        fds, count = self._hear()[1], len(KINDS) + 2
+        self.namespaces, self.project_copy = fds[:count], fds[count:]
 
     def begin_copy(self) -> None:
         """Have PID 1 copy the original's files, and give its privileges up."""
@@ -147,9 +151,9 @@ class NewJails:
             message: the request.
             count: number of forks.
             descriptors: socket of the request, which the maker has open until it ends; sockets of
-                the agents; control groups.
+                the agents; control groups; the changes in the copy of the project.
         """
-        self._groups = descriptors[1 + count :]
+        self._groups = descriptors[1 + count : 1 + 2 * count]
         socket.send_fds(self._line, [message], descriptors)
 
     def begin_to_make(self, count: int) -> None:
@@ -240,6 +244,7 @@ class _Maker:
             for path in order["common"]["sizes"]
         }
         count = order["count"]
+        changes = fds.pop() if order["common"]["overlay"] else None
         channels, groups = fds[1 : 1 + count], fds[1 + count :]
         levels = original.levels()
         settings = os.open(SETTINGS, os.O_PATH | os.O_CLOEXEC)
@@ -268,7 +273,7 @@ class _Maker:
                 # CLONE_PARENT: else it would become a child of the original's agent.
                 pid = clone(flags | CLONE_PARENT)
                 if pid == 0:
-                    first = FirstProcess(order, self._kit, ends, sources, agent)
+                    first = FirstProcess(order, self._kit, ends, sources, changes, agent)
                     first.run(original.inner_pid)
                 pidfd = os.pidfd_open(pid)
                 socket.send_fds(self._line, [_BORN], [pidfd])
