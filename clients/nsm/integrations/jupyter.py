@@ -1,8 +1,12 @@
 """Jupyter: kernels in sessions, by the kernel provisioner `nsm`.
 
-A kernel is a program in the jail of a session of its own. Its five channels are ports of the
+A kernel is a process in the jail of a session of its own. Its five channels are ports of the
 session, relayed to ports of this machine's loopback, so every client of Jupyter works as ever.
-Restarting a kernel starts a new program in the same session: its files stay.
+Restarting a kernel starts a new process in the same session: its files stay.
+
+IPython's kernel is a fork of the session's interpreter, which has all that its environment
+preloads; `nsm env add NAME --pip ipykernel --preload ipykernel.kernelapp` makes it start at once.
+Other kernels are started as programs.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -13,11 +17,12 @@ import asyncio
 import json
 import os
 import signal
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from traitlets import Integer, Unicode
+from traitlets import Bool, Integer, Unicode
 
 from nsm.integrations.sandboxes import GONE, LazySandbox
 from nsm.wire.errors import JobError, NsmError
@@ -34,6 +39,57 @@ CHANNELS = {"shell": 52001, "iopub": 52002, "stdin": 52003, "control": 52004, "h
 """Ports of a kernel's channels in its session, which has a loopback of its own."""
 
 CONNECTION_FILE = "/tmp/nsm-kernel.json"  # noqa: S108  # in the session
+
+_LOG = "/tmp/nsm-kernel.log"  # noqa: S108  # likewise
+"""What a forked kernel prints."""
+
+_PREPARE = """
+import os as _os, ipykernel.kernelapp
+_os.mkfifo({alive!r})
+del _os, ipykernel
+"""
+"""Code that makes a pipe which is open as long as the kernel lives."""
+
+_WAIT = 'read -r code <"$1"; exit "${code:-1}"'
+"""Program that ends with the kernel, with its exit code."""
+
+_FORK = """
+def _start_kernel(argv, cwd, variables, alive, log):
+    import asyncio, os, signal, sys, traceback
+    from ipykernel import kernelapp
+    alive = os.open(alive, os.O_WRONLY)
+    pid = os.fork()
+    if pid:
+        os.close(alive)
+        print(pid)
+        return
+    code = 1
+    try:
+        os.setsid()
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.close(out)
+        os.chdir(cwd)
+        os.environ.update(variables)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.displayhook = sys.__displayhook__
+        asyncio.events._set_running_loop(None)
+        asyncio.set_event_loop(None)
+        sys.argv = argv
+        kernelapp.launch_new_instance()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os.write(alive, b"%d\\n" % code)
+        os._exit(code & 255)
+_start_kernel(*{arguments!r})
+del _start_kernel
+"""
+"""Code that forks the kernel from the interpreter, and prints its process id."""
 
 _POLL_S = 0.1
 """How often it is asked whether a kernel has ended."""
@@ -58,8 +114,11 @@ class NsmProvisioner(LocalProvisioner):
     network = Unicode("", config=True, help="off, full, or a list of hosts.")
     memory_mb = Integer(0, config=True, help="Memory of the session, in MiB.")
 
+    forked = Bool(True, config=True, help="Fork IPython's kernel from the session's interpreter.")
+
     _sandbox: LazySandbox | None = None
-    _job: AsyncJob | None = None
+    _job: AsyncJob | None = None  # the kernel, or what ends with a forked one
+    _pid = 0  # of a forked kernel, in its session
 
     @property
     def has_process(self) -> bool:
@@ -101,7 +160,15 @@ class NsmProvisioner(LocalProvisioner):
         if os.path.isabs(argv[0]):  # the interpreter of this machine's Jupyter is not in the jail
             argv[0] = "python3" if "python" in os.path.basename(argv[0]) else argv[0]
         environ = {"IPYTHONDIR": "/tmp/.ipython", **kwargs.get("env", {})}  # noqa: S108
-        start = partial(self._start, argv, json.dumps(inside).encode(), environ, self._cwd(kwargs))
+        forks = self.forked and argv[:3] == ["python3", "-m", "ipykernel_launcher"]
+        start = partial(
+            self._fork if forks else self._start,
+            argv,
+            json.dumps(inside).encode(),
+            environ,
+            self._cwd(kwargs),
+        )
+        self._pid = 0
         try:
             self._job = await self._do(start)
         except (NsmError, OSError) as error:
@@ -143,7 +210,7 @@ class NsmProvisioner(LocalProvisioner):
         """Send a signal to the kernel and all in its process group."""
         if self._job is not None and signum:
             try:
-                await self._do(partial(self._job.signal, str(int(signum))))
+                await self._do(partial(self._signal, self._job, int(signum)))
             except (JobError, OSError, *GONE) as error:
                 self.log.debug("nsm: %s", error)
 
@@ -215,20 +282,66 @@ class NsmProvisioner(LocalProvisioner):
         await sandbox.files.write(CONNECTION_FILE, connection)
         return await self._sandbox.start(argv, environ=environ, cwd=cwd)
 
+    async def _fork(
+        self, argv: list[str], connection: bytes, environ: dict[str, str], cwd: str
+    ) -> AsyncJob:
+        """Fork the kernel from the session's interpreter.
+
+        Returns:
+            A program that ends with it.
+
+        Raises:
+            RuntimeError: the interpreter has no ipykernel, or cannot fork.
+        """
+        assert self._sandbox is not None, "`pre_launch` has made it"
+        sandbox = await self._sandbox.opened()
+        await sandbox.files.write(CONNECTION_FILE, connection)
+        alive = f"/tmp/nsm-kernel-{uuid.uuid4().hex}"  # noqa: S108  # in the session
+        prepared = await sandbox.run(_PREPARE.format(alive=alive))
+        if prepared.exit_code:
+            raise RuntimeError(self._explained(prepared.stderr))
+        job = await self._sandbox.start(["sh", "-c", _WAIT, "sh", alive])
+        arguments = ([argv[2], *argv[3:]], cwd, environ, alive, _LOG)
+        made = await sandbox.run(_FORK.format(arguments=arguments))
+        if made.exit_code:
+            await job.signal("KILL")
+            raise RuntimeError(self._explained(made.stderr))
+        self._pid = int(made.stdout.split()[-1])
+        return job
+
+    async def _signal(self, job: AsyncJob, signum: int) -> None:
+        if not self._pid:
+            await job.signal(str(signum))
+            return
+        assert self._sandbox is not None, "there is a kernel"
+        await self._sandbox.execute(["sh", "-c", f"kill -{signum} -{self._pid}"])
+
+    async def _said(self, job: AsyncJob) -> str:
+        """The last of what a kernel has printed."""
+        if self._pid:
+            assert self._sandbox is not None, "there was a kernel"
+            sandbox = await self._sandbox.opened()
+            return (await sandbox.files.read(_LOG))[-_TAIL_BYTES:].decode(errors="replace")
+        result = await job.collect()
+        return (result.stdout + result.stderr)[-_TAIL_BYTES:].decode(errors="replace")
+
     async def _tell_output(self, job: AsyncJob) -> None:
         """Log the last of what a kernel has printed before it died."""
         try:
-            result = await self._do(job.collect)
+            text = await self._do(partial(self._said, job))
         except (NsmError, OSError):
             return
-        text = (result.stdout + result.stderr)[-_TAIL_BYTES:].decode(errors="replace").strip()
-        if "No module named ipykernel" in text:
-            text = (
+        if text.strip():
+            self.log.error("nsm: the kernel ended: %s", self._explained(text))
+
+    def _explained(self, text: str) -> str:
+        if "No module named 'ipykernel'" in text or "No module named ipykernel" in text:
+            return (
                 f"nsm's environment {self.env!r} has no ipykernel. Make one that has it, "
-                "`nsm env add NAME --pip ipykernel`, and name it in the kernel's specification."
+                "`nsm env add NAME --pip ipykernel --preload ipykernel.kernelapp`, and name it in "
+                "the kernel's specification."
             )
-        if text:
-            self.log.error("nsm: the kernel ended: %s", text)
+        return text.strip()
 
     def _settings(self) -> SandboxSettings:
         settings: SandboxSettings = {"env": self.env, "labels": {"kernel": self.kernel_id}}

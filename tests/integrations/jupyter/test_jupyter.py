@@ -30,12 +30,14 @@ CONFIG = f"""
 [environments.kernel]
 preset = "python"
 interpreter = "{sys.executable}"
+preload = ["ipykernel.kernelapp"]
 """
 
 PATIENCE_S = 120
 
 
 def specification(directory: Path, name: str, **config: Any) -> None:
+    """Write a kernel's specification."""
     place = directory / "kernels" / name
     place.mkdir(parents=True)
     provisioner = {"provisioner_name": "nsm", "config": {"env": "kernel"} | config}
@@ -60,6 +62,7 @@ def running() -> Generator[Supervisor]:
         specification(directory, "nsm")
         specification(directory, "shop", project=str(project), project_mode="overlay")
         specification(directory, "bare", env="python")
+        specification(directory, "program", forked=False)
         patch.setenv("JUPYTER_PATH", path)
         patch.setenv("JUPYTER_RUNTIME_DIR", f"{path}/runtime")
         patch.setenv("SECRET_TOKEN", "of the host")
@@ -242,7 +245,7 @@ def test_a_session_that_is_ended_is_a_dead_kernel_which_starts_again(
 
 
 def test_an_environment_without_ipykernel(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RuntimeError, match="Kernel died before replying"):
+    with pytest.raises(RuntimeError, match="has no ipykernel"):
         start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="bare")
     assert sessions() == []
 
