@@ -884,6 +884,56 @@ def test_an_interrupted_save_leaves_no_file(
     run(client, "assert x == 1")
 
 
+LOADING = """
+class Waiting:
+    def __reduce__(self):
+        return exec, ("import time; open('/workspace/loading', 'w').close(); time.sleep(60)",)
+waiting = Waiting()
+"""
+
+
+def test_a_killed_restore_leaves_no_session(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    run(client, LOADING)
+    Saves(client).save("work")
+    process = subprocess.Popen(
+        [program("nsm"), "restore", "work", "again"],
+        env=variables(shared, tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def names() -> set[str]:
+        return {row.name or "" for row in client.sessions()}
+
+    while "again" not in names():
+        assert process.poll() is None
+    [row] = [row for row in client.sessions() if row.name == "again"]
+    with client.files(row.id).watch() as watch:
+        while not client.files(row.id).exists("loading"):
+            next(watch)
+    process.kill()
+    process.wait()
+    while "again" in names():
+        pass
+    assert names() == {"work"}
+
+
+def test_a_restored_session_outlives_its_client(shared: Supervisor, client: nsm.Client) -> None:
+    run(client, "x = 1")
+    Saves(client).save("work")
+    with shared.client() as another:
+        Saves(another).restore("work", "again")
+        with another.sandbox(env="python", ends_with_client=True) as sandbox:
+            ended = sandbox.id
+            another.close()
+    run(client, "assert x == 1", "again")
+    while ended in {row.id for row in client.sessions()}:
+        pass
+
+
 def test_an_interrupt_ends_all_code_that_is_run_again(
     client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,6 +322,7 @@ OPERATIONS: Mapping[str, Row] = {
     "run_write": Row("manage", run.run_write, own=True, waits_for=_target),
     "result": Row("run", _result_of),
     "session_open": Row("run", sandbox.opening(_request), waits_for=_no_session),
+    "session_keep": Row("manage", sandbox.session_keep, own=True, waits_for=_target),
     "session_fork": Row("manage", fork.fork, own=True, waits_for=_target),
     "job_start": Row(
         "run", jobs.starting(_start_job), jobs.started(_start_job), waits_for=_session_of_run
