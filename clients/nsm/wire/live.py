@@ -64,10 +64,15 @@ class SessionRow(NamedTuple):
 
 
 class KilledSession(NamedTuple):
-    """A session that was ended."""
+    """A session that was ended.
+
+    Attributes:
+        fork_of: id of the session that it was a fork of, with which it ends; empty for none.
+    """
 
     id: str
     name: str | None
+    fork_of: str = ""
 
 
 class KillError(NamedTuple):
