@@ -70,7 +70,7 @@ print(time.perf_counter() - began_s)
 os.remove("/workspace/peer")
 del file, found
 """
-"""It removes the file, which would be in the save, too."""
+"""Reading, which removes the file: it would be in the save, too."""
 
 
 class Peer(NamedTuple):

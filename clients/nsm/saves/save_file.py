@@ -116,6 +116,11 @@ class SaveWriter:
             descriptor = os.open(self._directory, flags | os.O_TMPFILE, 0o600)
             self._named = False
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise SaveError(
+                    f"there is no directory {self._directory}",
+                    hint="Make it, or name another file.",
+                ) from error
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
             descriptor = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)

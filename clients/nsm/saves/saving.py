@@ -68,7 +68,7 @@ class Saving:
                 hint="Only Python, Bash and Node sessions can be saved.",
             )
         self._files = client.files(self._source.id)
-        self._notes: list[str] = []
+        self._notes: list[str] = self._history.gaps
 
     def save(
         self, path: str | None, *, timeout_s: float | None, max_mb: int, automatic: bool = False
