@@ -155,7 +155,7 @@ class Call:
     bridges: bool
     files: OpenFiles
     watches: OpenWatches
-    own_sessions: set[Session] = field(default_factory=set)
+    own_sessions: set[Session] = field(default_factory=set[Session])
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]
