@@ -88,6 +88,7 @@ python.pkgs.buildPythonApplication {
   doCheck = false;
   pythonImportsCheck = [
     "nsm"
+    "nsm.cli.entry"
     "nsm.cli.main"
     "nsm.shim"
     "nsmbox.cli.claudebox"

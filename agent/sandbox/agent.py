@@ -328,6 +328,9 @@ class Agent:
                 },
                 "recent": self.channel.recent,
                 "count": self.executions.count,
+                "checkpoints": (
+                    0 if self.checkpoints is None else self.checkpoints.count(is_present=True)
+                ),
                 "jobs": [job.id for job in self.live_jobs()],
             }
         )

@@ -1,4 +1,8 @@
-"""Saves: 200 MB of arrays saved and restored, beside a pickle of the same."""
+"""Saves: 200 MB of arrays and of frames saved and restored, beside files of the same.
+
+All files are in memory, so that no disk is measured. A save is synced (fsync), and so are the files
+of the peers: there, that takes no time on either side.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import nsm
 from bench import Bench, connect
@@ -26,22 +32,32 @@ tmp_mb = 1024
 [environments.{ENVIRONMENT}]
 preset = "python"
 interpreter = "{sys.executable}"
-preload = ["numpy", "pickle"]
+preload = ["numpy"]
 """
 
 MAKE = """
-import os, pickle, time
+import os, time
 import numpy
 numbers = numpy.random.default_rng(1)
 prices = {name: numbers.normal(size=3_000_000) for name in "abcde"}
 counts = {name: numbers.integers(0, 1000, size=3_000_000) for name in "xyz"}
 """
-"""192 MB: columns as frames of pandas have them."""
+"""192 MB."""
+
+MAKE_FRAMES = (
+    MAKE
+    + """
+import pandas
+prices, counts = pandas.DataFrame(prices), pandas.DataFrame(counts)
+"""
+)
 
 WRITE = """
 began_s = time.perf_counter()
 with open("/workspace/peer", "wb") as file:
-    pickle.dump((prices, counts), file, protocol=5)
+    {write}
+    file.flush()
+    os.fsync(file.fileno())
 print(time.perf_counter() - began_s)
 del file
 """
@@ -49,42 +65,91 @@ del file
 READ = """
 began_s = time.perf_counter()
 with open("/workspace/peer", "rb") as file:
-    found = pickle.load(file)
+    {read}
 print(time.perf_counter() - began_s)
 os.remove("/workspace/peer")
 del file, found
 """
+"""Reading, which removes the file: it would be in the save, too."""
+
+
+class Peer(NamedTuple):
+    """A way to write what a session has.
+
+    Attributes:
+        name: of the file, for people.
+        load: statement that loads what both need.
+        write, read: statements.
+    """
+
+    name: str
+    load: str
+    write: str
+    read: str
+
+
+PICKLE = Peer(
+    "a pickle",
+    "import pickle",
+    "pickle.dump((prices, counts), file, protocol=5)",
+    "found = pickle.load(file)",
+)
+PARQUET = Peer(
+    "parquet files",
+    "import io, pyarrow.parquet",
+    "lengths = []\n"
+    "    for frame in prices, counts:\n"
+    "        frame.to_parquet(file)\n"
+    "        lengths.append(file.tell())",
+    "data = file.read()\n"
+    "    parts = data[: lengths[0]], data[lengths[0] :]\n"
+    "    found = [pandas.read_parquet(io.BytesIO(part)) for part in parts]",
+)
 
 
 def measure(bench: Bench) -> Findings:
-    """Both directions. All files are in memory, so that no disk is measured."""
+    """Both directions, for arrays and for frames."""
     if importlib.util.find_spec("numpy") is None:
         yield LeftOut(what="saving and restoring 200 MB", why="numpy is not installed")
         return
+    yield from compared(bench, "numpy arrays", MAKE, [PICKLE])
+    missing = [name for name in ("pandas", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        why = f"not installed: {', '.join(missing)}"
+        yield LeftOut(what="saving and restoring 200 MB of pandas frames", why=why)
+        return
+    yield from compared(bench, "pandas frames", MAKE_FRAMES, [PICKLE, PARQUET])
+
+
+def compared(bench: Bench, kind: str, make: str, peers: Sequence[Peer]) -> Findings:
+    """Save and restore a session that has something, beside each peer."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with (
         private_supervisor("nsm-bench-", CONFIGURATION) as variables,
         connect(variables) as client,
         tempfile.TemporaryDirectory(dir=memory) as directory,
     ):
-        run(client, MAKE)
+        run(client, make)
+        for peer in peers:
+            run(client, peer.load)
         path = Path(directory) / "work.nsmsave"
-        sides = [
-            partial(timed_run, client, WRITE),
-            partial(timed_save, client, path),
-            partial(timed_run, client, READ),
-            partial(timed_restore, client, path),
-        ]
+        sides = [partial(timed_save, client, path), partial(timed_restore, client, path)]
+        for peer in peers:
+            sides += [
+                partial(timed_run, client, WRITE.format(write=peer.write)),
+                partial(timed_run, client, READ.format(read=peer.read)),
+            ]
         # Not forwards and backwards: what is read has to be written before.
         taken = [[side() for side in sides] for _ in range(bench.some_rounds(0.25) + 1)][1:]
-        for name, verb, place in (("save", "writing", 0), ("restore", "reading", 2)):
-            yield Comparison(
-                name=f"{name} a session with 192 MB of numpy arrays",
-                peer=f"{verb} a pickle of them in the session",
-                pairs=tuple((row[place + 1], row[place]) for row in taken),
-                unit="s",
-                target=Target(bound="≤", value=2.5),
-            )
+        for number, peer in enumerate(peers, 1):
+            for name, verb, place in (("save", "writing", 0), ("restore", "reading", 1)):
+                yield Comparison(
+                    name=f"{name} a session with 192 MB of {kind}",
+                    peer=f"{verb} {peer.name} of them in the session",
+                    pairs=tuple((row[place], row[2 * number + place]) for row in taken),
+                    unit="s",
+                    target=Target(bound="≤", value=2.5),
+                )
         client.kill([SESSION])
 
 

@@ -193,11 +193,21 @@ def test_an_original_outlives_its_forks(client: Client) -> None:
     assert printed(client, "tree", "print(x)") == "1\n"
 
 
+def test_a_kill_says_which_forks_end_with_it(client: Client) -> None:
+    printed(client, "tree", "x = 1")
+    original = client.inspect("tree").session.id
+    (fork,) = client.fork("tree", "twig").forks
+    (leaf,) = client.fork("twig", "leaf").forks
+    killed = {(row.name, row.fork_of) for row in client.kill(["tree"]).killed}
+    assert killed == {("tree", ""), ("twig", original), ("leaf", fork.id)}
+    assert not {original, fork.id, leaf.id} & {row.id for row in client.sessions()}
+
+
 def test_names_and_kinds(client: Client) -> None:
     printed(client, "taken", "x = 1")
     with pytest.raises(BadRequestError, match="already"):
         client.fork("taken", "taken")
-    with pytest.raises(BadRequestError):
+    with pytest.raises(BadRequestError, match="2 names were given, and 1 fork was asked for"):
         client.fork("taken", "a", "b", count=1)
     with pytest.raises(UnknownSessionError):
         client.fork("nobody")

@@ -20,6 +20,7 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, program, supervisor
+from nsm.cli.render.saves import restored_text
 from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
 from nsm.saves.saving import Saving
@@ -278,6 +279,33 @@ def test_a_directory_is_no_place_for_a_save(client: nsm.Client, tmp_path: Path) 
         with pytest.raises(SaveError, match="is no name of a file"):
             Saves(client).save("work", path)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_is_missing_is_named(client: nsm.Client, tmp_path: Path) -> None:
+    run(client, "x = 1")
+    (tmp_path / "file").touch()
+    for missing in tmp_path / "no/such", tmp_path / "file":
+        with pytest.raises(SaveError, match=f"there is no directory {missing}"):
+            Saves(client).save("work", str(missing / "x"))
+
+
+def test_a_working_directory_that_is_gone_is_told_plainly(client: nsm.Client) -> None:
+    client.run("mkdir gone; cd gone; rmdir ../gone", env="bash", session="shell")
+    Saves(client).save("shell")
+    text = restored_text(Saves(client).restore("shell", "again"))
+    assert "\n  the working directory: not restored: it is not there" in text
+
+
+def test_a_save_says_what_its_transcript_lacks(short_dir: Path, tmp_path: Path) -> None:
+    with supervisor(short_dir, keep=True) as it:
+        with it.client() as client:
+            run(client, "x = 1")
+        it.process.kill()
+        it.process.wait()
+        with supervisor(short_dir) as next_one, next_one.client() as client:
+            saved = Saves(client).save("work", str(tmp_path / "work.nsmsave"))
+            assert saved.notes == ("the transcript begins with a restart of the supervisor",)
+            assert "x" in saved.names
 
 
 def test_open_files_of_each_kind_are_opened_again(client: nsm.Client) -> None:
@@ -882,6 +910,56 @@ def test_an_interrupted_save_leaves_no_file(
     assert "interrupted" in done.stderr
     assert os.listdir(tmp_path / "data/nsm/saves") == []
     run(client, "assert x == 1")
+
+
+LOADING = """
+class Waiting:
+    def __reduce__(self):
+        return exec, ("import time; open('/workspace/loading', 'w').close(); time.sleep(60)",)
+waiting = Waiting()
+"""
+
+
+def test_a_killed_restore_leaves_no_session(
+    shared: Supervisor, client: nsm.Client, tmp_path: Path
+) -> None:
+    run(client, LOADING)
+    Saves(client).save("work")
+    process = subprocess.Popen(
+        [program("nsm"), "restore", "work", "again"],
+        env=variables(shared, tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def names() -> set[str]:
+        return {row.name or "" for row in client.sessions()}
+
+    while "again" not in names():
+        assert process.poll() is None
+    [row] = [row for row in client.sessions() if row.name == "again"]
+    with client.files(row.id).watch() as watch:
+        while not client.files(row.id).exists("loading"):
+            next(watch)
+    process.kill()
+    process.wait()
+    while "again" in names():
+        pass
+    assert names() == {"work"}
+
+
+def test_a_restored_session_outlives_its_client(shared: Supervisor, client: nsm.Client) -> None:
+    run(client, "x = 1")
+    Saves(client).save("work")
+    with shared.client() as another:
+        Saves(another).restore("work", "again")
+        with another.sandbox(env="python", ends_with_client=True) as sandbox:
+            ended = sandbox.id
+            another.close()
+    run(client, "assert x == 1", "again")
+    while ended in {row.id for row in client.sessions()}:
+        pass
 
 
 def test_an_interrupt_ends_all_code_that_is_run_again(

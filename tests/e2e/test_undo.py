@@ -192,6 +192,19 @@ def test_the_copy_of_a_project_goes_back(undoing: Supervisor, tmp_path: Path) ->
     assert (project / "src/one").read_text() == "host's src/one"
 
 
+def test_checkpoints_are_known_after_a_restart(short_dir: Path) -> None:
+    with supervisor(short_dir, config=ON, keep=True) as it:
+        with it.client() as client:
+            for number in range(3):
+                client.run(f"x = {number}", env="python", session="work")
+            assert [row.checkpoints for row in client.sessions()] == [3]
+        it.process.kill()
+        it.process.wait()
+        with supervisor(short_dir) as next_one, next_one.client() as client:
+            client.inspect("work")  # once its agent has answered
+            assert [row.checkpoints for row in client.sessions()] == [3]
+
+
 def test_undo_is_refused_while_code_runs(undoing: Supervisor) -> None:
     with undoing.client() as client, undoing.client() as other:
         client.run("import os; os.mkfifo('gate')", env="python", session="work")

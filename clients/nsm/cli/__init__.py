@@ -1,5 +1,6 @@
 """The command `nsm`.
 
+    entry.py             the entry point, which loads the rest
     main.py              argv to a verb's module, errors to stderr, exit codes
     verbs/               one module for each verb
     options.py           the parser that all verbs use, and what they have in common

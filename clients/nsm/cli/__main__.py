@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nsm.cli.main import program
+from nsm.cli.entry import program
 
 program()

@@ -167,6 +167,8 @@ class Client(FileCalls, JobCalls, RunCalls):
             environ: variables for all that runs in it.
             files: contents by path, to be there when it begins.
             labels: up to 16 names and values, for `nsm ps --label` and `nsm kill --label`.
+            ends_with_client: it ends when this client's connection does, also if this process is
+                killed.
 
         Raises:
             NsmError: it can't be made; the message says why.

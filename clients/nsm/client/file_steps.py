@@ -168,6 +168,11 @@ def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[
             while data := reader.read(ARCHIVE_BYTES):
                 write(data)
 
+    return (yield from drain(target, path, take))
+
+
+def drain(target: str, path: Path, take: Callable[[int], object]) -> Steps[TreeReport]:
+    """Archive a directory into a pipe that `take` reads, and closes."""
     return (yield from _stream(target, path, "archive", take))
 
 

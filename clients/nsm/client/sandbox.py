@@ -42,6 +42,7 @@ class SandboxSettings(TypedDict, total=False):
     environ: Mapping[str, str] | None
     files: Mapping[str, bytes | str] | None
     labels: Mapping[str, str] | None
+    ends_with_client: bool
 
 
 def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, 
         "idle_s": settings.get("idle_s"),
         "environ": dict(settings.get("environ") or {}) or None,
         "labels": dict(settings.get("labels") or {}) or None,
+        "ends_with_client": settings.get("ends_with_client") or None,
     }
     return arguments | {key: value for key, value in optional.items() if value is not None}
 

@@ -71,6 +71,19 @@ class History:
         """The interpreter of the session."""
         return str(self._header().get("interpreter", ""))
 
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences on what ran in the session and is not in its transcript."""
+        header = self._header()
+        gaps: list[str] = []
+        if header.get("after_restart"):
+            gaps.append("the transcript begins with a restart of the supervisor")
+        if dropped := header.get("dropped"):
+            gaps.append(f"the transcript lacks the {dropped} oldest executions")
+        if self.missing:
+            gaps.append(f"the transcript lacks what ran before the restore: {self.missing}")
+        return gaps
+
     def _continue(self, source: str) -> None:
         """Put the transcript of a save before that of the session."""
         try:

@@ -12,7 +12,7 @@ from nsm.saves import history, interpreters, kept, project_changes
 from nsm.saves.interpreters import PLACE, RestoreOutcome
 from nsm.saves.reports import Restored, RestoredRow, SaveError, check_ran
 from nsm.saves.save_file import DIRECTORIES, SaveReader, opened
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import NsmError, UnknownOperationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +45,13 @@ def restore(
             project=DEFAULT,
             project_mode="overlay" if has_changes else None,
             labels=history.label_of(path),
+            ends_with_client=True,  # nothing half-made is left if this process is killed
         )
         try:
             filling = _Filling(client, sandbox, reader)
             filling.fill(timeout_s)
+            with suppress(UnknownOperationError):  # an older supervisor ends no session by itself
+                client.call("session_keep", {"target": sandbox.id})
         except BaseException:
             sandbox.close()
             raise

@@ -7,7 +7,6 @@ believed beyond sizes and hashes, and nothing of it is unpacked outside of a ses
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import secrets
@@ -19,12 +18,12 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from nsm.client.local_trees import write_whole
+from nsm.saves.part_writer import PIECE_BYTES, Hashing, PartWriter
 from nsm.saves.reports import SaveError
 from nsm.wire.decode import DecodeError, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from concurrent.futures import Future
     from io import RawIOBase
     from typing import Self
 
@@ -37,13 +36,6 @@ PARTS = ("state.tar", "workspace.tar", "tmp.tar", "project.changes", "transcript
 """Parts of a save, in the order in which they are written."""
 
 MAX_MANIFEST_BYTES = 64 * 1024
-SAMPLE_BYTES = 1024 * 1024
-"""Beginning of a part that is compressed for a try: what does not shrink is stored as it is."""
-
-WORTHWHILE = 0.5
-"""An entry is compressed if a sample of it shrinks to this share of its size: compressing takes ten
-times as long as writing. Numbers of a measurement or a model hardly shrink, text does."""
-
 ENCRYPTED = 1
 """Flag of an entry of a ZIP file."""
 
@@ -124,6 +116,11 @@ class SaveWriter:
             descriptor = os.open(self._directory, flags | os.O_TMPFILE, 0o600)
             self._named = False
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise SaveError(
+                    f"there is no directory {self._directory}",
+                    hint="Make it, or name another file.",
+                ) from error
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
             descriptor = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)
@@ -150,13 +147,24 @@ class SaveWriter:
         Args:
             produce: is called with a function that takes the part, piece by piece.
         """
-        with _Hashing() as hashing:
-            part = _PartWriter(self._zip, name, self._check, hashing)
+        self._add(name, lambda part: produce(part.write))
+
+    def add_archive(self, name: str, give: Callable[[Callable[[int], object]], object]) -> None:
+        """Add a part that comes through a pipe.
+
+        Args:
+            give: is called with a function that reads a pipe to its end, and closes it.
+        """
+        self._add(name, lambda part: give(part.take))
+
+    def _add(self, name: str, fill: Callable[[PartWriter], object]) -> None:
+        with Hashing() as hashing:
+            part = PartWriter(self._zip, name, self._check, hashing)
             try:
-                produce(part.write)
+                fill(part)
             finally:
                 part.close()
-            self._parts[name] = part.result()
+            self._parts[name] = Part(*part.result())
 
     def _check(self) -> None:
         if self._file.tell() > self._max_bytes:
@@ -187,59 +195,6 @@ class SaveWriter:
         return size
 
 
-class _Hashing:
-    """SHA-256, computed in a thread while the caller goes on."""
-
-    def __init__(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # lists do without
-
-        self._hash = hashlib.sha256()
-        self._pool = ThreadPoolExecutor(1, "hash")
-        self._last: Future[None] | None = None
-        self._is_closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the thread, whatever it has still to do."""
-        self._is_closed = True
-        self._pool.shutdown()
-
-    def update(self, data: bytes) -> None:
-        """Add data; waits for those before."""
-        self._wait()
-        self._last = self._pool.submit(self._hash.update, data)
-
-    def read(self, descriptor: int, start: int, size: int) -> None:
-        """Add a part of a file; there may be less of it."""
-        self._last = self._pool.submit(self._read, descriptor, start, start + size)
-
-    def _read(self, descriptor: int, place: int, end: int) -> None:
-        while not self._is_closed and (
-            data := os.pread(descriptor, min(SAMPLE_BYTES, end - place), place)
-        ):
-            self._hash.update(data)
-            place += len(data)
-
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
-            self._last = None
-
-    def hexdigest(self) -> str:
-        """Digest of all that was added.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        self._wait()
-        return self._hash.hexdigest()
-
-
 def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
     """Write a part of a file to a pipe; there may be less of it.
 
@@ -248,7 +203,7 @@ def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
     """
     end = place + size
     while place < end:
-        count = min(end - place, SAMPLE_BYTES)
+        count = min(end - place, PIECE_BYTES)
         try:
             moved = os.splice(descriptor, pipe, count, offset_src=place)
         except OSError as error:
@@ -260,46 +215,6 @@ def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
         place += moved
 
 
-class _PartWriter:
-    """One part on its way into a save."""
-
-    def __init__(
-        self, archive: zipfile.ZipFile, name: str, check: Callable[[], None], hashing: _Hashing
-    ) -> None:
-        self._archive = archive
-        self._name = name
-        self._check = check
-        self._sample = bytearray()
-        self._entry: IO[bytes] | None = None
-        self._hashing = hashing
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        self._hashing.update(data)
-        self._size += len(data)
-        if self._entry is None:
-            self._sample += data
-            if len(self._sample) >= SAMPLE_BYTES:
-                self._begin()
-            return
-        self._entry.write(data)
-        self._check()
-
-    def _begin(self) -> IO[bytes]:
-        shrinks = len(zlib.compress(self._sample, 1)) < WORTHWHILE * len(self._sample)
-        self._archive.compression = zipfile.ZIP_DEFLATED if shrinks else zipfile.ZIP_STORED
-        self._entry = self._archive.open(self._name, "w", force_zip64=True)
-        self._entry.write(self._sample)
-        return self._entry
-
-    def close(self) -> None:
-        entry = self._entry or self._begin()
-        entry.close()
-
-    def result(self) -> Part:
-        return Part(self._size, self._hashing.hexdigest())
-
-
 class SaveReader:
     """A save that is open for reading.
 
@@ -309,7 +224,7 @@ class SaveReader:
 
     def __init__(self, archive: zipfile.ZipFile, manifest: Manifest) -> None:
         self._archive = archive
-        self._hashed = list[tuple[str, _Hashing]]()
+        self._hashed = list[tuple[str, Hashing]]()
         self.manifest = manifest
 
     def send_part(self, name: str, pipe: int) -> None:
@@ -326,7 +241,7 @@ class SaveReader:
                 return
             descriptor, start = place
             size = self.manifest.parts[name].size
-            hashing = _Hashing()
+            hashing = Hashing()
             self._hashed.append((name, hashing))
             hashing.read(descriptor, start, size)
             _move(descriptor, start, size, pipe)
@@ -372,10 +287,10 @@ class SaveReader:
         """
         part = self.manifest.parts[name]
         try:
-            with _Hashing() as hashing, self._archive.open(name) as entry:
+            with Hashing() as hashing, self._archive.open(name) as entry:
                 checked = _Checked(entry, part, hashing)
                 take(checked.read)
-                while checked.read(SAMPLE_BYTES):
+                while checked.read(PIECE_BYTES):
                     pass
                 is_right = checked.is_right()
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
@@ -387,7 +302,7 @@ class SaveReader:
 class _Checked:
     """A part's content on its way, which is at most as large as it says."""
 
-    def __init__(self, entry: IO[bytes], part: Part, hashing: _Hashing) -> None:
+    def __init__(self, entry: IO[bytes], part: Part, hashing: Hashing) -> None:
         self._entry = entry
         self._part = part
         self._left = part.size
@@ -404,7 +319,7 @@ class _Checked:
 
 
 def _copy(sink: RawIOBase, read: Callable[[int], bytes]) -> None:
-    while data := read(SAMPLE_BYTES):
+    while data := read(PIECE_BYTES):
         write_whole(sink, data)
 
 

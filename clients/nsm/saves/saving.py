@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm._version import program_version
+from nsm.client import file_steps
 from nsm.saves import interpreters, kept, project_changes
 from nsm.saves.history import History
 from nsm.saves.interpreters import PLACE
@@ -67,7 +68,7 @@ class Saving:
                 hint="Only Python, Bash and Node sessions can be saved.",
             )
         self._files = client.files(self._source.id)
-        self._notes: list[str] = []
+        self._notes: list[str] = self._history.gaps
 
     def save(
         self, path: str | None, *, timeout_s: float | None, max_mb: int, automatic: bool = False
@@ -88,12 +89,12 @@ class Saving:
         with SaveWriter(path, room) as writer:
             try:
                 state = self._write_state(timeout_s)
-                writer.add("state.tar", partial(self._files.archive, PLACE))
+                writer.add_archive("state.tar", partial(self._archive, PLACE))
             finally:
                 with suppress(NsmError):
                     self._files.remove(PLACE, recursive=True)
             for name, directory in DIRECTORIES:
-                writer.add(name, partial(self._archive, directory))
+                writer.add_archive(name, partial(self._archive, directory))
             writer.add("project.changes", self._write_changes)
             writer.add(
                 "transcript.jsonl",
@@ -148,8 +149,9 @@ class Saving:
         files.remove(options)
         return interpreters.read_state(files, self._interpreter)
 
-    def _archive(self, directory: str, write: Callable[[bytes], object]) -> None:
-        for each in self._files.archive(directory, write).skipped:
+    def _archive(self, directory: str, take: Callable[[int], object]) -> None:
+        steps = file_steps.drain(self._source.id, directory, take)
+        for each in self._client.carry_out(steps).skipped:
             self._notes.append(f"{directory}/{each.path}: {each.why}")
 
     def _write_changes(self, write: Callable[[bytes], object]) -> None:

@@ -30,7 +30,7 @@ class SessionRow(NamedTuple):
         running_s: for how long its execution has been running; None where none does.
         taken_up: how many restarts of the supervisor it has outlived.
         outdated: its interpreter, libraries or preloaded modules have changed on disk meanwhile.
-        checkpoints: earlier states that undo can go back to, as its last result said.
+        checkpoints: earlier states that undo can go back to, as its agent said last.
         ports: its ports that are open on the host.
         labels: what its client calls it.
         gpu_memory_bytes, gpu_percent: its memory on GPUs, and its share of their time in the last
@@ -64,10 +64,15 @@ class SessionRow(NamedTuple):
 
 
 class KilledSession(NamedTuple):
-    """A session that was ended."""
+    """A session that was ended.
+
+    Attributes:
+        fork_of: id of the session that it was a fork of, with which it ends; empty for none.
+    """
 
     id: str
     name: str | None
+    fork_of: str = ""
 
 
 class KillError(NamedTuple):

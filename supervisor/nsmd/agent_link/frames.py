@@ -271,6 +271,7 @@ class ResumedFrame:
         recent: the last executions that had a result, the newest last.
         count: number of executions so far; None if the agent does not say.
         jobs: jobs that run.
+        checkpoints: earlier states that undo can go back to.
     """
 
     executions: tuple[Noted, ...]
@@ -278,6 +279,7 @@ class ResumedFrame:
     recent: tuple[str, ...]
     count: int | None
     jobs: tuple[str, ...]
+    checkpoints: int = 0
 
 
 class _Noted(NamedTuple):
@@ -296,6 +298,7 @@ class _Resumed(NamedTuple):
     recent: tuple[Id, ...] = ()
     executed: Annotated[int | None, "count", between(0, 2**53)] = None
     jobs: Annotated[tuple[JobId, ...], at_most(MAX_JOBS, "jobs")] = ()
+    checkpoints: Annotated[int, between(0, 2**53)] = 0
 
 
 class OtherFrame(NamedTuple):
@@ -408,4 +411,5 @@ def _resumed(told: _Resumed) -> ResumedFrame:
         recent=told.recent,
         count=told.executed,
         jobs=told.jobs,
+        checkpoints=told.checkpoints,
     )

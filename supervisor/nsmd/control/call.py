@@ -134,6 +134,7 @@ class Call:
         bridges: it has the right `bridge`.
         files: open files of the connection.
         watches: paths that the connection watches.
+        own_sessions: sessions that end with the connection.
         room: bound of the output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
         on_cancel: sets what to do when the client cancels.
@@ -154,6 +155,7 @@ class Call:
     bridges: bool
     files: OpenFiles
     watches: OpenWatches
+    own_sessions: set[Session] = field(default_factory=set[Session])
     room: Room
     emit: Callable[[str, dict[str, Any]], Awaitable[None]]
     on_cancel: Callable[[Callable[[], None]], None]

@@ -47,6 +47,7 @@ from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.file_watches import OpenWatches
 from nsmd.sessions.files import OpenFiles
+from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,7 @@ class _Connection:
         self._hello: Hello | None = None
         self._files = OpenFiles(services.max_file_bytes)
         self._watches = OpenWatches()
+        self._own_sessions = set[Session]()
         self._room_for_output = Room()
         self._pending: dict[int, _Pending] = {}
 
@@ -171,6 +173,9 @@ class _Connection:
                 os.close(descriptor)
         self._files.abandon_all()
         self._watches.close_all()
+        if self._services.ending.how is None:  # else the client goes on with the next supervisor
+            for session in self._own_sessions:
+                session.end("its client went away")
 
     async def serve(self, first: bytes) -> None:
         """Handle requests until end-of-file.
@@ -371,6 +376,7 @@ class _Connection:
             bridges="bridge" in self._rights,
             files=self._files,
             watches=self._watches,
+            own_sessions=self._own_sessions,
             room=self._room_for_output,
             emit=partial(self._emit, request.id),
             on_cancel=pending.on_cancel,

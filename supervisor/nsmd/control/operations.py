@@ -11,6 +11,7 @@ import trio
 from nsm._version import program_version
 from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
+from nsm.wire.live import FORKED_FROM
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation, Right
 from nsmd.control.ops import (
@@ -234,12 +235,31 @@ async def _kill(call: Call) -> dict[str, Any]:
             chosen[session.id] = session
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
+    ending = _with_forks(chosen)
     for session in chosen.values():
         session.end(f"killed by {call.client}")
     with trio.move_on_after(KILL_WAIT_S):
-        for session in chosen.values():
+        for session in ending.values():
             await session.wait_ended()
-    return {"killed": [{"id": s.id, "name": s.name} for s in chosen.values()], "errors": errors}
+    return {"killed": [_killed(session) for session in ending.values()], "errors": errors}
+
+
+def _with_forks(chosen: Mapping[str, Session]) -> dict[str, Session]:
+    """Add the forks of sessions, and their forks: they end with their originals."""
+    found = dict(chosen)
+    left = list(chosen.values())
+    while left:
+        new = {fork.id: fork for fork in left.pop().forks if fork.id not in found}
+        found |= new
+        left += new.values()
+    return found
+
+
+def _killed(session: Session) -> dict[str, Any]:
+    labels = dict(session.tenancy.labels) if session.tenancy is not None else {}
+    original = labels.get(FORKED_FROM)
+    fork_of = {} if original is None else {"fork_of": original}
+    return {"id": session.id, "name": session.name, **fork_of}
 
 
 async def _interrupt(call: Call) -> dict[str, Any]:
@@ -322,6 +342,7 @@ OPERATIONS: Mapping[str, Row] = {
     "run_write": Row("manage", run.run_write, own=True, waits_for=_target),
     "result": Row("run", _result_of),
     "session_open": Row("run", sandbox.opening(_request), waits_for=_no_session),
+    "session_keep": Row("manage", sandbox.session_keep, own=True, waits_for=_target),
     "session_fork": Row("manage", fork.fork, own=True, waits_for=_target),
     "job_start": Row(
         "run", jobs.starting(_start_job), jobs.started(_start_job), waits_for=_session_of_run

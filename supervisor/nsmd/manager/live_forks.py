@@ -54,9 +54,16 @@ class LiveForks:
         assert tenancy is not None, "a session that was asked for belongs to somebody"
         named = self._run_service.named
         if not 1 <= count <= MAX_FORKS:
-            raise BadRequestError(f"{count} forks are too many; at once it may be {MAX_FORKS}.")
+            raise BadRequestError(
+                f"{count} forks are too many; at most {MAX_FORKS} can be made at once."
+            )
         if len(wanted) > count:
-            raise BadRequestError(f"{len(wanted)} names are too many for {count} forks.")
+            forks = "1 fork was" if count == 1 else f"{count} forks were"
+            raise BadRequestError(
+                f"{len(wanted)} names were given, and {forks} asked for.",
+                hint="Leave out the count, or give at most as many names; other forks get names of "
+                "their own.",
+            )
         taken = dict.fromkeys(wanted)
         if len(taken) < len(wanted):
             raise BadRequestError("Two of the forks' names are the same.")

@@ -77,7 +77,7 @@ class ExecutionQueue:
     Attributes:
         running: execution that runs now.
         count: number of executions sent to the agent.
-        checkpoints: earlier states that undo can go back to, as the last result said.
+        checkpoints: earlier states that undo can go back to, as the agent said last.
     """
 
     # Slots, as in the session: there may be a thousand.

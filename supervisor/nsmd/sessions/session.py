@@ -358,6 +358,7 @@ class Session:
         self._link = link
         self.requests.open(link.capabilities, era=self.taken_up)
         self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
+        self.runs.checkpoints = resumed.checkpoints
         for file_id in resumed.files:  # their readers and writers are gone
             self.post({"type": "file_close", "id": file_id, "keep": False})
         note = self.runs.take_up(

@@ -93,6 +93,35 @@ def test_ps_loads_little(supervisor: FakeSupervisor) -> None:
     assert loaded.isdisjoint(HEAVY), {name: HEAVY[name] for name in loaded & set(HEAVY)}
 
 
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nsm.wire.errors":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["nsm", "--version"]
+from nsm.cli.entry import program
+program()
+"""
+
+
+@pytest.mark.parametrize(("ignored", "code"), [(False, 130), (True, 0)])
+def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(*, ignored: bool, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL
+        ),
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    assert bool(done.stdout) == ignored
+
+
 def test_the_console_script_and_the_module_are_the_same() -> None:
     script = os.path.join(os.path.dirname(sys.executable), "nsm")
     done = subprocess.run(

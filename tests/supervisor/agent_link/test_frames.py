@@ -246,6 +246,7 @@ BAD: list[dict[str, Any]] = [
     {"type": "resumed", "executions": []},
     {"type": "resumed", "executions": {"1.x": "running"}, "notes": {"1.x": {"note": 1}}},
     {"type": "resumed", "count": -1},
+    {"type": "resumed", "checkpoints": -1},
     *(
         {"type": "result", "id": "1", "exit_code": 0, "displays": [], "imports": imports}
         for imports in (

@@ -31,7 +31,8 @@ def restored_text(restored: Restored) -> str:
 
 
 def _outcome(row: RestoredRow) -> str:
-    what = row.name if row.kind == "variable" else f"{row.kind} {row.name}"
+    is_told = row.kind in ("variable", "directory")  # the name of a directory says what it is
+    what = row.name if is_told else f"{row.kind} {row.name}"
     if row.restored:
         return f"{what}: restored"
     if row.remade:

@@ -90,5 +90,10 @@ def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
 def killed_lines(rows: Sequence[KilledSession]) -> str:
     """List the ended sessions, a line each."""
     return "\n".join(
-        visible(f"ended {row.id}" + ("" if row.name is None else f" ({row.name})")) for row in rows
+        visible(
+            f"ended {row.id}"
+            + ("" if row.name is None else f" ({row.name})")
+            + (f", a fork of {row.fork_of}" if row.fork_of else "")
+        )
+        for row in rows
     )

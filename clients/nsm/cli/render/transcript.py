@@ -21,6 +21,7 @@ from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless, colourless, harmless
 from nsm.wire.live import FORKED_FROM
 from nsm.wire.transcripts import (
+    OWN_CODE,
     ExecutionEnd,
     ExecutionStart,
     JobEnd,
@@ -146,11 +147,24 @@ def header(start: ExecutionStart) -> str:
 
 
 def code(start: ExecutionStart) -> str:
-    """The code behind its marks."""
+    """The code behind its marks; of nsm's own code the line that says what it does."""
+    if start.code.startswith(OWN_CODE) and _is_own(start.code):
+        return _marked(CODE, harmless(start.code.partition("\n")[0]))
     text = _marked(CODE, harmless(start.code))
     if start.code_omitted:
         text += f"[{start.code_omitted:,} characters of code left out]\n"
     return text
+
+
+def _is_own(code: str) -> bool:
+    """Return whether nsm's programs for saves run this. Code of others may begin like that."""
+    from nsm.saves import interpreters  # noqa: PLC0415  # few transcripts have it
+
+    return any(
+        code == interpreters.code(interpreter, action)
+        for interpreter in interpreters.INTERPRETERS
+        for action in ("save", "restore")
+    )
 
 
 def outcome(end: ExecutionEnd) -> str:

@@ -35,11 +35,14 @@ def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], A
         asked = _asked(call, request_of(call, ""))
         run_service = call.services.run_service
         make = partial(_make, run_service, asked, call.args)
+        ends_with_client = arguments.flag(call.args, "ends_with_client")
         try:
             session = make()
         except NO_ENVIRONMENT:
             await run_service.look(call.as_client())
             session = await patiently(make, call.on_cancel)
+        if ends_with_client:
+            call.own_sessions.add(session)
         try:
             await session.requests.settled()
         finally:
@@ -52,6 +55,13 @@ def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], A
         }
 
     return session_open
+
+
+async def session_keep(call: Call) -> dict[str, Any]:
+    """Let a session that was to end with its client outlive that."""
+    session = call.target()
+    call.own_sessions.discard(session)
+    return {"id": session.id}
 
 
 def _asked(call: Call, request: RunRequest) -> RunRequest:

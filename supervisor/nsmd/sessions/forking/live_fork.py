@@ -337,7 +337,13 @@ def check_forkable(original: Session) -> None:
         raise _refused(
             original, f"only Python and Bash sessions can, and this is {environment.interpreter}"
         )
-    if original.running is not None or original.runs.queued:
+    running = original.running
+    if running is not None and running.request.undo:
+        raise ForkRefusedError(
+            f"Session {original.name or original.id!r} cannot be forked during an undo.",
+            hint="Fork it when that has ended.",
+        )
+    if running is not None or original.runs.queued:
         raise ForkRefusedError(
             f"Session {original.name or original.id!r} cannot be forked while code runs in it.",
             hint="Wait for its result, or `nsm interrupt` it.",

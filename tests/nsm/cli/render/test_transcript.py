@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.cli.render.transcript import TranscriptPrinter, code, outcome
+from nsm.saves import interpreters
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.results import Truncation
 from nsm.wire.transcripts import (
@@ -131,6 +132,17 @@ def test_no_output_leaves_its_place(pieces: list[tuple[str, StreamName]]) -> Non
     whole = "".join(text for text, stream in pieces if stream == "stdout")
     if all(stream == "stdout" for _, stream in pieces):
         assert text == output(printed(whole))
+
+
+@pytest.mark.parametrize("interpreter", interpreters.INTERPRETERS)
+def test_own_code_of_a_save_is_one_line(interpreter: str) -> None:
+    """Others cannot hide their code by beginning it like that."""
+    own = interpreters.code(interpreter, "save")
+    first = own.partition("\n")[0]
+    start = ExecutionStart("1", 1, "nsm", own, 0, 0.0)
+    assert code(start) == f"> {first}\n"
+    assert "evil" in code(start._replace(code=f"{own}evil()"))
+    assert "evil" in code(start._replace(code=f"{first}\nevil()"))
 
 
 def test_code() -> None:
