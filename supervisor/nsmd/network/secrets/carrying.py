@@ -21,7 +21,7 @@ HANDSHAKE_S = 30.0
 IDLE_S = 900.0
 """A connection without a byte in either direction ends after that time, as in `nsmd.network`."""
 
-HTTP_1 = "http/1.1"
+HTTP_1, HTTP_2 = "http/1.1", "h2"
 
 Outcome = Literal["", "no-tls", "server-name", "certificate", "server-tls", "client-tls"]
 """How a connection failed before its first request; empty if it did not."""
@@ -169,6 +169,10 @@ class SecretCarrier:
             await self._failed(host, port, "server-name", why)
             return
         problem = ""
+        # A client is offered what the server speaks, so nothing is translated. A context has its
+        # protocols for the next connection only: making another one costs 4 MB.
+        offered = [each for each in (HTTP_2, HTTP_1) if each in hello.protocols]
+        self._trusted.set_alpn_protocols(offered or [HTTP_1])
         outside = trio.SSLStream(server, self._trusted, server_hostname=host, https_compatible=True)
         try:
             await outside.do_handshake()
@@ -176,9 +180,12 @@ class SecretCarrier:
             problem = _why(error, host)
             outcome: Outcome = "certificate" if _is_of_certificate(error) else "server-tls"
             await self._failed(host, port, outcome, problem)
+            protocol = HTTP_1
+        else:
+            protocol = outside.selected_alpn_protocol() or HTTP_1
         inside = trio.SSLStream(
             ReplayStream(client, first),
-            self._authority.context(host, HTTP_1, now_utc()),
+            self._authority.context(host, protocol, now_utc()),
             server_side=True,
         )
         try:
@@ -189,10 +196,16 @@ class SecretCarrier:
             return
         traffic.received(0)
         try:
+            rules = HostRules(host, port, self._vault)
             if problem:
                 await _answer_problem(inside, problem)
+            elif protocol == HTTP_2:
+                # Saves 20 ms and 3 MB in helpers that never need it.
+                from nsmd.network.secrets.http2 import Http2  # noqa: PLC0415
+
+                await Http2(inside, outside, rules, traffic).run()
             else:
-                await Http1(inside, outside, HostRules(host, port, self._vault), traffic).run()
+                await Http1(inside, outside, rules, traffic).run()
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await inside.aclose()

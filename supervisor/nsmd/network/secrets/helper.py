@@ -102,7 +102,6 @@ class Helper:
             kept = {"authority": authority.to_pem(), "stand_ins": vault.stand_ins}
             os.pwrite(state, json.dumps(kept).encode(), 0)
             trusted = ssl.create_default_context()
-            trusted.set_alpn_protocols(["http/1.1"])
         except SourceError as error:
             await self._tell({"op": "failed", "why": str(error)})
             return

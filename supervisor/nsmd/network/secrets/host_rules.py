@@ -144,6 +144,25 @@ class HostRules:
         if status == 401:
             self._vault.refused(request.secrets)
 
+    def body_of(
+        self, request: CheckedRequest, status: int, headers: Headers
+    ) -> tuple[BodyFilter, Headers]:
+        """Return a filter for the body of a response, and the headers that fit to what it makes.
+
+        Args:
+            headers: of the response, without values.
+
+        Raises:
+            RefusedResponseError: nobody here knows its coding.
+        """
+        has_body = request.method != b"HEAD" and status not in (204, 304)
+        codings = [value for name, value in headers if name.lower() == b"content-encoding"]
+        body = BodyFilter(b", ".join(codings) if has_body else b"", self.redactor())
+        if has_body and (body.decodes or not self.same_length):
+            changed = (b"content-length", *([b"content-encoding"] if body.decodes else []))
+            headers = [row for row in headers if row[0].lower() not in changed]
+        return body, headers
+
     @property
     def same_length(self) -> bool:
         """True if responses keep their length."""

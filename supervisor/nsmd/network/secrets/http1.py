@@ -205,12 +205,7 @@ class Http1:
             raise _Over  # the server answers before anything was asked
         self._rules.answered(request, response.status_code)
         headers = self._rules.redacted(response.headers.raw_items())
-        codings = [value for name, value in headers if name.lower() == b"content-encoding"]
-        has_body = request.method != b"HEAD" and response.status_code not in (204, 304)
-        body = BodyFilter(b", ".join(codings) if has_body else b"", self._rules.redactor())
-        if has_body and (body.decodes or not self._rules.same_length):
-            changed = (b"content-length", *([b"content-encoding"] if body.decodes else []))
-            headers = [row for row in headers if row[0].lower() not in changed]
+        body, headers = self._rules.body_of(request, response.status_code, headers)
         await self._to_client_send(
             h11.Response(
                 status_code=response.status_code,

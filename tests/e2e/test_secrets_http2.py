@@ -1,0 +1,201 @@
+"""Secrets over HTTP/2, with real clients in a session and Node's server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from e2e_support import supervisor
+from secret_server import NAME, TestAuthority
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import nsm
+
+pytestmark = [pytest.mark.jail, pytest.mark.node]
+
+VALUE = "ghp_Abcdefgh12345678ijklmnop90QRSTUVWXyz"
+SERVER = Path(__file__).parents[1] / "support" / "http2_server.mjs"
+
+CONFIG = """
+[secrets.github]
+from = "file: {directory}/token"
+hosts = ["{host}"]
+as = ["env: GITHUB_TOKEN"]
+"""
+
+
+class NodeServer:
+    """Node's server on this machine's loopback."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.host = f"{NAME}:{self.next()['port']}"
+
+    def url(self, path: str) -> str:
+        return f"https://{self.host}/{path}"
+
+    def next(self) -> dict[str, Any]:
+        """The next thing that it says: its port, then each request."""
+        assert self._process.stdout is not None
+        row: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return row
+
+
+class Http2Place(NamedTuple):
+    """A client of a supervisor with secrets, and the server that they are for."""
+
+    client: nsm.Client
+    server: NodeServer
+    directory: Path
+
+    def run(self, code: str, env: str = "bash") -> str:
+        name = f"work-{env}"
+        live = [row.name for row in self.client.sessions()]
+        settings = {} if name in live else {"network": self.server.host, "secrets": ["github"]}
+        result = self.client.run(code, env=env, session=name, **settings)  # type: ignore[arg-type]
+        assert result.exit_code == 0, result.stdout + result.stderr
+        return result.stdout.strip()
+
+
+@contextmanager
+def node_server(certificate: Path, repositories: Path) -> Generator[NodeServer]:
+    node = shutil.which("node")
+    assert node is not None
+    with subprocess.Popen(
+        [node, SERVER, certificate, repositories],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield NodeServer(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Http2Place]:
+    directory = tmp_path_factory.mktemp("nsm")
+    authority = TestAuthority(directory)
+    (directory / "token").write_text(f"{VALUE}\n")
+    for name in ("own", "git"):
+        (directory / name).mkdir()
+    with node_server(authority.certificate(), directory / "git") as server:
+        config = CONFIG.format(directory=directory, host=server.host)
+        variables = {"SSL_CERT_FILE": str(authority.bundle)}
+        with (
+            supervisor(directory / "own", config=config, variables=variables) as it,
+            it.client() as client,
+        ):
+            yield Http2Place(client, server, directory)
+            client.kill_all()
+
+
+def test_curl_speaks_http2_with_a_secret(place: Http2Place) -> None:
+    """A value goes out, and comes back as the stand-in, in body and trailers; a body of some
+    windows goes up, and one comes down.
+    """
+    curl = 'curl -sS --http2 -H "Authorization: Bearer $GITHUB_TOKEN"'
+    out = place.run(f"echo $GITHUB_TOKEN; {curl} -w ' %{{http_version}}' {place.server.url('x')}")
+    stand_in, answer = out.split("\n")
+    assert answer == f"Bearer {stand_in} 2"
+    assert place.server.next() == {
+        "path": "/x",
+        "version": "2.0",
+        "authorization": f"Bearer {VALUE}",
+    }
+    shown = place.run(f"{curl} -v {place.server.url('trailers')} 2>&1 | grep x-seen")
+    assert shown == f"< x-seen: Bearer {stand_in}"
+    sizes = f"""
+    head -c 3000000 /dev/zero | {curl} --data-binary @- {place.server.url("upload")}; echo
+    {curl} {place.server.url("big")} | tee >(wc -c >/tmp/size) | sort -u | head -c 200
+    """
+    up, down, *rest = place.run(sizes).splitlines()
+    assert up == "3000000 bytes"
+    assert {down, *rest} <= {f"Bearer {stand_in}", *(down[:n] for n in range(60))}
+    assert place.run("cat /tmp/size") == "20000000"
+    asks = "\n".join(f"url = {place.server.url('x')}" for _ in range(150))
+    many = (
+        f"{curl} --parallel --parallel-max 60 -K - <<'E' | grep -o $GITHUB_TOKEN | wc -l\n{asks}\nE"
+    )
+    assert place.run(many) == "150"
+
+
+def test_refused_over_http2(place: Http2Place) -> None:
+    url = place.server.url("x")
+    out = place.run(
+        f"""
+        curl -sS --http2 "{url}?t=$GITHUB_TOKEN"
+        curl -sS --http2 -H "Host: other.example" {url}
+        curl -sS --http2 --http1.1 -w "%{{http_version}}" {url}
+        """
+    )
+    assert "is in the URL" in out
+    assert f"its host is not {NAME}" in out
+    assert out.endswith("none1.1")
+
+
+NODE = """
+const http = require("http"), http2 = require("http2"), tls = require("tls");
+const [host] = "{host}".split(":");
+const connect = http.request(
+  {{ host: "127.0.0.1", port: 3128, method: "CONNECT", path: "{host}" }});
+connect.on("connect", (_, socket) => {{
+  const secure = tls.connect({{ socket, servername: host, ALPNProtocols: ["h2"] }}, () => {{
+    const session = http2.connect("https://{host}", {{ createConnection: () => secure }});
+    let left = 3;
+    const ask = (path) => {{
+      const request = session.request(
+        {{ ":path": path, authorization: process.env.GITHUB_TOKEN }});
+      let text = "";
+      request.on("data", (piece) => (text += piece));
+      request.on("end", () => {{
+        console.log(path, text);
+        if (--left === 1) ask("/leave");
+        if (left === 0) session.close(() => secure.destroy());
+      }});
+    }};
+    ask("/a");
+    ask("/b");
+  }});
+}});
+connect.end();
+"""
+
+
+@pytest.mark.slow
+def test_node_and_git_speak_http2(place: Http2Place) -> None:
+    """The last of Node's requests gets its answer although the server says goodbye before it."""
+    host = place.server.host
+    stand_in = place.run("echo $GITHUB_TOKEN")
+    out = place.run(f"node -e '{NODE.format(host=host)}'")
+    assert sorted(out.splitlines()) == [f"/{path} {stand_in}" for path in ("a", "b", "leave")]
+
+    repository = place.directory / "git" / "sample.git"
+    subprocess.run(["git", "init", "-q", "--bare", repository], check=True)
+    subprocess.run(["git", "-C", repository, "config", "http.receivepack", "true"], check=True)
+    pushes = f"""
+    export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+    git config --global http.version HTTP/2
+    git clone -q "https://me:$GITHUB_TOKEN@{host}/git/sample.git" /tmp/sample 2>&1
+    cd /tmp/sample && head -c 3000000 /dev/urandom >big && git add big && git commit -qm one
+    git push -q origin HEAD:main && git ls-remote origin main
+    """
+    out = place.run(pushes)
+    head = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "main"], check=True, capture_output=True, text=True
+    )
+    assert f"{head.stdout.strip()}\trefs/heads/main" in out
+    basic = f"Basic {base64.b64encode(f'me:{VALUE}'.encode()).decode()}"
+    row = place.server.next()
+    while row["authorization"] != basic:
+        row = place.server.next()
+    assert row["version"] == "2.0"
