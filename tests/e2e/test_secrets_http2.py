@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from e2e_support import supervisor
+from nsm.wire.errors import BadRequestError
 from secret_server import NAME, TestAuthority
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ CONFIG = """
 from = "file: {directory}/token"
 hosts = ["{host}"]
 as = ["env: GITHUB_TOKEN"]
+
+[environments.reads]
+preset = "bash"
+network = {{ allow = ["GET https://{host}/repos/x/*", "b.example.org"], intercept = true }}
 """
 
 
@@ -127,6 +132,42 @@ def test_curl_speaks_http2_with_a_secret(place: Http2Place) -> None:
         f"{curl} --parallel --parallel-max 60 -K - <<'E' | grep -o $GITHUB_TOKEN | wc -l\n{asks}\nE"
     )
     assert place.run(many) == "150"
+
+
+def test_rules_for_requests(place: Http2Place) -> None:
+    """Without a secret, nsm reads the requests to a host and refuses what no rule allows."""
+    server = place.server
+    path = f"https://{server.host}/repos"
+    out = place.client.run(
+        f"""
+        curl -sS {path}/x/y?z; echo " $?"
+        curl -sS -w " %{{http_code}} " {path}/y
+        curl -sS --http1.1 --path-as-is -o /dev/null -w "%{{http_code}} " {path}/x/../y
+        curl -sS -X DELETE -o /dev/null -w "%{{http_code}}\n" {path}/x/y
+        curl -sS -x "" {path}/x/y 2>/dev/null || echo no way around
+        curl -sS http://{server.host}/repos/y
+        curl -sS -H "Host: b.example.org" {path}/x/y
+        """,
+        env="reads",
+    )
+    assert out.stdout.splitlines()[:3] == [
+        "none 0",
+        f"nsm: nsm does not pass this request on: no rule for {NAME} allows its method and path",
+        " 403 403 403",
+    ]
+    assert out.stdout.splitlines()[3] == "no way around"
+    assert "nsm reads requests with https:// only" in out.stdout
+    assert f"its host is not {NAME}" in out.stdout
+    row = server.next()
+    while row["path"] != "/repos/x/y":
+        row = server.next()
+    assert row["authorization"] == "none"
+    rule = f"GET https://{server.host}/repos/x/*"
+    live = place.client.run("true", env="reads", session="reads")
+    assert live.exit_code == 0
+    assert rule in place.client.network("reads").allow
+    with pytest.raises(BadRequestError, match="at its start"):
+        place.client.network("reads", "allow", [f"GET https://{server.host}/repos/y"])
 
 
 def test_refused_over_http2(place: Http2Place) -> None:

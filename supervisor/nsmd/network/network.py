@@ -97,12 +97,13 @@ class SessionNetwork(AllowedHosts):
             self._close_earlier()
 
     async def get_secrets(self, names: Sequence[str]) -> None:
-        """Have secrets read, before there is a jail.
+        """Have secrets read, and a helper ready for requests, before there is a jail.
 
         Raises:
             NsmError: that is not possible.
         """
-        if names and self._gateway.secrets is not None:
+        needed = names or (self.rule.reads_requests and self.interceptor is None)
+        if needed and self._gateway.secrets is not None:
             await self._gateway.secrets.grant(self._session_id, names, self.rule)
 
     def drop_secrets(self) -> None:

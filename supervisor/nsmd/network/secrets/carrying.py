@@ -9,6 +9,7 @@ from typing import Literal
 import h11
 import trio
 
+from nsmd.model.host_rules import AllowList
 from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.client_hello import ClientHello, NoTlsError, read_client_hello
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
@@ -115,15 +116,23 @@ class SecretCarrier:
     """Carries connections of one session or box.
 
     Args:
+        requests: rules for requests.
         trusted: TLS context with the authorities that the system trusts.
         tell: as for `CountedTraffic`.
     """
 
     def __init__(
-        self, authority: Authority, vault: Vault, *, trusted: ssl.SSLContext, tell: Tell
+        self,
+        authority: Authority,
+        vault: Vault,
+        requests: AllowList,
+        *,
+        trusted: ssl.SSLContext,
+        tell: Tell,
     ) -> None:
         self._authority = authority
         self._vault = vault
+        self._requests = requests
         self._trusted = trusted
         self._tell = tell
 
@@ -196,7 +205,7 @@ class SecretCarrier:
             return
         traffic.received(0)
         try:
-            rules = HostRules(host, port, self._vault)
+            rules = HostRules(host, port, self._vault, self._requests.requests_to(host, port))
             if problem:
                 await _answer_problem(inside, problem)
             elif protocol == HTTP_2:

@@ -110,8 +110,7 @@ class Http1:
             except RefusedRequestError as refusal:
                 path = event.target.partition(b"?")[0][:300].decode("ascii", "replace")
                 await self._traffic.refused(refusal, event.method.decode("ascii", "replace"), path)
-                status = 403 if refusal.verdict == "stand-in" else 400
-                await self._answer(status, str(refusal))
+                await self._answer(refusal.status, str(refusal))
                 return
             self._request = request
             headers = await self._rules.with_values(request)

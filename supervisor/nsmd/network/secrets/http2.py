@@ -253,8 +253,7 @@ class Http2:
         except RefusedRequestError as refusal:
             path = target.partition(b"?")[0][:300].decode("ascii", "replace")
             await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
-            status = 403 if refusal.verdict == "stand-in" else 400
-            await self._answer(exchange, status, str(refusal), head_only=method == b"HEAD")
+            await self._answer(exchange, refusal.status, str(refusal), head_only=method == b"HEAD")
             return
         values = await self._rules.with_values(request)
         if request.secrets:

@@ -34,6 +34,7 @@ from hyperframe.frame import (
 )
 from trio.testing import memory_stream_pair
 
+from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import parse_secret
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
 from nsmd.network.secrets.http2 import Http2
@@ -145,12 +146,15 @@ class ScriptedPeer:
 
 
 @asynccontextmanager
-async def both_sides() -> AsyncGenerator[tuple[ScriptedPeer, ScriptedPeer, Http2Record]]:
+async def both_sides(
+    *requests: str,
+) -> AsyncGenerator[tuple[ScriptedPeer, ScriptedPeer, Http2Record]]:
     """A client and a server with `Http2` between them, which ends with the block."""
     client, our_client = memory_stream_pair()
     server, our_server = memory_stream_pair()
     record = Http2Record()
-    rules = HostRules(HOST, 443, make_vault())
+    allowed = AllowList.of(requests).requests_to(HOST, 443)
+    rules = HostRules(HOST, 443, make_vault(), allowed)
     ends = (ScriptedPeer(client, client=True), ScriptedPeer(server, client=False))
 
     async def carry() -> None:
@@ -214,6 +218,18 @@ async def test_requests_that_no_server_gets(ask: dict[str, str], status: bytes) 
         await client.until(ResponseReceived, good)
         assert len(record.refusals) == 1
         assert not [event for event in server.got if isinstance(event, RequestReceived)]
+
+
+async def test_rules_for_requests() -> None:
+    async with both_sides(f"POST https://{HOST}/x/*") as (client, server, record):
+        for path in (b"/y", b"/x/../y", b"/x/%2e%2e/y", b"//x/y", b"/x/\\y"):
+            refused = await client.ask(path=path)
+            answer = await client.until(ResponseReceived, refused)
+            assert dict(answer.headers)[b":status"] == b"403"
+        await client.ask(path=b"/x/y")
+        asked = await server.until(RequestReceived)
+        assert dict(asked.headers)[b":path"] == b"/x/y"
+        assert {verdict for verdict, _ in record.refusals} == {"rule"}
 
 
 async def test_a_body_that_the_client_does_not_read_stops_the_server_not_other_streams() -> None:
