@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 from contextlib import contextmanager
@@ -240,3 +241,86 @@ def test_node_and_git_speak_http2(place: Http2Place) -> None:
     while row["authorization"] != basic:
         row = place.server.next()
     assert row["version"] == "2.0"
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+public class Ask {
+  public static void main(String[] words) throws Exception {
+    var request = HttpRequest.newBuilder(URI.create(words[0]))
+        .header("Authorization", System.getenv("GITHUB_TOKEN")).build();
+    var answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+    System.out.println(answer.version() + " " + answer.body());
+  }
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("javac") is None, reason="not here: javac")
+def test_java_trusts_the_certificate(place: Http2Place) -> None:
+    stand_in = place.run("echo $GITHUB_TOKEN")
+    out = place.run(
+        f"cat >/tmp/Ask.java <<'E'\n{JAVA}\nE\njava -Xmx64m /tmp/Ask.java {place.server.url('x')}"
+    )
+    assert out == f"HTTP_2 {stand_in}"
+
+
+GO = """
+package main
+import ("fmt"; "io"; "net/http"; "os")
+func main() {
+  request, _ := http.NewRequest("GET", os.Args[1], nil)
+  request.Header.Set("Authorization", os.Getenv("GITHUB_TOKEN"))
+  answer, err := http.DefaultClient.Do(request)
+  if err != nil { panic(err) }
+  body, _ := io.ReadAll(answer.Body)
+  fmt.Println(answer.Proto, string(body))
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("go") is None, reason="not here: go")
+def test_go_trusts_the_certificate(place: Http2Place) -> None:
+    """Programs in Go, as `gh` is one, take the proxy and the certificate from variables."""
+    source = place.directory / "ask.go"
+    source.write_text(GO)
+    program = place.directory / "git" / "program"
+    variables = {**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(place.directory / "gocache")}
+    subprocess.run(["go", "build", "-o", program, source], check=True, env=variables)
+    stand_in = place.run("echo $GITHUB_TOKEN")
+    gets = f"curl -sS -o /tmp/ask {place.server.url('program')} && chmod +x /tmp/ask"
+    assert place.run(f"{gets} && /tmp/ask {place.server.url('x')}") == f"HTTP/2.0 {stand_in}"
+
+
+@pytest.mark.slow
+def test_cargo_uses_a_private_registry(place: Http2Place) -> None:
+    cargo = Path.home() / ".cargo" / "bin" / "cargo"
+    found = (
+        subprocess.run(["rustup", "which", "cargo"], check=False, capture_output=True, text=True)
+        if cargo.exists()
+        else None
+    )
+    if found is None or found.returncode:
+        pytest.skip("not here: cargo of rustup")
+    shutil.copy(found.stdout.strip(), place.directory / "git" / "program")
+    index = f"sparse+{place.server.url('cargo/')}"
+    out = place.run(
+        f"""
+        curl -sS -o /tmp/cargo {place.server.url("program")} && chmod +x /tmp/cargo
+        printf '#!/bin/sh\necho "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0"' \
+            >/tmp/rustc  # cargo asks who it is, and compiles nothing here
+        chmod +x /tmp/rustc
+        export RUSTC=/tmp/rustc CARGO_HOME=/tmp/cargo-home
+        export CARGO_REGISTRIES_MINE_TOKEN="Bearer $GITHUB_TOKEN"
+        export CARGO_REGISTRIES_MINE_INDEX={index}
+        export CARGO_REGISTRIES_MINE_CREDENTIAL_PROVIDER=cargo:token
+        /tmp/cargo info --registry mine nsm-sample 2>&1 | tail -20; :
+        """
+    )
+    assert "Downloaded nsm-sample v1.0.0" in out  # its content is none
+    while (row := place.server.next())["path"] != "/cargo/ns/m-/nsm-sample":
+        pass
+    assert row["authorization"] == f"Bearer {VALUE}"

@@ -1,7 +1,8 @@
 // A real server of HTTP/2 and HTTP/1.1 on loopback that shows its requests, for tests.
-// Arguments: a file with key and certificate, and a directory of repositories for git.
+// Arguments: a file with key and certificate, and a directory of repositories for git,
+// and of one program.
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { createReadStream, readFileSync } from "node:fs";
 import http2 from "node:http2";
 
 const [pemFile, repositories] = process.argv.slice(2);
@@ -49,6 +50,14 @@ function answer(request, response) {
       response.writeHead(401, { "www-authenticate": 'Basic realm="tests"' });
       response.end();
     } else git(request, response);
+  } else if (path === "/cargo/config.json") {
+    const here = `https://${request.headers.host ?? request.authority}/cargo`;
+    response.end(JSON.stringify({ dl: `${here}/dl`, api: here, "auth-required": true }));
+  } else if (path === "/cargo/ns/m-/nsm-sample") {
+    const row = { name: "nsm-sample", vers: "1.0.0", deps: [], features: {}, yanked: false };
+    response.end(JSON.stringify({ ...row, cksum: "0".repeat(64) }) + "\n");
+  } else if (path === "/program") {
+    createReadStream(`${repositories}/program`).pipe(response);
   } else if (path === "/upload") {
     let size = 0;
     request.on("data", (piece) => (size += piece.length));

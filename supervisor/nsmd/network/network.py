@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from nsm.jail.proxyvariables import PROXY_PORT, TRUST_VARIABLES, variables_with_port
+from nsm.jail.proxyvariables import PROXY_PORT, trust_variables, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.frames import ListeningFrame
 from nsmd.agent_link.link import AgentLink
@@ -189,7 +189,7 @@ class SessionNetwork(AllowedHosts):
             "variables": variables_with_port(),
         }
         if interceptor is not None:
-            trust = dict.fromkeys(TRUST_VARIABLES, "{certificates}")
+            trust = trust_variables("{certificates}")
             frame["variables"] = {**variables_with_port(), **trust, **interceptor.variables}
             frame["certificate"] = interceptor.certificate
         try:
