@@ -232,9 +232,9 @@ async def test_other_upgrades_are_left_out() -> None:
 async def test_a_value_that_has_changed_its_length() -> None:
     vault = make_vault()
     held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
-    held.former, held.value = (VALUE,), "a-longer-token-than-before"
+    held.former, held.value = ((VALUE, time.monotonic()),), "a-longer-token-than-before"
     vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
-    body = f"{held.value} {VALUE}.".encode()
+    body = f"{held.value} {VALUE}. ".encode()
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     client, server, _ = await exchange(request(f"X: {STAND_IN}"), [answer], vault=vault)
     assert held.value.encode() in server
@@ -247,7 +247,7 @@ def test_a_value_that_changes_while_a_response_comes() -> None:
     redactor = HostRules(HOST, 443, vault).redactor()
     assert redactor.feed(b"first. ") == b"first. "
     held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
-    held.former, held.value = (VALUE,), "token-of-another-day"
+    held.former, held.value = ((VALUE, time.monotonic()),), "token-of-another-day"
     vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
     text = f"{held.value} {VALUE}. ".encode()
     assert redactor.feed(text) == f"{STAND_IN} {STAND_IN}. ".encode()
