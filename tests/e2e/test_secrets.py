@@ -447,14 +447,25 @@ def test_a_server_with_an_expired_certificate() -> None:
 
 
 @pytest.mark.slow
+def test_a_client_that_pins_is_told_of(client: nsm.Client, place: Place) -> None:
+    system = "/etc/ssl/certs/ca-certificates.crt"
+    asks = f"curl -sS --cacert {system} {place.server.url('x')} 2>&1; :"
+    out = run(client, place, asks, "github")
+    assert "SSL certificate problem" in out or "unable to get local issuer" in out
+    rows = place.supervisor.run("nsm", "audit", "--json").stdout
+    assert '"verdict":"client-tls"' in rows.replace(" ", "")
+    assert "does not accept nsm's certificate" in rows
+
+
+@pytest.mark.slow
 def test_many_connections_at_once(client: nsm.Client, place: Place) -> None:
     asks = f"""
-    for i in $(seq 200); do echo "url = {place.server.url("plain")}"; done >/tmp/urls
+    for i in $(seq 500); do echo "url = {place.server.url("plain")}"; done >/tmp/urls
     curl -sS -k -H "Authorization: $GITHUB_TOKEN" -H "Connection: close" \
-        --parallel --parallel-immediate --parallel-max 100 -K /tmp/urls 2>/dev/null |
+        --parallel --parallel-immediate --parallel-max 300 -K /tmp/urls 2>/dev/null |
         grep -o -- "$GITHUB_TOKEN" | wc -l
     """  # with -k, since curl reads all certificates again for each connection
     out = run(client, place, asks, "github")
-    assert out == "200"
+    assert out == "500"
     (grant,) = client.secrets.list().grants
-    assert grant.uses == 200
+    assert grant.uses == 500
