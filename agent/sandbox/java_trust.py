@@ -21,7 +21,7 @@ _SALT = b"Mighty Aphrodite"
 
 def key_store(pem: bytes) -> bytes:
     """Return a store of the certificates in a file of PEM."""
-    entries = []
+    entries: list[bytes] = []
     for number, found in enumerate(_PEM.finditer(pem)):
         try:
             certificate = base64.b64decode(found.group(1))

@@ -167,7 +167,7 @@ class BoxManager:
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
         box = await self._make(pid, directory, profile, client_limits, problem, bounds)
-        if secrets or (network is not None and network.reads_requests):
+        if secrets or network.reads_requests:
             try:
                 await self._grant(box, secrets, network)
             except BaseException:
