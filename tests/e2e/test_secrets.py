@@ -447,17 +447,6 @@ def test_a_server_with_an_expired_certificate() -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_pins_is_told_of(client: nsm.Client, place: Place) -> None:
-    system = "/etc/ssl/certs/ca-certificates.crt"
-    asks = f"curl -sS --cacert {system} {place.server.url('x')} 2>&1; :"
-    out = run(client, place, asks, "github")
-    assert "SSL certificate problem" in out or "unable to get local issuer" in out
-    rows = place.supervisor.run("nsm", "audit", "--json").stdout
-    assert '"verdict":"client-tls"' in rows.replace(" ", "")
-    assert "does not accept nsm's certificate" in rows
-
-
-@pytest.mark.slow
 def test_many_connections_at_once(client: nsm.Client, place: Place) -> None:
     asks = f"""
     for i in $(seq 500); do echo "url = {place.server.url("plain")}"; done >/tmp/urls
