@@ -45,6 +45,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `channel`: messages to the supervisor, kept until it has them.
 - `polling`: the poll loop, and streams that never block.
 - `ports`: connections to the session's ports, for a relay outside.
+- `java_trust`: certificates in the form that Java reads.
 - `certificates`: certificates that programs of the session trust.
 - `framing`: bytes to messages and back; the supervisor uses it, too.
 - `protocol`: version and capabilities, which the supervisor knows, too.

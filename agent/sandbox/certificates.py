@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from sandbox.java_trust import key_store
+
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
@@ -19,7 +21,8 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 def write_bundle(certificate: str) -> str:
-    """Write a file with what the system trusts and this certificate; returns its path.
+    """Write a file with what the system trusts and this certificate, and `.jks` for Java beside it;
+    returns the path of the first.
 
     Code can change the file: it may trust whom it likes.
 
@@ -28,9 +31,10 @@ def write_bundle(certificate: str) -> str:
     """
     os.makedirs(DIRECTORY, mode=0o755, exist_ok=True)
     data = _trusted() + certificate.encode()
-    with open(f"{BUNDLE}.new", "wb") as file:
-        file.write(data)
-    os.rename(f"{BUNDLE}.new", BUNDLE)
+    for path, content in ((BUNDLE, data), (f"{BUNDLE}.jks", key_store(data))):
+        with open(f"{path}.new", "wb") as file:
+            file.write(content)
+        os.rename(f"{path}.new", path)
     return BUNDLE
 
 

@@ -136,6 +136,22 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_box_with_rules_for_requests(box_tools: Path) -> None:
+    with secret_world(box_tools) as (world, _, server):
+        script = f"""
+        curl -sS -o /dev/null -w '%{{http_code}} ' {server.url("plain")}
+        curl -sS -o /dev/null -w '%{{http_code}}\n' {server.url("other")}
+        """
+        rule = f"GET https://{server.host}/plain"
+        done = world.box("bash", "-c", script, options=("--network", rule))
+        assert (done.returncode, done.stdout) == (0, "200 403\n"), done.stderr
+        assert [path for _, path, _, _ in server.seen] == ["/plain"]
+        told = world.run("nsm", "audit", "--json").stdout
+        rows = [row for row in map(json.loads, told.splitlines()) if row["event"][:6] == "secret"]
+        assert [(row["verdict"], row["path"]) for row in rows] == [("rule", "/other")]
+
+
+@pytest.mark.slow
 def test_what_a_box_with_secrets_needs(box_tools: Path) -> None:
     with secret_world(box_tools) as (world, _, server):
         for options, expected in (

@@ -91,6 +91,13 @@ def test_the_older_spelling_of_a_list_is_read_by_both() -> None:
     assert config_file.parse(older, "c") == config_file.parse(FULL, "c")
 
 
+def test_both_make_rules_for_requests_of_hosts() -> None:
+    config = b"[box]\nnet = { allow = ['a.org', 'GET https://b.org/x'], intercept = true }"
+    allow = ("* https://a.org/*", "GET https://b.org/x")
+    assert parse(config, "c").net == Network(mode="allow", allow=allow)
+    assert config_file.parse(config, "c").box.net == allow
+
+
 def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
     ours = {field.name for field in dataclasses.fields(BoxSettings)}
     assert {field.name for field in dataclasses.fields(of_supervisor.BoxDefaults)} == ours

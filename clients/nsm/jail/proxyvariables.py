@@ -74,6 +74,25 @@ TRUST_VARIABLES = (
 )
 """Variables by which programs find the certificates that they trust, in one file."""
 
+
+def trust_variables(file: str) -> dict[str, str]:
+    """Names and values of the variables by which programs trust the certificates in a file.
+
+    Args:
+        file: its path; `.jks` beside it has the same for Java.
+    """
+    java = {
+        "javax.net.ssl.trustStore": f"{file}.jks",
+        # Java reads no proxy variable, and without a proxy it reaches nobody whom it may trust.
+        "https.proxyHost": "127.0.0.1",
+        "https.proxyPort": "{port}",
+        "http.proxyHost": "127.0.0.1",
+        "http.proxyPort": "{port}",
+    }
+    options = " ".join(f"-D{name}={value}" for name, value in java.items())
+    return {**dict.fromkeys(TRUST_VARIABLES, file), "JAVA_TOOL_OPTIONS": options}
+
+
 WITHOUT_NETWORK = (("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0"))
 """Variables that keep pip and npm from retrying without a network, for 15 s and for a minute or
 two.

@@ -77,3 +77,13 @@ def network_argument(text: str) -> dict[str, Any]:
             hint="For example: pypi.org,*.example.org:443",
         )
     return {"mode": "allow", "allow": hosts}
+
+
+def is_request_rule(text: str) -> bool:
+    """Return whether a pattern of a list of hosts is meant as a rule for requests."""
+    return " " in text.strip()
+
+
+def read_all_requests(text: str) -> str:
+    """Make a rule for all requests of the pattern of a host; a rule stays as it is."""
+    return text if is_request_rule(text) else f"* https://{text}/*"

@@ -167,14 +167,23 @@ def _limit(name: str, value: object) -> int:
 
 def _network(value: object) -> Network:
     # "host", "none" and { allow = [...] } are the older spellings.
-    if isinstance(value, dict) and list(cast("dict[str, object]", value)) == ["allow"]:
-        value = cast("dict[str, object]", value)["allow"]
+    intercept = False
+    if isinstance(value, dict):
+        table = cast("dict[str, object]", value)
+        intercept = table.get("intercept") is True
+        if table.keys() - {"intercept"} == {"allow"} and table.get("intercept", False) in (0, 1):
+            value = table["allow"]
     if value in ("full", "host"):
         return Network()
     if value in ("off", "none"):
         return Network(mode="none")
     if isinstance(value, list):
-        return Network(mode="allow", allow=_texts({"net": cast("object", value)}, "net", MAX_HOSTS))
+        allow = _texts({"net": cast("object", value)}, "net", MAX_HOSTS)
+        if intercept:
+            from nsm.wire.network import read_all_requests  # noqa: PLC0415  # few boxes do
+
+            allow = tuple(map(read_all_requests, allow))
+        return Network(mode="allow", allow=allow)
     raise _WrongValueError(
         f'box.net: found {value!r:.80}, expected "off", "full" or a list of hosts'
     )

@@ -6,9 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from nsm.dataclass import replace
-from nsm.jail.proxyvariables import TRUST_VARIABLES
+from nsm.jail.proxyvariables import PROXY_PORT, trust_variables
 from nsmbox.model.plan import CERTIFICATES_FILE, BoxError, Mount, Plan, Variable
 from nsmbox.start.check import CERTIFICATES
+from sandbox.java_trust import key_store
 
 if TYPE_CHECKING:
     from nsm.wire.boxes import BoxPlace
@@ -32,11 +33,16 @@ def with_secrets(plan: Plan, place: BoxPlace | None) -> Plan:
     data = trusted + given.certificate.encode()
     # Not every program reads a variable; the file at its place in the box is the same for all.
     targets = [CERTIFICATES_FILE, *([bundle] if bundle else [])]
+    files = {**dict.fromkeys(targets, data), f"{CERTIFICATES_FILE}.jks": key_store(data)}
     added = [
-        Mount(kind="ro-file", target=target, data=data, mode=0o444, why="trusted certificates")
-        for target in targets
+        Mount(kind="ro-file", target=target, data=content, mode=0o444, why="trusted certificates")
+        for target, content in files.items()
     ]
-    values = {**dict.fromkeys(TRUST_VARIABLES, CERTIFICATES_FILE), **given.variables}
+    trust = {
+        name: value.replace("{port}", str(PROXY_PORT))
+        for name, value in trust_variables(CERTIFICATES_FILE).items()
+    }
+    values = {**trust, **given.variables}
     others = [variable for variable in plan.variables if variable.name not in values]
     more = [Variable(name=name, value=value) for name, value in values.items()]
     return replace(

@@ -143,7 +143,7 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
     place = _place(plan, way) if plan.sockets else None
-    if plan.secrets:
+    if plan.secrets or any(" " in rule for rule in plan.network.allow):  # rules for requests
         from nsmbox.start import given_secrets  # noqa: PLC0415  # few boxes have some
 
         plan = given_secrets.with_secrets(plan, place)

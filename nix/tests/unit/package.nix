@@ -97,6 +97,7 @@ in
       "cloudpickle"
       "cryptography"
       "h11"
+      "h2"
       "httpcore2"
       "idna"
       "mcp"

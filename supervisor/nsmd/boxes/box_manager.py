@@ -167,7 +167,7 @@ class BoxManager:
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
         box = await self._make(pid, directory, profile, client_limits, problem, bounds)
-        if secrets:
+        if secrets or network.reads_requests:
             try:
                 await self._grant(box, secrets, network)
             except BaseException:
@@ -182,7 +182,7 @@ class BoxManager:
         return box
 
     async def _grant(self, box: Box, secrets: Sequence[str], network: NetworkRule) -> None:
-        """Give secrets to a box that begins.
+        """Give a helper to a box that begins, for secrets or rules for requests.
 
         Raises:
             NsmError: that is not possible.

@@ -16,6 +16,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsm.wire.network import read_all_requests
 from nsmd.config import secret_tables
 from nsmd.config.mistakes import BACKEND, describe
 from nsmd.model.devices import why_no_devices
@@ -268,7 +269,9 @@ def _check_build_hosts(patterns: Sequence[str]) -> Iterator[str]:
     key = "packages.hosts"
     yield from (problems := [*_check_hosts(key, patterns)])
     for rule in map(parse_rule, [] if problems else patterns):
-        if rule.name == HOST_NAME:
+        if rule.request is not None:
+            yield f"{key}: {rule.text!r} is a rule for requests, expected a host"
+        elif rule.name == HOST_NAME:
             yield f"{key}: {rule.text!r} is for sessions, expected localhost or 127.0.0.1"
         elif rule.name is None and (rule.network is None or not rule.network.prefixlen):
             yield (
@@ -394,8 +397,11 @@ def _respelled(network: Any) -> Any:
             return "full"
         case "none":
             return "off"
-        case {"allow": list(), **others} if not others:
+        case {"allow": list(), **others} if not others or others == {"intercept": False}:
             return network["allow"]
+        case {"allow": list(), **others} if others == {"intercept": True}:
+            hosts = cast("list[Any]", network["allow"])
+            return [read_all_requests(each) if isinstance(each, str) else each for each in hosts]
         case _:
             return network
 

@@ -183,7 +183,7 @@ class SessionManager:
             SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
-        if spec.secrets and self.secrets is not None:
+        if (spec.secrets or spec.network.reads_requests) and self.secrets is not None:
             self.secrets.check(spec.secrets, spec.network)
             pooled = False  # as in `Pool.expect`
         if self._slots.has_room(spec, len(self.index), self.index.descriptors):

@@ -10,6 +10,7 @@ images         references to container images, and their files as a root directo
 devices        devices of the host that an environment's user gave it
 head_tail      the beginning and the end of a long text
 durations      lengths of time as people read them
+request_rules  rules for requests to one host
 host_rules     hosts, and patterns of hosts
 secrets        secrets as configured, without their values
 policy         everything that one session may see, change, reach and use

@@ -69,6 +69,8 @@ def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
 def _covers(wide: HostRule, narrow: HostRule) -> bool:
     """Return whether one entry allows all that the other does; False if ports overlap only in
     part."""
+    if wide.request is not None and wide.request != narrow.request:
+        return False
     if wide.ports is not None and (narrow.ports is None or not narrow.ports <= wide.ports):
         return False
     if wide.network is not None or narrow.network is not None:

@@ -19,6 +19,8 @@ from ipaddress import (
 )
 
 from nsm.dataclass import dataclass
+from nsm.wire.network import is_request_rule
+from nsmd.model.request_rules import RequestRule, RequestRuleError, split_rule
 
 Address = IPv4Address | IPv6Address
 Host = str | IPv4Address | IPv6Address
@@ -59,6 +61,7 @@ class HostRule:
         name: name to match, or its end with `subdomains`; None for any.
         network: addresses to match; None for names.
         ports: None for all.
+        request: the requests to it that are allowed, which nsm reads; None for any connection.
     """
 
     text: str
@@ -66,6 +69,7 @@ class HostRule:
     subdomains: bool = False
     network: IPv4Network | IPv6Network | None = None
     ports: frozenset[int] | None = DEFAULT_PORTS
+    request: RequestRule | None = None
 
     def takes_port(self, port: int) -> bool:
         """Return whether the rule allows that port."""
@@ -85,13 +89,15 @@ class HostRule:
 
 def parse_rule(text: str) -> HostRule:
     """Parse a pattern: `HOST`, `*.HOST`, `ADDRESS`, `NETWORK/BITS` or `*`, and perhaps `:PORT` or
-    `:*`.
+    `:*`; or a rule for requests to names.
 
     Raises:
         HostRuleError: it is invalid.
     """
     if len(text) > MAX_PATTERN:
         raise HostRuleError(f"has {len(text)} characters, expected at most {MAX_PATTERN}")
+    if is_request_rule(text):
+        return _request_rule(text)
     if "://" in text or ("/" in text and not _looks_like_network(text)):
         raise HostRuleError("is a URL or a path, expected a host such as example.org")
     host, port = _split_port(text)
@@ -115,6 +121,25 @@ def parse_rule(text: str) -> HostRule:
         raise HostRuleError("is an address with *., expected an address or a name")
     return HostRule(
         f"{host[:2] if subdomains else ''}{found}{suffix}", found, subdomains, ports=ports
+    )
+
+
+def _request_rule(text: str) -> HostRule:
+    try:
+        methods, host, path = split_rule(text)
+    except RequestRuleError as error:
+        raise HostRuleError(str(error)) from None
+    rule = parse_rule(host)
+    if rule.name is None or "." not in rule.name or rule.ports is None:
+        raise HostRuleError("is a rule for requests, which needs a full name such as example.org")
+    port = 443 if rule.ports == DEFAULT_PORTS else min(rule.ports)
+    shown = f"{'*.' if rule.subdomains else ''}{rule.name}{'' if port == 443 else f':{port}'}"
+    return HostRule(
+        f"{methods} https://{shown}{path}",
+        rule.name,
+        rule.subdomains,
+        ports=frozenset((port,)),
+        request=RequestRule(methods, path),
     )
 
 
@@ -253,6 +278,18 @@ class AllowList:
             rule.name == HOST_NAME and not rule.subdomains and rule.takes_port(port)
             for rule in self.rules
         )
+
+    def requests_to(self, host: Host, port: int) -> tuple[RequestRule, ...]:
+        """Return the rules for requests to a host."""
+        return tuple(
+            rule.request
+            for rule in self.rules
+            if rule.request is not None and rule.takes_port(port) and rule.names(host)
+        )
+
+    def without_requests(self) -> AllowList:
+        """Return a list without the hosts to which requests are to be read."""
+        return AllowList([rule for rule in self.rules if rule.request is None])
 
     def with_rules(self, added: Iterable[HostRule]) -> AllowList:
         """Return a list with more patterns.

@@ -216,7 +216,7 @@ def _host(text: str) -> SecretHost:
         rule = parse_rule(text)
     except HostRuleError as error:
         raise SecretRuleError(f"hosts: {text!r:.80} {error}") from None
-    if rule.name is None or "." not in rule.name:
+    if rule.name is None or "." not in rule.name or rule.request is not None:
         raise SecretRuleError(
             f"hosts: {text!r:.80} is no full name, expected for example api.example.org"
         )

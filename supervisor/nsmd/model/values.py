@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from nsm.dataclass import dataclass, field
+from nsm.wire.network import is_request_rule
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
 from nsmd.model.devices import ShownDevices
@@ -68,6 +69,11 @@ class NetworkRule:
 
     mode: NetworkMode = "off"
     allow: tuple[str, ...] = ()
+
+    @property
+    def reads_requests(self) -> bool:
+        """True if nsm reads the requests to some of these hosts."""
+        return any(map(is_request_rule, self.allow))
 
 
 NO_NETWORK = NetworkRule()
@@ -263,7 +269,7 @@ class JailSpec:
         """Number of the supervisor's descriptors that its session holds."""
         copied = self.project is not None and self.project.copied
         found = PER_SESSION + PER_OVERLAY * copied + PER_PROXY * (self.network.mode == "allow")
-        return found + PER_GRANT * bool(self.secrets)
+        return found + PER_GRANT * (bool(self.secrets) or self.network.reads_requests)
 
     def __hash__(self) -> int:  # as for `Environment`
         return hash((self.environment.name, self.project and self.project.path))

@@ -189,6 +189,8 @@ class AllowedHosts:
 
     def reach(self) -> ReachableHosts:
         allowed = self._allowed if self.mode == "allow" else None
+        if allowed is not None and self.interceptor is None:
+            allowed = allowed.without_requests()  # there is nobody to read them
         return ReachableHosts(allowed, self._look_up or self._gateway.resolver)
 
     def decided(

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from nsm.jail.proxyvariables import PROXY_PORT, TRUST_VARIABLES, variables_with_port
+from nsm.jail.proxyvariables import PROXY_PORT, trust_variables, variables_with_port
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.frames import ListeningFrame
 from nsmd.agent_link.link import AgentLink
@@ -97,12 +97,13 @@ class SessionNetwork(AllowedHosts):
             self._close_earlier()
 
     async def get_secrets(self, names: Sequence[str]) -> None:
-        """Have secrets read, before there is a jail.
+        """Have secrets read, and a helper ready for requests, before there is a jail.
 
         Raises:
             NsmError: that is not possible.
         """
-        if names and self._gateway.secrets is not None:
+        needed = names or (self.rule.reads_requests and self.interceptor is None)
+        if needed and self._gateway.secrets is not None:
             await self._gateway.secrets.grant(self._session_id, names, self.rule)
 
     def drop_secrets(self) -> None:
@@ -188,7 +189,7 @@ class SessionNetwork(AllowedHosts):
             "variables": variables_with_port(),
         }
         if interceptor is not None:
-            trust = dict.fromkeys(TRUST_VARIABLES, "{certificates}")
+            trust = trust_variables("{certificates}")
             frame["variables"] = {**variables_with_port(), **trust, **interceptor.variables}
             frame["certificate"] = interceptor.certificate
         try:

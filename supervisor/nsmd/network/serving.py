@@ -295,11 +295,13 @@ class _Web(_ProxyConnection):
         request = self._proxy.outgoing()
         name = interceptor.found_in(request.target, request.headers)
         if name is not None or interceptor.takes(host, port):
-            what = f"The stand-in of secret {name}" if name else "A secret's host"
             raise RefusedError(
                 "secret",
-                f"{what} is of no use with http://: nsm puts values of secrets into requests with "
-                "https:// only, and only to their hosts.",
+                f"The stand-in of secret {name} is of no use with http://: nsm puts values of "
+                "secrets into requests with https:// only, and only to their hosts."
+                if name
+                else "A host with secrets or rules for requests is of no use with http://: nsm "
+                "reads requests with https:// only.",
             )
 
     async def _pass_on(self, server: trio.SocketStream) -> None:

@@ -214,7 +214,7 @@ class Pool:
 
     def expect(self, spec: JailSpec) -> None:
         """A client connected that will probably ask for that kind."""
-        if spec.secrets:
+        if spec.secrets or spec.network.reads_requests:
             return  # each spare would have a helper, and the secrets' commands run for it
         self._kind(spec).expected_s = self._now()
         self.look_soon()

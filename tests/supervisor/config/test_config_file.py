@@ -110,7 +110,16 @@ def test_a_mistake_is_named(text: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "network", ["3", "'on'", "{}", "[1]", "{ allow = [1] }", "{ allow = [], x = 1 }"]
+    "network",
+    [
+        "3",
+        "'on'",
+        "{}",
+        "[1]",
+        "{ allow = [1] }",
+        "{ allow = [], x = 1 }",
+        "{ allow = [], intercept = 3 }",
+    ],
 )
 def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
     with pytest.raises(config_file.ConfigError) as caught:
@@ -128,6 +137,12 @@ def test_a_key_of_two_kinds_is_complained_about_once(network: str) -> None:
         ('"none"', "off", ()),
         ('"host"', "full", ()),
         ('{ allow = ["a.org"] }', "allow", ("a.org",)),
+        ('{ allow = ["a.org"], intercept = false }', "allow", ("a.org",)),
+        (
+            '{ allow = ["a.org", "GET https://b.org/x/*"], intercept = true }',
+            "allow",
+            ("* https://a.org/*", "GET https://b.org/x/*"),
+        ),
     ],
 )
 def test_networks_have_one_spelling_and_older_ones_are_read(

@@ -50,6 +50,11 @@ async def net(call: Call) -> dict[str, Any]:
     """Show a session's network, or change it."""
     session, action = call.target(), arguments.optional_text(call.args, "action") or "list"
     rules = _rules(arguments.texts(call.args, "hosts"))
+    if any(rule.request is not None for rule in rules):
+        raise BadRequestError(
+            "A session gets rules for requests at its start, with what its programs trust.",
+            hint="Give hosts; or start another session, with other rules in its `network`.",
+        )
     if bool(rules) != (action in ("allow", "deny")):
         raise BadRequestError(
             f"The action {action!r:.80} takes {'no' if rules else 'one or more'} hosts.",

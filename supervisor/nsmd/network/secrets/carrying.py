@@ -9,6 +9,7 @@ from typing import Literal
 import h11
 import trio
 
+from nsmd.model.host_rules import AllowList
 from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.client_hello import ClientHello, NoTlsError, read_client_hello
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
@@ -21,7 +22,7 @@ HANDSHAKE_S = 30.0
 IDLE_S = 900.0
 """A connection without a byte in either direction ends after that time, as in `nsmd.network`."""
 
-HTTP_1 = "http/1.1"
+HTTP_1, HTTP_2 = "http/1.1", "h2"
 
 Outcome = Literal["", "no-tls", "server-name", "certificate", "server-tls", "client-tls"]
 """How a connection failed before its first request; empty if it did not."""
@@ -115,15 +116,23 @@ class SecretCarrier:
     """Carries connections of one session or box.
 
     Args:
+        requests: rules for requests.
         trusted: TLS context with the authorities that the system trusts.
         tell: as for `CountedTraffic`.
     """
 
     def __init__(
-        self, authority: Authority, vault: Vault, *, trusted: ssl.SSLContext, tell: Tell
+        self,
+        authority: Authority,
+        vault: Vault,
+        requests: AllowList,
+        *,
+        trusted: ssl.SSLContext,
+        tell: Tell,
     ) -> None:
         self._authority = authority
         self._vault = vault
+        self._requests = requests
         self._trusted = trusted
         self._tell = tell
 
@@ -169,6 +178,10 @@ class SecretCarrier:
             await self._failed(host, port, "server-name", why)
             return
         problem = ""
+        # A client is offered what the server speaks, so nothing is translated. A context has its
+        # protocols for the next connection only: making another one costs 4 MB.
+        offered = [each for each in (HTTP_2, HTTP_1) if each in hello.protocols]
+        self._trusted.set_alpn_protocols(offered or [HTTP_1])
         outside = trio.SSLStream(server, self._trusted, server_hostname=host, https_compatible=True)
         try:
             await outside.do_handshake()
@@ -176,9 +189,12 @@ class SecretCarrier:
             problem = _why(error, host)
             outcome: Outcome = "certificate" if _is_of_certificate(error) else "server-tls"
             await self._failed(host, port, outcome, problem)
+            protocol = HTTP_1
+        else:
+            protocol = outside.selected_alpn_protocol() or HTTP_1
         inside = trio.SSLStream(
             ReplayStream(client, first),
-            self._authority.context(host, HTTP_1, now_utc()),
+            self._authority.context(host, protocol, now_utc()),
             server_side=True,
         )
         try:
@@ -189,10 +205,16 @@ class SecretCarrier:
             return
         traffic.received(0)
         try:
+            rules = HostRules(host, port, self._vault, self._requests.requests_to(host, port))
             if problem:
                 await _answer_problem(inside, problem)
+            elif protocol == HTTP_2:
+                # Saves 20 ms and 3 MB in helpers that never need it.
+                from nsmd.network.secrets.http2 import Http2  # noqa: PLC0415
+
+                await Http2(inside, outside, rules, traffic).run()
             else:
-                await Http1(inside, outside, HostRules(host, port, self._vault), traffic).run()
+                await Http1(inside, outside, rules, traffic).run()
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await inside.aclose()

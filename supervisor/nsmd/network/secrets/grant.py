@@ -17,7 +17,7 @@ from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import EventKind, Events
-from nsmd.model.host_rules import Host
+from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.helper_process import HelperProcess
 from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
@@ -58,6 +58,7 @@ class Grant:
         nursery: trio.Nursery,
     ) -> None:
         self.record = record
+        self._requests = AllowList.of(record.requests)
         self.uses = dict.fromkeys(record.stand_ins, 0)
         self.refusals = 0
         self.leaving = False
@@ -78,12 +79,16 @@ class Grant:
         cls,
         owner: str,
         secrets: Sequence[SecretRule],
+        requests: Sequence[str] = (),
         *,
         store: DescriptorStore,
         events: Events,
         nursery: trio.Nursery,
     ) -> Grant:
         """Start a helper and have it read the secrets.
+
+        Args:
+            requests: rules for requests that it reads.
 
         Raises:
             NsmError: a secret cannot be read.
@@ -92,10 +97,11 @@ class Grant:
         helper: HelperProcess | None = None
         try:
             helper = _started()
-            ready = await _begin(helper, secrets, state, ())
+            ready = await _begin(helper, secrets, state, requests=requests)
             record = GrantRecord(
                 owner=owner,
                 secrets=tuple(secrets),
+                requests=tuple(requests),
                 certificate=ready["certificate"],
                 stand_ins=ready["stand_ins"],
                 control=records.identity(helper.control.fileno()),
@@ -145,7 +151,9 @@ class Grant:
     # For the proxy (`nsmd.network.interception`).
 
     def takes(self, host: Host, port: int) -> bool:
-        return any(secret.is_for(host, port) for secret in self.record.secrets)
+        return any(secret.is_for(host, port) for secret in self.record.secrets) or (
+            bool(self._requests.requests_to(host, port))
+        )
 
     def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         stand_ins = self.record.stand_ins
@@ -267,7 +275,13 @@ class Grant:
                 log.warning("secrets of %s: their helper has died", self.record.owner)
                 started = _started()
                 try:
-                    await _begin(started, self.record.secrets, self._state, self.record.revoked)
+                    await _begin(
+                        started,
+                        self.record.secrets,
+                        self._state,
+                        revoked=self.record.revoked,
+                        requests=self.record.requests,
+                    )
                 except BaseException:
                     started.close()
                     raise
@@ -322,7 +336,7 @@ async def try_out(secret: SecretRule) -> str:
     helper = None
     try:
         helper = _started()
-        ready = await _begin(helper, (secret,), state, ())
+        ready = await _begin(helper, (secret,), state)
         return str(ready["stand_ins"][secret.name])
     finally:
         os.close(state)
@@ -341,7 +355,12 @@ def _started() -> HelperProcess:
 
 
 async def _begin(
-    helper: HelperProcess, secrets: Sequence[SecretRule], state: int, revoked: Sequence[str]
+    helper: HelperProcess,
+    secrets: Sequence[SecretRule],
+    state: int,
+    *,
+    revoked: Sequence[str] = (),
+    requests: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Give a helper its secrets.
 
@@ -352,6 +371,7 @@ async def _begin(
         "op": "begin",
         "secrets": [records.to_plain(each) for each in secrets],
         "revoked": list(revoked),
+        "requests": list(requests),
     }
     try:
         await helper.send(message, [state])

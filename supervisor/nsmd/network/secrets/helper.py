@@ -6,9 +6,9 @@ knows their values. It outlives the supervisor, and ends when its channel does.
 Descriptor 0 is connected to the supervisor. Messages are packets (unix(7), SOCK_SEQPACKET) with one
 JSON object each, some with descriptors:
 
-``begin``   the secrets, and a memory file for the certificate authority and the stand-ins. If that
-            has some already, they are used: an earlier helper has died. The answer is ``ready`` or
-            ``failed``
+``begin``   the secrets, the rules for requests, and a memory file for the certificate authority and
+            the stand-ins. If that has some already, they are used: an earlier helper has died. The
+            answer is ``ready`` or ``failed``
 ``carry``   a connection of code to a host: its socket, one that is connected to the host, and one
             to say that it is over. A byte on that ends the connection; its end does not, since a
             supervisor may have ended that way
@@ -34,6 +34,7 @@ from typing import Any
 import trio
 
 from nsm.wire.decode import decode
+from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.carrying import SecretCarrier
@@ -93,7 +94,9 @@ class Helper:
             secrets = [decode(SecretRule, each) for each in message["secrets"]]
             known = json.loads(os.pread(state, MAX_STATE_BYTES, 0) or b"{}")
             vault = await Vault.read(secrets, known.get("stand_ins", {}))
+            requests = AllowList.of(message.get("requests", ()))
             names = [host.name for secret in secrets for host in secret.hosts]
+            names += [rule.name for rule in requests.rules if rule.name is not None]
             authority = (
                 Authority.from_pem(known["authority"])
                 if "authority" in known
@@ -102,7 +105,6 @@ class Helper:
             kept = {"authority": authority.to_pem(), "stand_ins": vault.stand_ins}
             os.pwrite(state, json.dumps(kept).encode(), 0)
             trusted = ssl.create_default_context()
-            trusted.set_alpn_protocols(["http/1.1"])
         except SourceError as error:
             await self._tell({"op": "failed", "why": str(error)})
             return
@@ -111,7 +113,7 @@ class Helper:
         for name in message.get("revoked", ()):
             vault.revoke(name)
         self._vault = vault
-        self._carrier = SecretCarrier(authority, vault, trusted=trusted, tell=self._tell)
+        self._carrier = SecretCarrier(authority, vault, requests, trusted=trusted, tell=self._tell)
         ready = {"certificate": authority.certificate, "stand_ins": vault.stand_ins}
         await self._tell({"op": "ready", **ready})
 

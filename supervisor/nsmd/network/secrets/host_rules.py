@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
+from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
 from nsmd.network.secrets.stand_ins import Redactor, find, find_in_header, replace_in_header
 from nsmd.network.secrets.vault import Vault
 
@@ -15,6 +17,17 @@ _DROPPED = frozenset((b"accept-encoding", b"if-range", b"range", b"sec-websocket
 """Request headers that would have the server send what cannot be searched: compressed bytes, or a
 part of a value.
 """
+
+_OVERRIDING = frozenset(
+    (
+        b"x-http-method",
+        b"x-http-method-override",
+        b"x-method-override",
+        b"x-original-url",
+        b"x-rewrite-url",
+    )
+)
+"""Request headers by which some servers take another method or path."""
 
 _NEVER_SEARCHED = frozenset((b"content-length", b"host", b"transfer-encoding"))
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
@@ -27,7 +40,8 @@ class RefusedRequestError(Exception):
     """A request is refused; the message is for the client, and for people.
 
     Args:
-        verdict: `stand-in` for a stand-in that is worth nothing there, else `bad-request`.
+        verdict: `stand-in` for a stand-in that is worth nothing there, `rule` for a request that
+            the rules do not allow, else `bad-request`.
         secret: name of the secret that it is about; empty for none.
     """
 
@@ -35,6 +49,11 @@ class RefusedRequestError(Exception):
         super().__init__(message)
         self.verdict = verdict
         self.secret = secret
+
+    @property
+    def status(self) -> int:
+        """Status of the answer."""
+        return 400 if self.verdict == "bad-request" else 403
 
 
 class RefusedResponseError(Exception):
@@ -68,12 +87,16 @@ class HostRules:
     Args:
         host: name that the client asked the proxy for, and its port.
         vault: the secrets of the session or box.
+        requests: rules for requests to this host; none for all requests.
     """
 
-    def __init__(self, host: str, port: int, vault: Vault) -> None:
+    def __init__(
+        self, host: str, port: int, vault: Vault, requests: Sequence[RequestRule] = ()
+    ) -> None:
         self.host = host
         self.port = port
         self._vault = vault
+        self._requests = () if any(rule.takes_all for rule in requests) else requests
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
         """Check a request, and find the secrets in it.
@@ -82,6 +105,7 @@ class HostRules:
             RefusedRequestError: it is refused.
         """
         self._check_form(method, target, headers)
+        self._check_rules(method, target, headers)
         stand_ins = self._vault.stand_ins
         usable = self._vault.usable(self.host, self.port)
         if (name := find(target, stand_ins)) is not None:
@@ -96,7 +120,7 @@ class HostRules:
         foreign = {name: each for name, each in stand_ins.items() if name not in usable}
         for header, value in headers:
             lower = header.lower()
-            if lower in _DROPPED:
+            if lower in _DROPPED and self.searches:
                 continue
             kept.append((header, value))
             if lower in _NEVER_SEARCHED:
@@ -109,7 +133,8 @@ class HostRules:
                     secret=name,
                 )
             used += replace_in_header(lower, value, usable).names
-        kept.append((b"Accept-Encoding", b"gzip"))
+        if self.searches:
+            kept.append((b"Accept-Encoding", b"gzip"))
         present = {header.lower() for header, _ in kept}
         used += [
             secret
@@ -144,6 +169,30 @@ class HostRules:
         if status == 401:
             self._vault.refused(request.secrets)
 
+    def body_of(
+        self, request: CheckedRequest, status: int, headers: Headers
+    ) -> tuple[BodyFilter, Headers]:
+        """Return a filter for the body of a response, and the headers that fit to what it makes.
+
+        Args:
+            headers: of the response, without values.
+
+        Raises:
+            RefusedResponseError: nobody here knows its coding.
+        """
+        has_body = self.searches and request.method != b"HEAD" and status not in (204, 304)
+        codings = [value for name, value in headers if name.lower() == b"content-encoding"]
+        body = BodyFilter(b", ".join(codings) if has_body else b"", self.redactor())
+        if has_body and (body.decodes or not self.same_length):
+            changed = (b"content-length", *([b"content-encoding"] if body.decodes else []))
+            headers = [row for row in headers if row[0].lower() not in changed]
+        return body, headers
+
+    @property
+    def searches(self) -> bool:
+        """True if there are secrets, which responses are searched for."""
+        return bool(self._vault.stand_ins)
+
     @property
     def same_length(self) -> bool:
         """True if responses keep their length."""
@@ -157,6 +206,24 @@ class HostRules:
         """Return the headers of a response without values."""
         replace = self._vault.patterns.replace
         return [(replace(name), replace(value)) for name, value in headers]
+
+    def _check_rules(self, method: bytes, target: bytes, headers: Headers) -> None:
+        """Check a request by the rules for requests to this host.
+
+        Raises:
+            RefusedRequestError: none allows it.
+        """
+        if not self._requests:
+            return
+        try:
+            path = clear_path(target)
+        except UnclearPathError as error:
+            raise _against_rules(f"its path {error}, which servers read in several ways") from None
+        if other := next((name for name, _ in headers if name.lower() in _OVERRIDING), None):
+            shown = other.decode("ascii", "replace")
+            raise _against_rules(f"its header {shown} may ask for another method or path")
+        if not allowed(self._requests, method.decode("ascii"), path):
+            raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":
@@ -225,6 +292,10 @@ class BodyFilter:
         """Return the last bytes."""
         rest = self._decoder.flush() if self._decoder is not None else b""
         return self._redactor.feed(rest) + self._redactor.finish()
+
+
+def _against_rules(why: str) -> RefusedRequestError:
+    return RefusedRequestError("rule", f"nsm does not pass this request on: {why}")
 
 
 def _bad(why: str) -> RefusedRequestError:

@@ -73,6 +73,7 @@ class Http1:
         self._sent = trio.Event()
         self._answered = trio.Event()
         self._switched = False
+        self._for_server = self._for_client = b""
 
     async def run(self) -> None:
         """Pass on requests until one side ends."""
@@ -110,8 +111,7 @@ class Http1:
             except RefusedRequestError as refusal:
                 path = event.target.partition(b"?")[0][:300].decode("ascii", "replace")
                 await self._traffic.refused(refusal, event.method.decode("ascii", "replace"), path)
-                status = 403 if refusal.verdict == "stand-in" else 400
-                await self._answer(status, str(refusal))
+                await self._answer(refusal.status, str(refusal))
                 return
             self._request = request
             headers = await self._rules.with_values(request)
@@ -147,6 +147,7 @@ class Http1:
                 await self._to_server_send(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
                 await self._to_server_send(h11.EndOfMessage(headers=event.headers))
+                await self._flush_server()
                 return
             else:
                 raise _Over
@@ -189,6 +190,7 @@ class Http1:
                         status_code=event.status_code, reason=event.reason, headers=headers
                     )
                 )
+                await self._flush_client()
                 if event.status_code == 101:
                     self._switched = True
                     self._answered.set()
@@ -205,12 +207,7 @@ class Http1:
             raise _Over  # the server answers before anything was asked
         self._rules.answered(request, response.status_code)
         headers = self._rules.redacted(response.headers.raw_items())
-        codings = [value for name, value in headers if name.lower() == b"content-encoding"]
-        has_body = request.method != b"HEAD" and response.status_code not in (204, 304)
-        body = BodyFilter(b", ".join(codings) if has_body else b"", self._rules.redactor())
-        if has_body and (body.decodes or not self._rules.same_length):
-            changed = (b"content-length", *([b"content-encoding"] if body.decodes else []))
-            headers = [row for row in headers if row[0].lower() not in changed]
+        body, headers = self._rules.body_of(request, response.status_code, headers)
         await self._to_client_send(
             h11.Response(
                 status_code=response.status_code,
@@ -233,6 +230,7 @@ class Http1:
                 await self._send_piece(body.finish())
                 headers = self._rules.redacted(event.headers.raw_items())
                 await self._to_client_send(h11.EndOfMessage(headers=headers))
+                await self._flush_client()
                 break
             else:
                 raise _Over
@@ -266,19 +264,34 @@ class Http1:
             event = connection.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            data = bytes(await stream.receive_some(PIECE_BYTES))
             if connection is self._to_server:
+                await self._flush_client()
+                data = bytes(await stream.receive_some(PIECE_BYTES))
                 self._traffic.received(len(data))
+            else:
+                await self._flush_server()
+                data = bytes(await stream.receive_some(PIECE_BYTES))
             connection.receive_data(data)
 
     async def _to_server_send(self, event: h11.Event) -> None:
-        data = self._to_server.send(event)
+        self._for_server += self._to_server.send(event) or b""
+        if len(self._for_server) >= PIECE_BYTES:
+            await self._flush_server()
+
+    async def _flush_server(self) -> None:
+        """Send what waits: a head and a short body go together, as each send costs a wake-up."""
+        data, self._for_server = self._for_server, b""
         if data:
             await self._server.send_all(data)
             self._traffic.sent(len(data))
 
     async def _to_client_send(self, event: h11.Event) -> None:
-        data = self._from_client.send(event)
+        self._for_client += self._from_client.send(event) or b""
+        if len(self._for_client) >= PIECE_BYTES:
+            await self._flush_client()
+
+    async def _flush_client(self) -> None:
+        data, self._for_client = self._for_client, b""
         if data:
             await self._client.send_all(data)
 
@@ -299,6 +312,7 @@ class Http1:
             if self._request is None or self._request.method != b"HEAD":
                 await self._to_client_send(h11.Data(data=body))
             await self._to_client_send(h11.EndOfMessage())
+            await self._flush_client()
             with trio.move_on_after(LINGER_S):
                 while await self._client.receive_some(PIECE_BYTES):
                     pass

@@ -28,6 +28,7 @@ class GrantRecord:
         owner: id of the session or box.
         certificate: that of its certificate authority, as PEM.
         stand_ins: stand-ins of the secrets, by name.
+        requests: rules for requests that its helper reads.
         revoked: names of those that are worth nothing any more.
         control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
     """
@@ -36,6 +37,7 @@ class GrantRecord:
     secrets: tuple[SecretRule, ...]
     certificate: str
     stand_ins: dict[str, str]
+    requests: tuple[str, ...] = ()
     revoked: tuple[str, ...] = ()
     control: str
     state: str

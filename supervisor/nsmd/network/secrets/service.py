@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadRequestError, OverloadedError
+from nsm.wire.network import is_request_rule
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_GRANTS
 from nsmd.model.events import Events
@@ -114,7 +115,7 @@ class SecretService:
                 hint="Leave out those that the code does not need.",
             )
         secrets = [self._configured[name] for name in dict.fromkeys(names)]
-        if rule.mode != "allow":
+        if secrets and rule.mode != "allow":
             word = {"off": "off", "full": "the host's own"}[rule.mode]
             raise BadRequestError(
                 f"Secrets need a list of allowed hosts, and this network is {word}: nsm's proxy "
@@ -159,12 +160,18 @@ class SecretService:
         self._granting += 1
         try:
             made = await Grant.make(
-                owner, secrets, store=self._store, events=self._events, nursery=self._nursery
+                owner,
+                secrets,
+                [text for text in rule.allow if is_request_rule(text)],
+                store=self._store,
+                events=self._events,
+                nursery=self._nursery,
             )
         finally:
             self._granting -= 1
         self._grants[owner] = made
-        self._events.publish("secret_granted", owner=owner, secrets=list(names))
+        if secrets:
+            self._events.publish("secret_granted", owner=owner, secrets=list(names))
         return made
 
     def held_by(self, owner: str) -> Grant | None:

@@ -23,6 +23,9 @@ one kind have the same.
 _LEAST_WITH_PREFIX = 24
 """Shorter values may be words that a person chose, which show too much by their beginning."""
 
+_WORDS = re.compile(r"[A-Za-z]+(?:[^A-Za-z0-9][A-Za-z]+)+")
+"""Words that a person chose: their lengths tell too much of them."""
+
 _LEAST_RANDOM = 12
 """Characters that are chosen by chance, if there is room: nobody finds a stand-in by accident."""
 
@@ -57,6 +60,8 @@ def _shown(value: str) -> tuple[str, bool]:
     of each other character.
     """
     prefix = ""
+    if _WORDS.fullmatch(value):
+        return prefix, False
     if len(value) >= _LEAST_WITH_PREFIX and (found := _PREFIX.match(value)):
         prefix = found.group()[: len(value) // 3]
         prefix = prefix[: max(prefix.rfind("_"), prefix.rfind("-")) + 1]

@@ -16,8 +16,12 @@ from nsmd.network.secrets.stand_ins import Patterns, make_stand_in
 LEAST_AGE_S = 30.0
 """A source is asked again no sooner: code can have a server answer 401 as often as it likes."""
 
-MAX_FORMER = 4
-"""Earlier values that responses are still searched for."""
+LEAST_FORMER = 4
+FORMER_S = 3600.0
+"""Earlier values that responses are still searched for: so many, and those that were in use in that
+time. Code can have values replaced every `LEAST_AGE_S`, by a server that answers 401; that makes at
+most 120.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class HeldSecret:
     """One secret with its value.
 
     Attributes:
-        former: earlier values, the newest last.
+        former: earlier values and when they were replaced, the newest last.
         read_s: when the source was asked, on the monotonic clock.
         refused: a server answered 401 since.
         revoked: its stand-in is worth nothing any more.
@@ -34,7 +38,7 @@ class HeldSecret:
     secret: SecretRule
     stand_in: str
     value: str
-    former: tuple[str, ...] = ()
+    former: tuple[tuple[str, float], ...] = ()
     read_s: float
     refused: bool = False
     revoked: bool = False
@@ -120,7 +124,10 @@ class Vault:
                 except SourceError:
                     continue
                 if value != each.value:
-                    each.former = (*each.former, each.value)[-MAX_FORMER:]
+                    now = time.monotonic()
+                    former = (*each.former, (each.value, now))
+                    old = [row for row in former[:-LEAST_FORMER] if row[1] > now - FORMER_S]
+                    each.former = (*old, *former[-LEAST_FORMER:])
                     each.value = value
                     self.patterns = self._patterns()
 
@@ -128,7 +135,7 @@ class Vault:
         return Patterns(
             (value, each.stand_in)
             for each in self._held.values()
-            for value in (*each.former, each.value)
+            for value in (*(value for value, _ in each.former), each.value)
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair
 
+from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import parse_secret
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
 from nsmd.network.secrets.http1 import Http1
@@ -63,7 +64,11 @@ class Record:
 
 
 async def exchange(
-    asks: bytes, answers: Sequence[bytes] = (ENDS_BODY,), *, vault: Vault | None = None
+    asks: bytes,
+    answers: Sequence[bytes] = (ENDS_BODY,),
+    *,
+    vault: Vault | None = None,
+    requests: Sequence[str] = (),
 ) -> tuple[bytes, bytes, Record]:
     """Send something, have each request answered, and close both ends.
 
@@ -73,7 +78,8 @@ async def exchange(
     client, our_client = memory_stream_pair()
     server, our_server = memory_stream_pair()
     record = Record()
-    rules = HostRules(HOST, 443, vault or make_vault())
+    allowed = AllowList.of(requests).requests_to(HOST, 443)
+    rules = HostRules(HOST, 443, make_vault() if vault is None else vault, allowed)
     got: dict[str, bytes] = {"client": b"", "server": b""}
 
     async def serve() -> None:
@@ -226,9 +232,9 @@ async def test_other_upgrades_are_left_out() -> None:
 async def test_a_value_that_has_changed_its_length() -> None:
     vault = make_vault()
     held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
-    held.former, held.value = (VALUE,), "a-longer-token-than-before"
+    held.former, held.value = ((VALUE, time.monotonic()),), "a-longer-token-than-before"
     vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
-    body = f"{held.value} {VALUE}.".encode()
+    body = f"{held.value} {VALUE}. ".encode()
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     client, server, _ = await exchange(request(f"X: {STAND_IN}"), [answer], vault=vault)
     assert held.value.encode() in server
@@ -241,7 +247,7 @@ def test_a_value_that_changes_while_a_response_comes() -> None:
     redactor = HostRules(HOST, 443, vault).redactor()
     assert redactor.feed(b"first. ") == b"first. "
     held = vault._held["key"]  # pyright: ignore[reportPrivateUsage]
-    held.former, held.value = (VALUE,), "token-of-another-day"
+    held.former, held.value = ((VALUE, time.monotonic()),), "token-of-another-day"
     vault.patterns = vault._patterns()  # pyright: ignore[reportPrivateUsage]
     text = f"{held.value} {VALUE}. ".encode()
     assert redactor.feed(text) == f"{STAND_IN} {STAND_IN}. ".encode()
@@ -252,3 +258,42 @@ async def test_an_answer_before_the_whole_request(autojump_clock: object) -> Non
     asks = request("Content-Length: 1000", line="POST / HTTP/1.1", body="beginsEND")
     client, _, _ = await exchange(asks, [b"HTTP/1.1 413 Large\r\nContent-Length: 0\r\n\r\n"])
     assert client.startswith(b"HTTP/1.1 413")
+
+
+RULE = f"GET https://{HOST}/repos/x/*"
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "passes"),
+    [
+        ("GET /repos/x/y?z HTTP/1.1", (), True),
+        ("HEAD /repos/x/y HTTP/1.1", (), True),
+        ("GET /repos/y HTTP/1.1", (), False),
+        ("DELETE /repos/x/y HTTP/1.1", (), False),
+        ("GET /repos/x/../y HTTP/1.1", (), False),
+        ("GET /repos/x/%2e%2e/y HTTP/1.1", (), False),
+        ("GET /repos/x/y HTTP/1.1", ("X-HTTP-Method-Override: DELETE",), False),
+        ("GET /repos/x/y HTTP/1.1", ("X-Original-URL: /repos/y",), False),
+        ("GET /socket HTTP/1.1", ("Upgrade: websocket", "Connection: Upgrade"), False),
+        (f"GET https://{HOST}/repos/x/y HTTP/1.1", (), False),
+        ("OPTIONS * HTTP/1.1", (), False),
+    ],
+)
+async def test_rules_for_requests(line: str, more: Sequence[str], *, passes: bool) -> None:
+    answer = ENDS_BODY.replace(b"\r\n\r\nok", b"\r\n\r\n") if line[0] == "H" else ENDS_BODY
+    asks = request(*more, "Connection: close", line=line)
+    client, server, record = await exchange(asks, [answer], requests=[RULE])
+    assert bool(server) is passes
+    assert client.startswith(b"HTTP/1.1 200" if passes else b"HTTP/1.1 4")
+    assert len(record.refusals) == (not passes)
+
+
+async def test_without_secrets_a_response_passes_as_it_is() -> None:
+    answer = (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n"
+        b"Connection: close\r\n\r\n\x00\x01"
+    )
+    asks = request("Accept-Encoding: br", "Range: bytes=0-1", line="GET /repos/x/y HTTP/1.1")
+    client, server, _ = await exchange(asks, [answer], vault=Vault([]), requests=[RULE])
+    assert client == answer
+    assert b"Accept-Encoding: br\r\nRange: bytes=0-1\r\n" in server

@@ -180,3 +180,11 @@ def test_no_end_is_left_of_a_value_that_has_another_in_it() -> None:
     inner, outer = "secretpass99", "user-x:secretpass99:tail"
     patterns = Patterns([(value, make_stand_in(value)) for value in (inner, outer)])
     assert b"user-x" not in patterns.replace(outer.encode())
+
+
+def test_a_stand_in_of_words_shows_only_their_length() -> None:
+    value = "correct-horse-battery-staple"
+    made = make_stand_in(value)
+    assert len(made) == len(value)
+    assert made.isalnum()
+    assert make_stand_in("ab1-cd2-ef3-gh4-ij5-kl6").count("-") == 5

@@ -80,3 +80,28 @@ async def test_a_revoked_secret_is_usable_nowhere(tmp_path: Path) -> None:
 async def test_errors_name_the_secret() -> None:
     with pytest.raises(SourceError, match=r"^secret key: "):
         await Vault.read([parse_secret("key", "file: /no", [HOST[0]], ["env: KEY"])], {})
+
+
+async def test_values_that_are_replaced_often_are_searched_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = await make_vault(tmp_path)
+    stand_in, now = vault.stand_ins["key"], time.monotonic()
+
+    async def replace_by(number: int, after_s: float) -> None:
+        nonlocal now
+        now += after_s
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        (tmp_path / "token").write_text(f"token-number-{number:02}")
+        vault.refused(["key"])
+        await vault.refresh(["key"])
+
+    for number in range(12):
+        await replace_by(number, vaults.LEAST_AGE_S + 1)
+    for number in range(12):
+        value = f"token-number-{number:02}".encode()
+        assert vault.patterns.replace(value) == stand_in.encode()
+    await replace_by(12, vaults.FORMER_S)
+    values = [f"token-number-{number:02}".encode() for number in range(13)]
+    found = [vault.patterns.replace(value) != value for value in values]
+    assert found == [False] * 8 + [True] * 5
