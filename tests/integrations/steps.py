@@ -43,7 +43,7 @@ memory_mb = 2048
 """Environment that has the framework's own packages, for servers and kernels."""
 
 CLOSING = ExitStack()
-"""What has to end before the supervisor does."""
+"""Calls that end kernels and servers before the supervisor ends."""
 
 PATIENCE_S = 120
 STEPS = 50

@@ -94,7 +94,7 @@ class AdapterFaults:
         assert row.id not in self.rows()
 
     def test_one_that_nobody_closes(self, shared: Supervisor) -> None:
-        """It ends by its idle time at the latest, or with the object."""
+        """Its session ends with the object, or by its idle time at the latest."""
         before = set(self.rows())
         box = self.open(idle_s=1)
         self.run(box, "true")
