@@ -3,9 +3,9 @@
     .venv/bin/python tools/integrations.py --steps            # every framework that has steps here
     .venv/bin/python tools/integrations.py --steps strands
 
-Each step writes to a file, counts its lines and starts awk; for smolagents it is Python code.
-Both sides work in turns, ten steps each. The numbers are times that somebody waits, and depend on
-what else the machine does.
+Each step writes to a file, counts its lines and starts awk; for smolagents and Jupyter it is Python
+code. Both sides work in turns, ten steps each. The numbers are times that somebody waits, and
+depend on what else the machine does.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -14,11 +14,13 @@ what else the machine does.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,18 @@ if TYPE_CHECKING:
 
     Step = Callable[[int], Awaitable[str]]
 
+CONFIG = f"""
+[environments.framework]
+preset = "python"
+interpreter = "{sys.executable}"
+memory_mb = 2048
+"""
+"""Environment that has the framework's own packages, for servers and kernels."""
+
+CLOSING = ExitStack()
+"""Calls that end kernels and servers before the supervisor ends."""
+
+PATIENCE_S = 120
 STEPS = 50
 TURN = 10
 COMMAND = "echo {0} >>{1}/log; wc -l <{1}/log; awk 'BEGIN {{ print {0} * 2 }}'"
@@ -192,11 +206,84 @@ async def openai_agents(place: str) -> tuple[Step, Step]:
     return local, await step(NsmSandboxClient(), NsmSandboxClientOptions())
 
 
+async def dcode(place: str) -> tuple[Step, Step]:
+    from deepagents.backends import LocalShellBackend
+
+    from nsm.integrations.deepagents_code import NsmProvider
+
+    def step(backend: Any, where: str) -> Step:
+        async def do(number: int) -> str:
+            return (await backend.aexecute(COMMAND.format(number, where))).output
+
+        return do
+
+    local = LocalShellBackend(root_dir=place, inherit_env=True)
+    return step(local, place), step(NsmProvider().get_or_create(), "/workspace")
+
+
+async def openhands(place: str) -> tuple[Step, Step]:
+    from openhands.sdk import LocalWorkspace
+
+    from nsm.integrations.openhands import NsmAgentServer
+
+    def step(workspace: Any, where: str) -> Step:
+        async def do(number: int) -> str:
+            command = COMMAND.format(number, where)
+            return (await asyncio.to_thread(workspace.execute_command, command)).stdout
+
+        return do
+
+    ours = CLOSING.enter_context(NsmAgentServer(env="framework"))
+    return step(LocalWorkspace(working_dir=place), place), step(ours, "/workspace")
+
+
+async def jupyter(place: str) -> tuple[Step, Step]:
+    from jupyter_client.manager import start_new_kernel
+
+    specification = {
+        "argv": ["python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "nsm",
+        "language": "python",
+        "metadata": {
+            "kernel_provisioner": {"provisioner_name": "nsm", "config": {"env": "framework"}}
+        },
+    }
+    directory = Path(place, "kernels", "nsm")
+    directory.mkdir(parents=True)
+    (directory / "kernel.json").write_text(json.dumps(specification))
+    os.environ["JUPYTER_PATH"] = place
+
+    def step(kernel: str, where: str) -> Step:
+        manager, client = start_new_kernel(startup_timeout=PATIENCE_S, kernel_name=kernel)
+        CLOSING.callback(manager.shutdown_kernel)
+        CLOSING.callback(client.stop_channels)
+
+        def execute(code: str) -> str:
+            texts: list[str] = []
+
+            def hook(message: dict[str, Any]) -> None:
+                if message["header"]["msg_type"] == "stream":
+                    texts.append(message["content"]["text"])
+
+            client.execute_interactive(code, timeout=PATIENCE_S, output_hook=hook)
+            return "".join(texts)
+
+        async def do(number: int) -> str:
+            return await asyncio.to_thread(execute, CODE.format(number, where))
+
+        return do
+
+    return step("python3", place), step("nsm", "/workspace")
+
+
 FRAMEWORKS = {
     "deep-agents": [deep_agents, langchain],
+    "deep-agents-code": [dcode],
     "inspect-ai": [inspect_ai],
+    "jupyter": [jupyter],
     "mini-swe-agent": [mini_swe_agent],
     "openai-agents": [openai_agents],
+    "openhands": [openhands],
     "pydantic-ai": [pydantic_ai],
     "smolagents": [smolagents],
     "strands": [strands],
@@ -227,7 +314,8 @@ def main(name: str) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
         tempfile.TemporaryDirectory(prefix="nsm-steps-") as place,
-        supervisor(Path(path)) as it,
+        supervisor(Path(path), config=CONFIG) as it,
+        CLOSING,
     ):
         os.environ["NSM_SOCKET"] = it.socket
         for begin in FRAMEWORKS.get(name, []):

@@ -8,7 +8,7 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from nsm import AsyncClient
-from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox
+from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox, left_out
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ def check_user(user: str | int | None) -> None:
 def texts_of(result: CommandResult) -> tuple[str, str]:
     """Standard output and standard error of a command, with a note if some of it is left out."""
     stdout, stderr = (each.decode(errors="replace") for each in (result.stdout, result.stderr))
-    if result.missing:
-        stderr += f"\n[{result.missing:,} bytes of the output are left out]\n"
-    return stdout, stderr
+    return stdout, stderr + left_out(result.missing)
 
 
 async def environment_of(client: AsyncClient, image: str, root: str = "overlay") -> str:

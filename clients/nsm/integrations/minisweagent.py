@@ -22,7 +22,7 @@ from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, ConfigDict
 
-from nsm.integrations.sandboxes import LazySandbox
+from nsm.integrations.sandboxes import LazySandbox, left_out
 from nsm.wire.errors import BadRequestError, JobError
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class NsmEnvironment:
             )
         except (BadRequestError, JobError) as error:  # the model can do something about it
             return _failed("", error)
-        text = done.stdout.decode(errors="replace")
-        if done.missing:
-            text += f"\n[{done.missing:,} bytes more are left out]"
+        text = done.stdout.decode(errors="replace") + left_out(done.missing)
         if done.timed_out:
             return _failed(text, TimeoutError(f"the command was stopped after {timeout_s:g} s"))
         _check_submitted(text, done.exit_code)

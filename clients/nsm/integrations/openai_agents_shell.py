@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agents import ShellCallOutcome, ShellCommandOutput, ShellResult
 
-from nsm.integrations.sandboxes import LazySandbox
+from nsm.integrations.sandboxes import LazySandbox, left_out
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -59,9 +59,7 @@ class NsmShellExecutor:
         for command in action.commands:
             argv = await self._sandbox.ado(self._sandbox.shell_argv, command)
             done = await self._sandbox.ado(self._sandbox.execute, argv, timeout_s=timeout_s)
-            stderr = _text(done.stderr)
-            if done.missing:
-                stderr += f"\n[{done.missing:,} bytes of the output are left out]\n"
+            stderr = _text(done.stderr) + left_out(done.missing)
             outcome = ShellCallOutcome(type="exit", exit_code=done.exit_code)
             if done.timed_out:
                 outcome = ShellCallOutcome(type="timeout")

@@ -29,7 +29,10 @@ from nsm.integrations.sandboxes import LazySandbox
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
+
+    from openhands.sdk.workspace.models import CommandResult
 
     from nsm import AsyncJob
 
@@ -114,6 +117,12 @@ class NsmAgentServer(RemoteWorkspace):
         self.reset_client()
         if self._sandbox is not None:
             self._sandbox.do(self._sandbox.close)
+
+    def execute_command(
+        self, command: str, cwd: str | Path | None = None, timeout: float = 30.0
+    ) -> CommandResult:
+        """Run a command, in the workspace's directory if no other is named."""
+        return super().execute_command(command, cwd or self.working_dir, timeout)
 
     @property
     def session(self) -> str | None:

@@ -287,6 +287,11 @@ class LazySandbox:
             await _end(self._client, self._sandbox)
 
 
+def left_out(missing: int) -> str:
+    """Note at the end of output that lacks this many bytes; empty if it lacks none."""
+    return f"\n[{missing:,} bytes of the output are left out]\n" if missing else ""
+
+
 async def resolved(files: AsyncSessionFiles, path: str) -> str:
     """Return a path of a session without links, as far as it leads to something."""
     missing: list[str] = []

@@ -26,7 +26,7 @@ from strands.vended_tools.file_editor import make_file_editor
 from strands.vended_tools.shell import make_shell
 
 from nsm.client.job_steps import COLLECT_BYTES, WAIT_S
-from nsm.integrations.sandboxes import CANNOT_START, LazySandbox
+from nsm.integrations.sandboxes import CANNOT_START, LazySandbox, left_out
 from nsm.wire.errors import FileError, JobError
 from nsm.wire.jobs import chunks_of
 
@@ -195,8 +195,8 @@ class _Output:
         chunks: list[StreamChunk] = []
         for stream, decoder in self._decoders.items():
             text = decoder.decode(b"", final=True)
-            if stream == "stderr" and self._missing:
-                text += f"\n[{self._missing:,} bytes of the output are left out]\n"
+            if stream == "stderr":
+                text += left_out(self._missing)
             if text:
                 self.text[stream] += text
                 chunks.append(StreamChunk(text, "stderr" if stream == "stderr" else "stdout"))

@@ -48,7 +48,7 @@ from swerex.runtime.abstract import (
 )
 from swerex.utils.log import get_logger
 
-from nsm.integrations.sandboxes import LazySandbox
+from nsm.integrations.sandboxes import LazySandbox, left_out
 from nsm.integrations.swerex_shell import BashShell, check_syntax
 from nsm.wire.errors import NsmError
 
@@ -180,8 +180,7 @@ class NsmRuntime(AbstractRuntime):
             raise CommandTimeoutError(f"the command was stopped after {command.timeout} s")
         stdout = done.stdout.decode(errors="backslashreplace")
         stderr = done.stderr.decode(errors="backslashreplace")
-        if done.missing:
-            stderr += f"\n[{done.missing:,} bytes of the output are left out]\n"
+        stderr += left_out(done.missing)
         if command.check and done.exit_code:
             what = f"{command.error_msg}: " if command.error_msg else ""
             raise NonZeroExitCodeError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ import acp
 import pytest
 from acp.schema import ClientCapabilities, FileSystemCapabilities
 
+import host_attacks
 import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.integrations.acp_terminals import NsmTerminals
@@ -129,6 +131,16 @@ def test_a_command_is_in_a_jail(project: Path) -> None:
     assert told[2]["exit_status"]["exit_code"] != 0
     assert [path.name for path in (project / "sub").iterdir()] == ["words"]
     assert "is not in the project" in told[3]["data"]["details"]
+
+
+def test_a_hostile_model_reaches_nothing(tmp_path: Path) -> None:
+    """The SDK has no terminals of its own: editors run commands as plain programs."""
+    with host_attacks.target(tmp_path) as target:
+        theirs = subprocess.run(target.argv, capture_output=True, text=True, check=True).stdout
+        command = {"command": target.argv[0], "args": target.argv[1:]}
+        told = talk((CREATE, command), (WAIT, FIRST), (OUTPUT, FIRST), env="python")
+    assert host_attacks.gained(theirs) == host_attacks.ALL
+    assert host_attacks.gained(told[2]["output"]) == set()
 
 
 def test_output_while_it_runs_limits_and_bytes_that_are_no_text() -> None:

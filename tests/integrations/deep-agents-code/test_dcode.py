@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,14 @@ from deepagents_code.integrations.sandbox_provider import SandboxNotFoundError
 import host_attacks
 import nsm
 import scripted_model
+from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.integrations.deepagents_code import NsmProvider
 
 if TYPE_CHECKING:
     from e2e_support import Supervisor
 
 LIMIT_S = 300
+OF_NSM = ("NSM_SOCKET", "NSM_SUPERVISOR", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 
 
 def dcode(home: Path, *commands: str, options: list[str]) -> list[str]:
@@ -39,7 +43,7 @@ def dcode(home: Path, *commands: str, options: list[str]) -> list[str]:
             environ = {
                 "PATH": os.environ["PATH"],
                 "HOME": str(home),
-                "NSM_SOCKET": os.environ["NSM_SOCKET"],
+                **{name: os.environ[name] for name in OF_NSM if name in os.environ},
                 "OPENAI_API_KEY": "-",
                 "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
             }
@@ -79,6 +83,27 @@ def test_dcode_in_a_sandbox_that_is_there(shared: Supervisor, tmp_path: Path) ->
     (answer,) = dcode(tmp_path, "cat f", options=["--sandbox", "nsm", "--sandbox-id", first.id])
     assert answer.startswith("kept\n")
     provider.delete(sandbox_id=first.id)
+
+
+def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while dcode's command runs, which goes on; so does dcode."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        for name, value in variables_for(Path(path)).items():
+            monkeypatch.setenv(name, value)
+        with supervisor(Path(path), keep=True) as it, ThreadPoolExecutor(1) as pool:
+            backend = NsmProvider().get_or_create()
+            slow = "touch begun; until [ -e go ]; do sleep 0.05; done; echo after"
+            options = ["--sandbox", "nsm", "--sandbox-id", backend.id]
+            answers = pool.submit(dcode, tmp_path, slow, "cat go", options=options)
+            backend.execute("until [ -e begun ]; do sleep 0.05; done", timeout=LIMIT_S)
+            it.process.kill()
+            it.process.wait()
+            assert backend.execute("echo kept >part; mv part go").exit_code == 0
+            first, second = answers.result()
+            assert first.startswith("after\n")
+            assert second.startswith("kept\n")
+            backend.close()
+        end_supervisor(it.socket)
 
 
 def test_sandboxes_are_made_found_and_deleted(shared: Supervisor) -> None:

@@ -16,6 +16,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
+import adapter_faults
 import host_attacks
 import nsm
 from nsm.integrations.deepagents import NsmBackend
@@ -165,3 +166,19 @@ def test_the_provider_is_registered() -> None:
         group="deepagents_code.sandbox_providers", name="nsm"
     )
     assert entry.value == "nsm.integrations.deepagents_code:NsmProvider"
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "deepagents"
+
+    def open(self, **settings: Any) -> NsmBackend:
+        return NsmBackend(**settings)
+
+    def run(self, box: NsmBackend, command: str) -> str:
+        return box.execute(command).output
+
+    def run_for(self, box: NsmBackend, command: str, seconds: int) -> None:
+        assert box.execute(command, timeout=seconds).exit_code == 124
+
+    def close(self, box: NsmBackend) -> None:
+        box.close()

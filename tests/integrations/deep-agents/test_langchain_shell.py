@@ -16,6 +16,7 @@ from langchain.agents.middleware import HostExecutionPolicy, ShellToolMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 
+import adapter_faults
 import host_attacks
 import nsm
 from nsm.integrations.langchain_shell import NsmExecutionPolicy
@@ -156,3 +157,30 @@ def test_no_supervisor(tmp_path: Path) -> None:
     policy = NsmExecutionPolicy(socket_path=str(tmp_path / "file" / "control.sock"))
     with pytest.raises(RuntimeError, match="nsm: "):
         run(policy, "true")
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    """Each command is a run of an agent, with a shell of its own in the directory's session."""
+
+    owner = "langchain"
+    refusal = RuntimeError
+    at_once = 20
+
+    @pytest.fixture(autouse=True)
+    def directory(self, workspace: Path) -> None:
+        self.workspace = workspace
+
+    def open(self, **settings: Any) -> NsmExecutionPolicy:
+        return NsmExecutionPolicy(**settings)
+
+    def run(self, box: NsmExecutionPolicy, command: str) -> str:
+        (said,) = run(box, command, workspace_root=self.workspace)
+        return said.content
+
+    def run_for(self, box: NsmExecutionPolicy, command: str, seconds: float) -> None:
+        box.command_timeout, usual = seconds, box.command_timeout
+        assert "timed out" in self.run(box, command)
+        box.command_timeout = usual
+
+    def close(self, box: NsmExecutionPolicy) -> None:
+        box.close()

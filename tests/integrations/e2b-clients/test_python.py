@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 import os
+import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,12 @@ from e2b import (
 )
 from e2b_code_interpreter import Sandbox
 
+import host_attacks
 from e2b_serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -289,6 +292,18 @@ except OSError as error:
 print(len([name for name in os.listdir("/proc") if name.isdigit()]) < 30)
 """
     assert "".join(box.run_code(code).logs.stdout) == "False False\nno network\nTrue\n"
+
+
+def test_a_hostile_model_reaches_nothing(box: Any, tmp_path: Path) -> None:
+    """E2B has no local executor: a program on this machine stands for it."""
+    with host_attacks.target(tmp_path) as target:
+        theirs = subprocess.run(target.argv, capture_output=True, text=True, check=True).stdout
+        box.files.write("attack.py", target.code)
+        ran = box.run_code(target.code)
+        done = box.commands.run("python3 attack.py")
+    assert host_attacks.gained(theirs) == host_attacks.ALL
+    assert host_attacks.gained("".join(ran.logs.stdout)) == set()
+    assert host_attacks.gained(done.stdout) == set()
 
 
 def test_a_wrong_key_and_pages_of_browsers() -> None:

@@ -21,6 +21,7 @@ from inspect_ai.util import OutputLimitExceededError, SandboxUserUnsupportedErro
 from inspect_ai.util._sandbox import self_check
 from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
 
+import adapter_faults
 import framework_pages
 import host_attacks
 import nsm
@@ -201,3 +202,23 @@ def test_the_example_of_the_page(shared: Supervisor, tmp_path: Path) -> None:
             check=False,
         )
         assert done.stdout.endswith(framework_pages.prints(example)), done.stdout + done.stderr
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "inspect_ai"
+
+    def open(self, **settings: Any) -> Any:
+        config = NsmConfig(**settings)
+        return asyncio.run(NsmSandboxEnvironment.sample_init("test", config, {}))["default"]
+
+    def run(self, box: Any, command: str) -> str:
+        done = asyncio.run(box.exec(["bash", "-c", command], concurrency=False))
+        return str(done.stdout)
+
+    def run_for(self, box: Any, command: str, seconds: float) -> None:
+        limits = {"timeout": seconds, "timeout_retry": False, "concurrency": False}
+        with pytest.raises(TimeoutError):
+            asyncio.run(box.exec(["bash", "-c", command], **limits))
+
+    def close(self, box: Any) -> None:
+        asyncio.run(box.sandbox.aclose())

@@ -18,6 +18,7 @@ from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+import host_attacks
 import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
 
@@ -79,10 +80,10 @@ def notebook() -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook()
 
 
-def run(notebook: nbformat.NotebookNode, *cells: str, **settings: Any) -> list[Any]:
+def run(notebook: nbformat.NotebookNode, *cells: str, kernel_name: str = "nsm") -> list[Any]:
     """Run cells as nbclient does; the outputs of each."""
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    NotebookClient(notebook, kernel_name="nsm", timeout=PATIENCE_S, **settings).execute()
+    NotebookClient(notebook, kernel_name=kernel_name, timeout=PATIENCE_S).execute()
     return [cell.outputs for cell in notebook.cells]
 
 
@@ -152,6 +153,14 @@ print(len([name for name in os.listdir("/proc") if name.isdigit()]) < 20)
     assert text[1] == "False False"
     assert text[2] in ("OSError", "PermissionError")
     assert text[3] == "True"
+
+
+def test_a_hostile_model_reaches_nothing(notebook: nbformat.NotebookNode, tmp_path: Path) -> None:
+    with host_attacks.target(tmp_path) as target:
+        theirs = run(notebook, target.code, kernel_name="python3")
+        ours = run(notebook, target.code)
+    assert host_attacks.gained(theirs[0][0].text) == host_attacks.ALL
+    assert host_attacks.gained(ours[0][0].text) == set()
 
 
 def test_a_project_and_the_directory_of_a_notebook(

@@ -19,6 +19,7 @@ from minisweagent.environments.local import LocalEnvironment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel
 
+import adapter_faults
 import host_attacks
 import nsm
 from nsm.integrations.minisweagent import SUBMIT, NsmEnvironment
@@ -119,7 +120,10 @@ def test_what_a_model_can_mend_is_told_to_it(environment: NsmEnvironment, comman
 
 def test_a_huge_command_and_huge_output(environment: NsmEnvironment) -> None:
     assert run(environment, f"echo {'x' * 300_000} | wc -c")["output"] == "300001\n"
-    assert "bytes more are left out" in run(environment, "yes | head -c 17000000")["output"][-50:]
+    assert (
+        "bytes of the output are left out"
+        in run(environment, "yes | head -c 17000000")["output"][-50:]
+    )
 
 
 def test_the_task_ends_only_by_a_command_that_succeeds(environment: NsmEnvironment) -> None:
@@ -140,3 +144,19 @@ def test_closing_twice_and_using_it_then(environment: NsmEnvironment) -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValueError, match="image"):
         NsmEnvironment(image="python:3.11")
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "mini-swe-agent"
+
+    def open(self, **settings: Any) -> NsmEnvironment:
+        return NsmEnvironment(**settings)
+
+    def run(self, box: NsmEnvironment, command: str) -> str:
+        return run(box, command)["output"]
+
+    def run_for(self, box: NsmEnvironment, command: str, seconds: float) -> None:
+        assert "stopped after" in run(box, command, timeout=seconds)["exception_info"]
+
+    def close(self, box: NsmEnvironment) -> None:
+        box.cleanup()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from pydantic_ai.workspaces import (
 )
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
+import adapter_faults
 import host_attacks
 from nsm.integrations.pydantic_ai import NsmWorkspace
 from nsm.wire.errors import NotRunningError
@@ -135,3 +137,20 @@ async def test_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tmp_path.chmod(0o700)
     with pytest.raises(NotRunningError):
         await NsmWorkspace(socket_path=str(tmp_path / "s")).run(["true"])
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "pydantic-ai"
+
+    def open(self, **settings: Any) -> NsmWorkspace:
+        return NsmWorkspace(**settings)
+
+    def run(self, box: NsmWorkspace, command: str) -> str:
+        return asyncio.run(box.run(command, shell=True)).stdout
+
+    def run_for(self, box: NsmWorkspace, command: str, seconds: float) -> None:
+        with pytest.raises(WorkspaceTimeoutError):
+            asyncio.run(box.run(command, shell=True, timeout=seconds))
+
+    def close(self, box: NsmWorkspace) -> None:
+        asyncio.run(box.aclose())

@@ -9,9 +9,11 @@ import io
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +29,11 @@ from smolagents.utils import AgentError
 import framework_pages
 import host_attacks
 import nsm
+from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.integrations.smolagents import NsmExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -354,3 +356,20 @@ def test_without_a_supervisor(shared: Supervisor, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NSM_AUTOSTART", "0")
     with pytest.raises(nsm.NsmError):
         NsmExecutor()
+
+
+def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables are there afterwards; the next step starts a supervisor."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        for name, value in variables_for(Path(path)).items():
+            monkeypatch.setenv(name, value)
+        with supervisor(Path(path), keep=True) as it:
+            executor = NsmExecutor()
+            executor("value = 7")
+            it.process.kill()
+            it.process.wait()
+            assert executor("value").output == "7"
+            executor.cleanup()
+            with nsm.Client() as client:
+                assert client.sessions() == []
+        end_supervisor(it.socket)

@@ -15,6 +15,7 @@ from strands.models import Model
 from strands.sandbox.errors import SandboxPathNotFoundError, SandboxTimeoutError
 from strands.sandbox.not_a_sandbox_local_environment import NotASandboxLocalEnvironment
 
+import adapter_faults
 import host_attacks
 import nsm
 from nsm.integrations.strands import NsmSandbox
@@ -166,3 +167,20 @@ def test_no_supervisor(tmp_path: Path) -> None:
     sandbox = NsmSandbox(socket_path=str(tmp_path / "file" / "control.sock"))
     with pytest.raises((nsm.NsmError, OSError)):
         asyncio.run(sandbox.execute("true"))
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "strands"
+
+    def open(self, **settings: Any) -> NsmSandbox:
+        return NsmSandbox(**settings)
+
+    def run(self, box: NsmSandbox, command: str) -> str:
+        return asyncio.run(box.execute(command)).stdout
+
+    def run_for(self, box: NsmSandbox, command: str, seconds: float) -> None:
+        with pytest.raises(SandboxTimeoutError):
+            asyncio.run(box.execute(command, timeout=seconds))
+
+    def close(self, box: NsmSandbox) -> None:
+        box.close()

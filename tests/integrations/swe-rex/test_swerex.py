@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from swerex.exceptions import (
@@ -31,6 +31,7 @@ from swerex.runtime.abstract import (
 )
 from swerex.runtime.local import LocalRuntime, _check_bash_command
 
+import adapter_faults
 import host_attacks
 from nsm.integrations.swerex import NsmDeployment, NsmRuntime
 
@@ -256,3 +257,20 @@ async def test_a_deployment(shared: Supervisor, anyio_backend: str) -> None:
     await deployment.stop()
     assert not await deployment.is_alive()
     assert "closed" in (await runtime.is_alive()).message
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "swe-rex"
+
+    def open(self, **settings: Any) -> NsmRuntime:
+        return NsmRuntime(**settings)
+
+    def run(self, box: NsmRuntime, command: str) -> str:
+        return asyncio.run(box.execute(Command(command=command, shell=True))).stdout
+
+    def run_for(self, box: NsmRuntime, command: str, seconds: float) -> None:
+        with pytest.raises(CommandTimeoutError):
+            asyncio.run(box.execute(Command(command=command, shell=True, timeout=seconds)))
+
+    def close(self, box: NsmRuntime) -> None:
+        asyncio.run(box.close())
