@@ -7,6 +7,7 @@ ssh configuration starts it, so nothing listens anywhere, and passes bytes betwe
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ import bootstrap
 from e2e_support import end_supervisor, program, run, variables_for, wait_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
 SSHD = "/usr/sbin/sshd"
 PRIVILEGE_SEPARATION = "/run/sshd"
@@ -41,18 +42,26 @@ class FarMachine:
         there: directory of everything of nsm's on the other one.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, there: Path | None) -> None:
         self.address = "ssh://far"
         self.directory = directory
-        self.there = directory / "far"
-        near = directory / "near"
-        self.here = variables_for(near) | {
-            "NSM_SSH": f"ssh -F {directory / 'ssh_config'}",
-            "XDG_RUNTIME_DIR": str(near),
+        if there is None:
+            there = directory / "far"
+            there.mkdir(mode=0o700)
+        self.there = there
+        (directory / "ways").mkdir(mode=0o700)
+        self.here = self.laptop("near")
+
+    def laptop(self, name: str) -> dict[str, str]:
+        """Environment of programs on one more machine that uses the other one."""
+        place = self.directory / name
+        place.mkdir(mode=0o700)
+        variables = variables_for(place) | {
+            "NSM_SSH": f"ssh -F {self.directory / 'ssh_config'}",
+            "XDG_RUNTIME_DIR": str(place),
         }
-        del self.here["NSM_SOCKET"]
-        for each in (self.there, near, directory / "ways"):
-            each.mkdir(mode=0o700)
+        del variables["NSM_SOCKET"]
+        return variables
 
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a program of ours on this machine, for the other one."""
@@ -60,11 +69,23 @@ class FarMachine:
 
     def ways(self) -> list[int]:
         """Process ids of the connections, or of what passes their bytes."""
-        return sorted(int(path.name) for path in (self.directory / "ways").iterdir())
+        notes = [path.name for path in (self.directory / "ways").iterdir()]
+        return sorted(int(pid) for pid in notes if Path("/proc", pid).exists())
 
-    def cut(self) -> int:
-        """Cut all connections at once, as a cable that is pulled; returns how many there were."""
+    def stall(self) -> list[int]:
+        """Have all connections pass nothing, and not end either; returns them."""
         ways = self.ways()
+        for pid in ways:
+            os.kill(pid, signal.SIGSTOP)
+        return ways
+
+    def cut(self, ways: Sequence[int] | None = None) -> int:
+        """Cut all connections at once, as a cable that is pulled; returns how many there were.
+
+        Args:
+            ways: only these.
+        """
+        ways = self.ways() if ways is None else ways
         for pid in ways:
             (self.directory / "ways" / str(pid)).unlink(missing_ok=True)
             with suppress(ProcessLookupError):
@@ -77,21 +98,25 @@ class FarMachine:
         python.mkdir()
         name = f"python3.{sys.version_info[1]}"
         (python / name).symlink_to(sys.executable)
+        self.replace_programs(python)
+
+    def replace_programs(self, directory: Path) -> None:
+        """Have a directory on PATH there, in place of the one of nsm's programs."""
         config = self.directory / "sshd_config"
         ours = str(Path(program("nsm")).parent)
-        config.write_text(config.read_text().replace(f"PATH={ours}:", f"PATH={python}:", 1))
+        config.write_text(config.read_text().replace(f"PATH={ours}:", f"PATH={directory}:", 1))
 
     def end(self) -> None:
         """End its supervisor and all connections."""
         end_supervisor(str(self.there / "nsm" / "control.sock"))
         passing = [os.pidfd_open(pid) for pid in self.ways()]
-        for control in (self.directory / "near" / "nsm" / "hosts").glob("*/ssh"):
+        for control in self.directory.glob("*/nsm/hosts/*/ssh"):
             ssh = ("ssh", "-F", str(self.directory / "ssh_config"), "-S", str(control))
             subprocess.run([*ssh, "-O", "exit", "far"], capture_output=True, check=False)
         wait_gone(passing)
 
 
-def configure(directory: Path, *, delay_s: float = 0.0) -> None:
+def configure(directory: Path, *, delay_s: float, bytes_s: float, within: Sequence[str]) -> None:
     """Write keys and configuration of both sides."""
     for name in ("host_key", "key"):
         subprocess.run(
@@ -117,7 +142,7 @@ LogLevel ERROR
 SetEnv {settings}
 """
     )
-    way = f"{sys.executable} -S -E {WAY} {directory}/ways {delay_s}"
+    way = f"{sys.executable} -S -E {WAY} {directory}/ways {delay_s} {bytes_s} {' '.join(within)}"
     (directory / "ssh_config").write_text(
         f"""\
 Host far
@@ -132,12 +157,22 @@ Host far
 
 
 @contextmanager
-def far_machine(directory: Path, *, delay_s: float = 0.0) -> Generator[FarMachine]:
+def far_machine(
+    directory: Path,
+    *,
+    delay_s: float = 0.0,
+    bytes_s: float = math.inf,
+    within: Sequence[str] = (),
+    there: Path | None = None,
+) -> Generator[FarMachine]:
     """Have another machine, and see that nothing of it is left.
 
     Args:
         directory: private and with a short name (a socket's path has at most 107 bytes).
         delay_s: delay of each packet.
+        bytes_s: bytes that pass in a second.
+        within: a command that becomes what follows it, in which each connection's sshd runs.
+        there: where its directory is seen from here, if it is there already.
     """
     if not (shutil.which(SSHD) and shutil.which("ssh")):
         why = "sshd is missing (Debian, Ubuntu: apt-get install openssh-server)"
@@ -145,8 +180,8 @@ def far_machine(directory: Path, *, delay_s: float = 0.0) -> Generator[FarMachin
         pytest.skip(f"not here: {why}; set-up installs no servers" if started else why)
     if os.geteuid() == 0:
         Path(PRIVILEGE_SEPARATION).mkdir(mode=0o755, exist_ok=True)
-    machine = FarMachine(directory)
-    configure(directory, delay_s=delay_s)
+    machine = FarMachine(directory, there)
+    configure(directory, delay_s=delay_s, bytes_s=bytes_s, within=within)
     try:
         yield machine
     finally:

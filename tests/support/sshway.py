@@ -1,6 +1,8 @@
 """ProxyCommand of the tests: passes bytes between ssh and an `sshd -i`; to kill it is to cut.
 
-sshway.py NOTES DELAY_S COMMAND...     a file in NOTES with our process id says that we pass
+sshway.py NOTES DELAY_S BYTES_S COMMAND...
+
+A file in NOTES with our process id says that we pass. SIGSTOP stalls the connection.
 """
 
 from __future__ import annotations
@@ -16,12 +18,18 @@ from pathlib import Path
 PASS_BYTES = 65536
 
 
-def way(notes: Path, delay_s: float, command: list[str]) -> None:
-    """Pass bytes between our standard streams and a program that has both on one socket."""
+def way(notes: Path, delay_s: float, bytes_s: float, command: list[str]) -> None:
+    """Pass bytes between our standard streams and a program that has both on one socket.
+
+    Args:
+        delay_s: delay of each packet.
+        bytes_s: bytes that pass in a second, both ways together.
+    """
     note = notes / str(os.getpid())
     ends = socket.socketpair()
     near, far = ends[0].detach(), ends[1].detach()
-    served = subprocess.Popen(command, stdin=far, stdout=far)
+    # Of another machine: the terminal's Ctrl-C does not get there.
+    served = subprocess.Popen(command, stdin=far, stdout=far, start_new_session=True)
     os.close(far)
     note.touch()
     poll = select.poll()
@@ -34,8 +42,8 @@ def way(notes: Path, delay_s: float, command: list[str]) -> None:
                 data = os.read(source, PASS_BYTES)
                 if not data:
                     return
-                if delay_s:
-                    time.sleep(delay_s)  # of a slow network
+                if lasts_s := delay_s + len(data) / bytes_s:
+                    time.sleep(lasts_s)  # of a slow network
                 _write(passed[source], data)
     except OSError:
         pass  # one side is gone
@@ -52,4 +60,4 @@ def _write(target: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    way(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    way(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])

@@ -245,6 +245,8 @@ class BlockingWire:
         self._takes_descriptor = bool(args.get("descriptor"))
         try:
             arrived = self._write(request)
+            if interrupts is not None and interrupts.told:  # and the connection was lost since
+                self._write(self._protocol.send(Cancel(id_)))
             answer = self._wait_for_answer(id_, on_event, interrupts)
         except LostError:
             self._drop()

@@ -83,6 +83,11 @@ class Interrupts:
             # It came when there was nothing left to stop: the caller should hear of it.
             signal.raise_signal(signal.SIGINT)
 
+    @property
+    def told(self) -> bool:
+        """Tell whether `wait` has told of a SIGINT in this context."""
+        return self._told
+
     def wait(self, descriptor: int) -> bool:
         """Wait until a descriptor is readable or SIGINT comes.
 

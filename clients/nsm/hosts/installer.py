@@ -9,6 +9,7 @@ archive. So neither a network nor a compiler is needed. It prints one line of JS
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -61,10 +62,12 @@ def install(archive: zipfile.ZipFile, directory: str) -> None:
     facts = json.loads(archive.read(FACTS))
     _check(facts)
     new, old = f"{directory}.new", f"{directory}.old"
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    parent = os.open(os.path.dirname(directory), os.O_RDONLY)
+    fcntl.flock(parent, fcntl.LOCK_EX)  # until this process ends: another laptop may install, too
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        os.makedirs(os.path.dirname(directory), exist_ok=True)
         venv.EnvBuilder(symlinks=True).create(new)
         packages = os.path.join(
             new, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages"

@@ -5,6 +5,7 @@ Each lies in a directory that nsm has made and marked, and only there is anythin
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -49,21 +51,36 @@ def open_copy(key: str, name: str) -> str:
     if not _KEY.fullmatch(key) or name in ("", ".", "..") or "/" in name:
         raise HostError(f"{key!r}, {name!r} name no copy of a project")
     marked = os.path.join(copies_dir(paths.home()), key)
-    try:
-        os.makedirs(marked, mode=0o700)
-    except FileExistsError:
-        if not os.path.exists(os.path.join(marked, MARK)):
-            raise HostError(
-                f"{marked} is there already, and nsm has not made it", hint="Move it away."
-            ) from None
-    else:
-        paths.replace_file(os.path.join(marked, MARK), b'{"nsm": 1}\n')
+    if not os.path.exists(os.path.join(marked, MARK)):
+        _mark(marked)
     copy = os.path.join(marked, name)
     with suppress(FileExistsError):
         os.mkdir(copy)
     if os.path.islink(copy) or not os.path.isdir(copy):
         raise HostError(f"{copy} is no directory", hint="Remove it.")
     return copy
+
+
+def _mark(marked: str) -> None:
+    """Make a directory with its mark in it, both or neither: the disk may be full.
+
+    Raises:
+        HostError: something else is there.
+    """
+    os.makedirs(os.path.dirname(marked), mode=0o700, exist_ok=True)
+    made = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(marked))
+    try:
+        paths.replace_file(os.path.join(made, MARK), b'{"nsm": 1}\n')
+        os.rename(made, marked)  # also onto a directory that is empty
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if os.path.exists(os.path.join(marked, MARK)):
+            return  # another client was faster
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise HostError(
+            f"{marked} is there already, and nsm has not made it", hint="Move it away."
+        ) from None
 
 
 def seen_in(directory: str, names: Iterable[str]) -> dict[str, Seen]:

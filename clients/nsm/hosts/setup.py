@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from nsm.hosts.tunnel import HostAnswer
 
 _DIRECTORY = INSTALLED.removesuffix("/bin/nsm")
-_ARCHIVE = f"{_DIRECTORY}.pyz"
+_ARCHIVE = f"{_DIRECTORY}.$$.pyz"
+"""The archive there, as a shell sees it: another laptop may copy its own at the same time."""
+
+_EXIT_NOT_COPIED = 75
 
 
 class SetUp(NamedTuple):
@@ -57,16 +60,12 @@ def set_up(host: RemoteHost, python: Version | None = None) -> SetUp:
         with tempfile.TemporaryFile(prefix="nsm-host-") as archive:
             write_archive(archive, version)
             archive.seek(0)
-            copied = connection.run(
-                _shell(f'mkdir -p "$HOME/{_parent()}" && cat >"$HOME/{_ARCHIVE}"'), stdin=archive
-            )
-        if copied.returncode:
+            done = connection.run(_shell(_install_script(program)), stdin=archive)
+        if done.returncode == _EXIT_NOT_COPIED:
             raise HostError(
-                f"nsm could not be copied to {host.name}: {_last(copied.stderr)}",
+                f"nsm could not be copied to {host.name}: {_last(done.stderr)}",
                 hint=f"It needs some 100 MB in ~/{_parent()} there.",
             )
-        script = f'{shlex.quote(program)} -I "$HOME/{_ARCHIVE}" "$HOME/{_DIRECTORY}"'
-        done = connection.run(_shell(f'{script}; code=$?; rm -f "$HOME/{_ARCHIVE}"; exit $code'))
         facts = read_answer(done.stdout) or {"error": _last(done.stderr)}
         if "installed" not in facts:
             raise HostError(
@@ -75,6 +74,19 @@ def set_up(host: RemoteHost, python: Version | None = None) -> SetUp:
             )
         answer: HostAnswer = ask_ready(host, connection, autostart=False)
     return SetUp(answer.version, facts["installed"], answer.running, bool(facts.get("bwrap")))
+
+
+def _install_script(program: str) -> str:
+    """Script that takes the archive from standard input, installs it, and leaves no part of it.
+
+    It is one command: if the connection is lost or the user presses Ctrl-C, the part of the archive
+    that has arrived is refused by Python, and removed as well.
+    """
+    return (
+        f'archive="$HOME/{_ARCHIVE}"; trap \'rm -f "$archive"\' EXIT; '
+        f'mkdir -p "$HOME/{_parent()}" && cat >"$archive" || exit {_EXIT_NOT_COPIED}; '
+        f'{shlex.quote(program)} -I "$archive" "$HOME/{_DIRECTORY}"'
+    )
 
 
 def _find_python(host: RemoteHost, connection: SshConnection, version: Version) -> str:

@@ -8,6 +8,7 @@ it for a while. The other calls here are short ssh commands that the master carr
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from contextlib import suppress
@@ -90,19 +91,27 @@ class SshConnection:
         alone = not any(map(os.isatty, (0, 1, 2)))
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            done = subprocess.run(
-                command,
+            ssh = subprocess.Popen(
+                [*_WITHOUT_CTRL_C, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,  # a pipe would stay open as long as the master lives
-                check=False,
                 start_new_session=alone,
             )
+            try:
+                code = ssh.wait()
+            except BaseException:
+                ssh.terminate()  # while it asks for a password, it then restores the terminal
+                ssh.wait()
+                raise
         except OSError as error:
             raise self._no_ssh(error) from error
         finally:
             os.close(log)
-        if done.returncode != 0:
+        if code == _EXIT_NO_PROGRAM:
+            raise self._no_ssh(FileNotFoundError(f"{self._host.ssh[0]} is not there"))
+        if code != 0:
+            self._refuse_changed_key()
             raise HostUnreachableError(
                 f"there is no connection to {self._host.name}: {self._last_words()}",
                 hint=f"Try `{shlex.join([*self._host.ssh, *self._host.destination])}`; what ssh "
@@ -179,12 +188,34 @@ class SshConnection:
         except OSError as error:
             raise self._no_ssh(error) from error
 
-    def _last_words(self) -> str:
+    def _refuse_changed_key(self) -> None:
+        """Tell of a host key that is not the one that ssh knows: ssh has said so in many lines."""
+        said = "\n".join(self._lines())
+        if _CHANGED_KEY not in said:
+            return
+        known = re.search(r"^Offending .* key in (.+):\d+$", said, re.MULTILINE)
+        file = ["-f", known[1]] if known else []
+        raise HostUnreachableError(
+            f"the host key of {self._host.name} is not the one that your ssh knows: it has been "
+            "installed anew, or somebody is between it and you",
+            hint="Ask whoever runs that machine. If the new key is right, forget the old one by "
+            f"`{shlex.join(['ssh-keygen', *file, '-R', self._host_name_in_keys(said)])}`. "
+            f"What ssh said is in {self._log}.",
+        )
+
+    def _host_name_in_keys(self, said: str) -> str:
+        named = re.search(r"^Host key for (\S+) has changed", said, re.MULTILINE)
+        return named[1] if named else self._host.host
+
+    def _lines(self) -> list[str]:
         try:
             with open(self._log, encoding="utf-8", errors="replace") as log:
-                lines = [line.strip() for line in log if line.strip()]
+                return [line.strip() for line in log if line.strip()]
         except OSError:
-            lines = []
+            return []
+
+    def _last_words(self) -> str:
+        lines = self._lines()
         return " ".join(lines[-_MAX_SAID_LINES:]) or "ssh did not say why"
 
     def _no_ssh(self, error: OSError) -> HostError:
@@ -192,6 +223,17 @@ class SshConnection:
             f"ssh cannot be started: {error}", hint="Install OpenSSH's client, or set NSM_SSH."
         )
 
+
+_CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
+"""Words of ssh's warning, which it has in English only."""
+
+_WITHOUT_CTRL_C = ("/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""What begins the connection. Its ProxyCommand, which also leads over jump hosts, stays in the
+process group of the program that began it: Ctrl-C there would end the connection, and interrupt no
+code. What ssh starts inherits that it is ignored. While ssh asks for a password, the client ends
+it."""
+
+_EXIT_NO_PROGRAM = 127
 
 _EXIT_SSH = 255
 """Exit code of ssh itself, if no command was run or the connection ended (ssh(1))."""

@@ -1,0 +1,394 @@
+"""Another machine that is slow, full, changed or of another version, over a real sshd."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+import restricted_mounts
+from e2e_support import program, run
+from nsm.wire.messages import PROTOCOL_VERSION
+from sshd import far_machine
+from terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from sshd import FarMachine
+
+pytestmark = pytest.mark.jail
+
+ROOM_BYTES = 24 * 2**20
+"""Room on a small disk: enough for a supervisor, and not for nsm itself."""
+
+MANY_BYTES = 64 * 2**20
+
+FILE = f"with open('/workspace/made', 'wb') as file: file.truncate({MANY_BYTES})"
+
+ANSWER_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Generator[FarMachine]:
+    with far_machine(tmp_path_factory.mktemp("far")) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Generator[FarMachine]:
+    """A machine to which large files take long."""
+    with far_machine(tmp_path_factory.mktemp("narrow"), bytes_s=4_000_000) as machine:
+        yield machine
+
+
+def use(machine: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients of this process find the other machine."""
+    for name in ("NSM_SSH", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, machine.here[name])
+    monkeypatch.delenv("NSM_SOCKET", raising=False)
+
+
+# Slow links
+
+
+@pytest.mark.slow
+def test_a_slow_link(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """30 ms for each packet and 300 KB a second: all is slower, and nothing is different."""
+    with far_machine(tmp_path_factory.mktemp("slow"), delay_s=0.03, bytes_s=300_000) as slow:
+        assert slow.run("nsm", "run", "-e", "python", "-s", "s", "x = 6").returncode == 0
+        assert slow.run("nsm", "run", "-e", "python", "-s", "s", "print(x * 7)").stdout == "42\n"
+        long = slow.run("nsm", "run", "-e", "python", "print('y' * 200_000)")
+        assert (len(long.stdout), long.returncode) == (200_001, 0), long.stderr
+        content = os.urandom(500_000)
+        (tmp_path / "sent").write_bytes(content)
+        for command in (("cp", str(tmp_path / "sent"), "s:"), ("cp", "s:sent", f"{tmp_path}/back")):
+            done = slow.run("nsm", *command)
+            assert done.returncode == 0, done
+        assert (tmp_path / "back").read_bytes() == content
+
+
+def test_a_link_that_stalls(far: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing passes for a while, and then all that was under way comes."""
+    use(far, monkeypatch)
+    with nsm.Client(host=far.address) as client, ThreadPoolExecutor(1) as pool:
+        client.run("x = 6", env="python", session="stall")
+        stopped = far.stall()
+        try:
+            call = pool.submit(client.run, "print(x * 7)", env="python", session="stall")
+            with pytest.raises(TimeoutError):
+                call.result(1)
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        assert call.result(ANSWER_S).stdout == "42\n"
+        client.kill(["stall"])
+
+
+@pytest.mark.slow  # ssh waits 15 seconds
+def test_a_link_that_stalls_for_good(far: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a laptop sleeps: nobody says that the connection has ended."""
+    use(far, monkeypatch)
+    stopped: list[int] = []
+
+    def stall(_stream: str, _text: str) -> None:
+        if not stopped:
+            stopped.extend(far.stall())
+
+    code = "n += 1; print('begun', flush=True); import time; time.sleep(0.2); print(n)"
+    with nsm.Client(host=far.address) as client:
+        client.run("n = 0", env="python", session="asleep")
+        told = client.run(code, env="python", session="asleep", on_output=stall)
+        assert told.stdout == "begun\n1\n"
+        client.kill(["asleep"])
+    assert far.cut(stopped)
+
+
+# A full disk
+
+
+@contextmanager
+def small_disk(directory: Path) -> Generator[FarMachine]:
+    """Another machine with a small disk, which has all of its directories."""
+    if os.geteuid() != 0:
+        pytest.skip("not here: only root enters a mount namespace from outside")
+    place = directory / "far"
+    place.mkdir(mode=0o700)
+    mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
+    wait = ["/bin/sh", "-c", "echo; exec cat"]
+    with subprocess.Popen([*mount, *wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"\n"
+        view = Path(f"/proc/{holder.pid}/root{place}")
+        within = ["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--"]
+        with far_machine(directory, within=within, there=view) as machine:
+            yield machine
+
+
+def fill(directory: Path) -> Path:
+    """Use up all room; returns the file that has it."""
+    path = directory / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return path
+
+
+@pytest.mark.slow
+def test_a_full_disk(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """Sessions go on; what needs the disk says so, leaves nothing, and works once there is room."""
+    (tmp_path / "numbers").write_text("1 2 39\n" * 100)
+    commit(tmp_path)
+    with small_disk(tmp_path_factory.mktemp("full")) as far:
+
+        def brought(way: str) -> subprocess.CompletedProcess[str]:
+            variables = {**far.here, "NSM_HOST": far.address, "NSM_HOST_PROJECT": way}
+            command = [program("nsm"), "run", "-e", "bash", "wc -w </project/numbers"]
+            return subprocess.run(
+                command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+
+        assert far.run("nsm", "run", "-e", "python", "-s", "work", "x = 6").returncode == 0
+        before = files_of(far)
+        filler = fill(far.there)
+        assert far.run("nsm", "run", "-e", "python", "-s", "work", "print(x * 7)").stdout == "42\n"
+        assert far.run("nsm", "cp", str(tmp_path / "numbers"), "work:").returncode == 0
+        assert far.run("nsm", "run", "-e", "bash", "echo alone").stdout == "alone\n"
+        for way in ("copy", "git"):
+            refused = brought(way)
+            assert refused.returncode == 125
+            assert "did not take the project: " in refused.stderr
+            assert "No space left on device" in refused.stderr
+        refused = far.run("nsm", "host", "setup", far.address)
+        assert refused.returncode == 1
+        assert "could not be copied" in refused.stderr
+        assert "No space left on device" in refused.stderr
+        assert far.run("nsm", "shutdown").returncode == 0
+        again = far.run("nsm", "run", "-e", "python", "print(6 * 7)")
+        assert (again.stdout, again.returncode) == ("42\n", 0), again.stderr
+        filler.unlink()
+        assert files_of(far) <= before
+        assert [brought("copy").stdout, brought("git").stdout] == ["300\n", "300\n"]
+
+
+def files_of(far: FarMachine) -> set[str]:
+    """Files there, without those that each supervisor makes."""
+    files = {str(path.relative_to(far.there)) for path in far.there.rglob("*") if path.is_file()}
+    return {name for name in files if not name.startswith(("nsm/", "state/"))}
+
+
+def commit(directory: Path) -> None:
+    who = ("-c", "user.name=me", "-c", "user.email=me@here")
+    for command in (("init", "--quiet"), ("add", "."), (*who, "commit", "--quiet", "-m", "x")):
+        subprocess.run(["git", "-C", str(directory), *command], check=True)
+
+
+# Another key, another version
+
+
+def test_a_changed_host_key_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with far_machine(tmp_path_factory.mktemp("other")) as other:
+        known = other.directory / "known_hosts"
+        right = known.read_text()
+        known.write_text(f"far {(other.directory / 'key.pub').read_text()}")
+        refused = other.run("nsm", "run", "-e", "python", "print(1)")
+        assert (refused.stdout, refused.returncode) == ("", 125), refused
+        assert "host key of ssh://far is not the one that your ssh knows" in refused.stderr
+        forget = re.search(r"`(ssh-keygen .*)`", refused.stderr)
+        assert forget, refused.stderr
+        subprocess.run(forget[1].split(), check=True, capture_output=True)
+        assert "far" not in known.read_text()
+        known.write_text(right)
+        assert other.run("nsm", "run", "-e", "python", "print(1)").stdout == "1\n"
+
+
+OTHER_VERSION = f"""\
+#!{sys.executable}
+import sys
+from nsm.wire import messages
+messages.PROTOCOL_VERSION += 1
+from nsm.cli.main import main
+sys.exit(main())
+"""
+"""nsm as it would be with the next version of the control protocol."""
+
+
+def test_another_version_is_refused_and_can_be_replaced(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with far_machine(tmp_path_factory.mktemp("next")) as far:
+        programs = far.directory / "programs"
+        programs.mkdir()
+        (programs / "nsm").write_text(OTHER_VERSION)
+        (programs / "nsm").chmod(0o755)
+        far.replace_programs(programs)
+        refused = far.run("nsm", "run", "-e", "python", "print(1)")
+        assert (refused.stdout, refused.returncode) == ("", 125), refused
+        assert f"speaks version {PROTOCOL_VERSION + 1} of the control" in refused.stderr
+        assert f"`nsm host setup {far.address}` copies this one" in refused.stderr
+
+
+# Ctrl-C
+
+
+def interrupted(far: FarMachine, shown: str, *command: str) -> tuple[int, str]:
+    """Exit code and output of a command that makes the connection and gets Ctrl-C."""
+    far.cut()
+    words = [program(command[0]), *command[1:]]
+    with Terminal(words, {**far.here, "NSM_HOST": far.address}) as person:
+        person.see(shown)
+        person.type("\x03")
+        return person.end(), person.text
+
+
+def helpers_of(far: FarMachine, what: bytes = b"") -> list[int]:
+    """Processes of ssh that carry out a command there, as opposed to the connection."""
+    return [
+        pid
+        for pid in processes_with(os.fsencode(far.directory / "ssh_config"), b"\0-T\0", what)
+        if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"
+    ]
+
+
+def processes_with(*parts: bytes) -> list[int]:
+    """Processes whose command line has all these parts."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            line = path.read_bytes()
+            if all(part in line for part in parts):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_ctrl_c_in_run(far: FarMachine) -> None:
+    code = "import time; print('begun', flush=True); time.sleep(1000)"
+    code_, shown = interrupted(far, "begun", "nsm", "run", "-e", "python", "-s", "c", code)
+    assert code_ == 130, shown
+    assert helpers_of(far) == []
+    rows = far.run("nsm", "ps", "--json").stdout
+    assert '"state": "idle"' in rows, rows
+    assert far.run("nsm", "kill", "c").returncode == 0
+    code_, shown = interrupted(far, "begun", "nsm", "run", "-e", "python", code)
+    assert code_ == 130, shown
+    assert far.run("nsm", "ps").stdout == "No sessions.\n"
+
+
+def test_an_interrupt_that_is_lost_with_its_connection(
+    far: FarMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(far, monkeypatch)
+
+    stalled: list[int] = []
+
+    def interrupt(_stream: str, _text: str) -> None:
+        if not stalled:
+            stalled.extend(far.stall())
+            signal.raise_signal(signal.SIGINT)
+            threading.Timer(0.5, far.cut, [stalled]).start()
+
+    code = "import time; print('begun', flush=True); time.sleep(1000)"
+    with nsm.Client(host=far.address) as client:
+        told = client.run(code, env="python", session="i", on_output=interrupt)
+        assert (told.interrupted, told.timed_out) == (True, False)
+        client.kill(["i"])
+    assert stalled
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_cp(narrow: FarMachine, tmp_path: Path) -> None:
+    """A file appears whole or not at all, on both sides."""
+    large, back = tmp_path / "large", tmp_path / "back"
+    with large.open("wb") as file:
+        file.truncate(MANY_BYTES)
+    back.mkdir()
+    assert narrow.run("nsm", "run", "-e", "python", "-s", "f", FILE).returncode == 0
+    for command in ((str(large), "f:large"), ("f:made", str(back))):
+        code, shown = interrupted(narrow, " MiB of ", "nsm", "cp", *command)
+        assert code == 130, shown
+        assert helpers_of(narrow) == []
+    assert list(back.iterdir()) == []
+    listed = narrow.run("nsm", "exec", "f", "--", "ls", "-A", "/workspace")
+    assert listed.stdout == "made\n", listed
+    narrow.run("nsm", "kill", "f")
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_host_setup(narrow: FarMachine) -> None:
+    """What has arrived of the archive is removed there."""
+    place = narrow.there / ".local" / "share" / "nsm"
+    command = [program("nsm"), "host", "setup", narrow.address]
+    with Terminal(command, narrow.here) as person:
+        person.see("copying nsm to ssh://far")
+        while not helpers_of(narrow, b"cat >"):
+            assert person.process.poll() is None, person.text
+        person.type("\x03")
+        assert person.end() == 130
+    # The shell there goes on until it has seen the end of the archive, and tells nobody.
+    for pid in processes_with(b"host.$$.pyz"):
+        with suppress(ProcessLookupError):
+            select.select([os.pidfd_open(pid)], [], [], ANSWER_S)
+    assert list(place.iterdir()) == []
+    assert narrow.run("nsm", "host", "setup", narrow.address).returncode == 0
+    assert [path.name for path in place.iterdir()] == ["host"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_attach(far: FarMachine) -> None:
+    """It interrupts the code, and the person stays."""
+    assert far.run("nsm", "run", "-e", "python", "-s", "both", "import time").returncode == 0
+    far.cut()
+    command = [program("nsm"), "attach", "both"]
+    with Terminal(command, {**far.here, "NSM_HOST": far.address}) as person:
+        person.see_line("both >>>")
+        person.type("print('on'); time.sleep(1000)\r")
+        person.see("\non\n")
+        person.type("\x03")
+        person.see("KeyboardInterrupt")
+        person.see_line("both >>>")
+        person.type("6 * 7\r")
+        person.see("\n42\n")
+        person.type("\x04")
+        assert person.end() == 0
+        assert person.mode_after == person.mode_before
+    assert helpers_of(far) == []
+    far.run("nsm", "kill", "both")
+
+
+@pytest.mark.slow
+def test_two_laptops_on_one_host(far: FarMachine) -> None:
+    """They start one supervisor, install at once, see one set of sessions, and fail alone."""
+    other = far.laptop("other") | {"NSM_HOST": far.address}
+    near = {**far.here, "NSM_HOST": far.address}
+    far.run("nsm", "shutdown")
+    far.cut()
+    with ThreadPoolExecutor() as pool:
+
+        def both(*command: str) -> list[str]:
+            calls = [pool.submit(run, *command, variables=each) for each in (near, other)]
+            done = [call.result() for call in calls]
+            assert [each.returncode for each in done] == [0, 0], done
+            return [each.stdout for each in done]
+
+        both("nsm", "run", "-e", "python", "-s", "shared", "n = globals().get('n', 0) + 1")
+        assert both("nsm", "run", "-e", "python", "-s", "shared", "print(n)") == ["2\n", "2\n"]
+        both("nsm", "host", "setup", far.address)
+        place = far.there / ".local" / "share" / "nsm"
+        assert [path.name for path in place.iterdir()] == ["host"]
+    ways = far.ways()
+    assert len(ways) == 2
+    far.cut(ways[:1])
+    for each in (near, other):
+        assert run("nsm", "run", "-e", "python", "-s", "shared", "n", variables=each).stdout
+    far.run("nsm", "kill", "shared")
