@@ -18,6 +18,7 @@ from sandbox.fields import as_object
 from sandbox.framing import from_json
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import ForkedWorker
+from sandbox.interpreters.image_worker import ImageWorkers
 from sandbox.limits import FIXED_LIMITS, Limits, set_limits
 from sandbox.linux import (
     PR_SET_DUMPABLE,
@@ -98,6 +99,7 @@ def serve(
     worker: PythonWorker | None = None,
     adopted: Sequence[int] = (),
     layers: Sequence[int] = (),
+    workers: tuple[int, int, Mapping[str, str], bool] | None = None,
 ) -> NoReturn:
     """Have an agent serve on this channel.
 
@@ -112,10 +114,13 @@ def serve(
         worker: a Python worker that was made before a fork.
         adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
         layers: arguments of `ProjectLayers`, if the session has a copy of its project and undo.
+        workers: arguments of `ImageWorkers`, if the image's Python can be forked.
     """
     prctl(PR_SET_DUMPABLE, 0)
     if layers:
         agent.layers = ProjectLayers(*layers)
+    if workers is not None:
+        agent.workers = ImageWorkers(*workers)
     if host_network:
         shut_abstract_sockets()
     try:

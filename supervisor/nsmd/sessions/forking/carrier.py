@@ -21,22 +21,22 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from nsmd.sessions.forking.bystanders import Bystanders
-from nsmd.sessions.forking.call_lists import CallLists
 from nsmd.sessions.forking.first_process import Kit
-from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of, rehearse
+from nsmd.sessions.forking.namespaces import Original, become_user_of, rehearse
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
-from nsmd.sessions.forking.original import (
+from nsmd.sessions.forking.original import descriptors_of, worker_of
+from nsmd.sessions.forking.outfit import Found, Outfit
+from sandbox.carrying.call_lists import CallLists
+from sandbox.carrying.entering import KINDS, enter_namespaces
+from sandbox.carrying.looking import (
     PAGE,
     CannotForkError,
     check_gpu,
     check_threads,
-    descriptors_of,
     page_of,
     status_of,
-    worker_of,
 )
-from nsmd.sessions.forking.outfit import Found, Outfit, enter_namespaces
-from nsmd.sessions.forking.ptrace import (
+from sandbox.carrying.ptrace import (
     CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
@@ -46,7 +46,6 @@ from nsmd.sessions.forking.ptrace import (
     Registers,
     Traced,
     TracedEndedError,
-    libc,
 )
 from sandbox.linux import (
     LANDLOCK_CREATE_RULESET,
@@ -54,7 +53,7 @@ from sandbox.linux import (
     LANDLOCK_SCOPES,
     landlock_attributes,
 )
-from sandbox.template.kernel import SetupError
+from sandbox.template.kernel import SetupError, libc
 
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""

@@ -29,7 +29,8 @@ from nsmd.sessions.forking.namespaces import (
     rehearse,
     restore_limits,
 )
-from nsmd.sessions.forking.original import CannotForkError, worker_of
+from nsmd.sessions.forking.original import worker_of
+from sandbox.carrying.looking import CannotForkError
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNET, clone
 
