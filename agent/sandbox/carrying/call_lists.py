@@ -67,14 +67,10 @@ class CallLists:
         )
         traced.poke(self._address, _CODE)
 
-    def clone(self, traced: Traced, flags: int = 0) -> Traced:
-        """Have a process with this memory make another one, which shares all of it.
-
-        Args:
-            flags: further flags of clone(2).
-        """
+    def clone(self, traced: Traced) -> Traced:
+        """Have a process with this memory make another one, which shares all of it."""
         calls = self.begin(traced)
-        calls.add("clone", CLONE_VM | flags | signal.SIGCHLD, 0, 0, 0, 0)
+        calls.add("clone", CLONE_VM | signal.SIGCHLD, 0, 0, 0, 0)
         calls.run()
         (made,) = calls.made
         return made

@@ -90,9 +90,13 @@ del nsm_import
 """
 _END = """
 def nsm_end(names):
-    import gc, os
+    import gc, os, sys
     for name in names:
         del os.environ[name]
+    for name in ("_clear_internal_caches", "_clear_type_cache"):
+        if hasattr(sys, name):
+            getattr(sys, name)()
+            break
     gc.collect()
     gc.freeze()
 nsm_end({names!r})

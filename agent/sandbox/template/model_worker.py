@@ -9,7 +9,7 @@ import struct
 from sandbox.carrying.call_lists import CallLists
 from sandbox.carrying.entering import KINDS, enter_namespaces
 from sandbox.carrying.looking import CannotForkError, check_gpu, check_threads, page_of, status_of
-from sandbox.carrying.ptrace import CLONE_PARENT, CLONE_SHARED, Traced
+from sandbox.carrying.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
 from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
@@ -59,6 +59,9 @@ class ModelWorker:
         if len({number for number in self._private if 2 < number < 1 << 20}) < 4:
             raise CannotForkError("its descriptors are not those that nsm has given it")
         self._rseq = traced.rseq()
+        self._how: Sequence[int] = [registers[name] for name in ("rdi", "rsi", "rdx", "r10", "r8")]
+        if registers["orig_rax"] == _FORK_NUMBER:
+            self._how = int(signal.SIGCHLD), 0, 0, 0, 0
         self._lists = CallLists(traced, self._site)
         self._close_others()
         self._next = self._entering()
@@ -88,18 +91,17 @@ class ModelWorker:
         Raises:
             CannotForkError, OSError, TracedEndedError: it cannot be made; nothing is left of it.
         """
-        r = self._registers
-        arguments = r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"]
-        if r["orig_rax"] == _FORK_NUMBER:
-            arguments = int(signal.SIGCHLD), 0, 0, 0, 0
         made: list[Traced] = []
         try:
             # A process never changes its own PID namespace, and an orphan goes to PID 1 of that
             # of its parent. So one enters, a second one is inside, and its child is the worker.
+            # All three have the memory of the first, which only the worker uses.
             self._used = self._next
             inside, numbers = enter_namespaces(self._lists, self._used, namespaces, given)
             made.append(inside)
-            worker = inside.clone_at_last(arguments, self._site)
+            flags, *rest = self._how
+            # CLONE_VFORK: else the kernel would take its alternate stack for signals away.
+            worker = inside.clone_at_last((flags | CLONE_VM | CLONE_VFORK, *rest), self._site)
             made.append(worker)
             inside.kill()
             made.remove(inside)
@@ -122,10 +124,15 @@ class ModelWorker:
             self._next = self._entering()
 
     def _entering(self) -> Traced:
-        """Make a process that will enter a session's namespaces, as a sibling of the model, which
-        would never reap it.
+        """Make a process that will enter a session's namespaces, with a copy of the memory.
+
+        It is a sibling of the model, which would never reap it.
         """
-        return self._lists.clone(self._traced, CLONE_PARENT)
+        calls = self._lists.begin(self._traced)
+        calls.add("clone", CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        calls.run()
+        (made,) = calls.made
+        return made
 
     def _equip(self, worker: Traced, numbers: Sequence[int]) -> None:
         """Give a worker descriptors and a page of its own, and take its rights away."""
