@@ -98,7 +98,7 @@ def serve(
     host_network: bool = False,
     worker: PythonWorker | None = None,
     adopted: Sequence[int] = (),
-    layers: Sequence[int] = (),
+    layers: Sequence[Sequence[int]] = (),
     workers: tuple[int, int, Mapping[str, str], bool] | None = None,
 ) -> NoReturn:
     """Have an agent serve on this channel.
@@ -113,12 +113,11 @@ def serve(
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
         adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
-        layers: arguments of `ProjectLayers`, if the session has a copy of its project and undo.
+        layers: arguments of `ProjectLayers` for each overlay of the session, if it has undo.
         workers: arguments of `ImageWorkers`, if the image's Python can be forked.
     """
     prctl(PR_SET_DUMPABLE, 0)
-    if layers:
-        agent.layers = ProjectLayers(*layers)
+    agent.layers = [ProjectLayers(*each) for each in layers]
     if workers is not None:
         agent.workers = ImageWorkers(*workers)
     if host_network:

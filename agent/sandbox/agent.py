@@ -60,7 +60,7 @@ class Agent:
 
     Attributes:
         has_forks: the session has been forked; what starts in it is kept from its forks.
-        layers: the copy of the project that undo takes back; None if there is none.
+        layers: overlays that undo takes back: the copies of the project and of an image.
         workers: makes workers of an image's Python; None if it cannot be forked.
     """
 
@@ -87,7 +87,7 @@ class Agent:
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
         self.checkpoints: Checkpoints | None = None
-        self.layers: ProjectLayers | None = None
+        self.layers: Sequence[ProjectLayers] = ()
         self.workers: ImageWorkers | None = None
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None

@@ -89,7 +89,7 @@ def signed_token(key: str, user: str, scopes: Sequence[str]) -> str:
         for kind, name, actions in (scope.split(":", 2) for scope in scopes)
     ]
     head = {"typ": "JWT", "alg": "RS256", "x5c": [parts["certificate"]]}
-    claims = {"iss": "tests", "aud": "tests", "sub": user, "access": access}
+    claims: dict[str, object] = {"iss": "tests", "aud": "tests", "sub": user, "access": access}
     claims |= {"nbf": now - 60, "iat": now, "exp": now + 300, "jti": str(now)}
     text = f"{_encoded(json.dumps(head).encode())}.{_encoded(json.dumps(claims).encode())}"
     signature = private.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())

@@ -165,7 +165,8 @@ class _ImportingPython:
         if plan.root is not None:
             call("unshare", libc.unshare(CLONE_NEWNS))
             keep_mounts()
-            make_root(**plan.root)
+            for fd in make_root(**plan.root):
+                os.close(fd)
         os.chdir("/workspace")
         os.environ.update(dict.fromkeys(self._added, "1"))
         os.environ["PWD"] = "/workspace"  # noqa: S105

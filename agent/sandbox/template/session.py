@@ -216,7 +216,7 @@ class ForkedSession:
         self._request = request
         self._template = template
         self._agent = self._prepare_agent()
-        self._layers: Sequence[int] = ()
+        self._layers: list[Sequence[int]] = []
         self._limits = session_limits(request["limits"])
         self._workers: tuple[int, int, Mapping[str, str], bool] | None = None
 
@@ -289,10 +289,16 @@ class ForkedSession:
         keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
-        if self._request["limits"].get("undo"):
-            self._layers = [os.dup(fd) for fd in copy]
+        keeps = bool(self._request["limits"].get("undo"))
+        if keeps and copy:
+            self._layers.append([os.dup(fd) for fd in copy])
         if root := self._request.get("root"):
-            make_root(**root)
+            layers = make_root(**root)
+            if keeps:
+                self._layers.append(layers)
+            else:
+                for fd in layers:
+                    os.close(fd)
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         make_directories(self._template.directories)

@@ -15,8 +15,16 @@ from image_world import Layout, environment_of, give_to_jails, make_image, make_
 from nsm.dataclass import replace
 from nsmd.environments.images.image_root import shown_image
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.model.values import Environment
-from realjail import LiveSession, new_launcher, open_directory, open_session
+from nsmd.model.values import Environment, SessionLimits
+from realjail import (
+    LiveSession,
+    jail_spec,
+    launched,
+    new_launcher,
+    open_directory,
+    open_session,
+    talking_to,
+)
 
 pytestmark = pytest.mark.jail
 
@@ -236,14 +244,46 @@ async def test_imports_reach_nothing_of_the_template(image: Environment) -> None
         assert not any(outside.values())
 
 
-async def test_a_writable_root_has_forks_until_code_may_have_changed_modules(
-    image: Environment,
-) -> None:
+def writable_of(image: Environment) -> Environment:
+    """Return the same environment, with a root directory that sessions may change."""
     assert image.image is not None
     root = Path(image.image.directory)
     give_to_jails(root)
     shown = shown_image(str(root.parent), image.agent_python, (), writable=True)
-    writable = replace(image, image=shown.image, binds=shown.binds, links=shown.links)
+    return replace(image, image=shown.image, binds=shown.binds, links=shown.links)
+
+
+async def test_undo_takes_back_changes_of_a_writable_root(image: Environment) -> None:
+    limits = SessionLimits(undo=3)
+    spec = jail_spec(replace(writable_of(image), preload=("heavy",)))
+    look = """
+import os
+print(sorted(os.listdir("/opt")), os.path.exists(heavy.__file__), os.stat("/tmp").st_mode & 0o7777)
+"""
+    change = """
+os.mkdir("/opt/new"); os.unlink(heavy.__file__)
+with open("/opt/python/new", "w") as file: file.write("new")
+"""
+    async with (
+        open_templates(new_launcher(limits)) as launcher,
+        launched(launcher, spec) as jail,
+        talking_to(jail, "python", {"undo": 3}) as session,
+    ):
+        before = (await session.run(f"import heavy{look}")).stdout
+        assert before == f"['python'] True {0o1777}\n"
+        await session.run(change)
+        assert (await session.run(look)).stdout == f"['new', 'python'] False {0o1777}\n"
+        undone = await session.run("", undo=2)
+        assert undone.exit_code == 0
+        assert not [note for note in undone.notes if "not as they were" in note]
+        assert (await session.run(look)).stdout == before
+        assert (await session.run("print(os.path.exists('/opt/python/new'))")).stdout == "False\n"
+
+
+async def test_a_writable_root_has_forks_until_code_may_have_changed_modules(
+    image: Environment,
+) -> None:
+    writable = writable_of(image)
     change = """
 import heavy
 with open(heavy.__file__, "a") as file:
