@@ -18,6 +18,7 @@ from sandbox.fields import as_object
 from sandbox.framing import from_json
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import ForkedWorker
+from sandbox.interpreters.image_worker import ImageWorkers
 from sandbox.limits import FIXED_LIMITS, Limits, set_limits
 from sandbox.linux import (
     PR_SET_DUMPABLE,
@@ -97,7 +98,8 @@ def serve(
     host_network: bool = False,
     worker: PythonWorker | None = None,
     adopted: Sequence[int] = (),
-    layers: Sequence[int] = (),
+    layers: Sequence[Sequence[int]] = (),
+    workers: tuple[int, int, Mapping[str, str], bool] | None = None,
 ) -> NoReturn:
     """Have an agent serve on this channel.
 
@@ -111,11 +113,13 @@ def serve(
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
         adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
-        layers: arguments of `ProjectLayers`, if the session has a copy of its project and undo.
+        layers: arguments of `ProjectLayers` for each overlay of the session, if it has undo.
+        workers: arguments of `ImageWorkers`, if the image's Python can be forked.
     """
     prctl(PR_SET_DUMPABLE, 0)
-    if layers:
-        agent.layers = ProjectLayers(*layers)
+    agent.layers = [ProjectLayers(*each) for each in layers]
+    if workers is not None:
+        agent.workers = ImageWorkers(*workers)
     if host_network:
         shut_abstract_sockets()
     try:
@@ -135,8 +139,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         page = SharedPage(page_fd)
         os.close(page_fd)
         run_worker(None, control_fd, page)
-    names = ("prestart", "python", "bash", "node", "workspace", "limits", "network")
-    names += ("adopt", "layers")
+    programs = ("python", "bash", "node")
+    names = ("prestart", *programs, "workspace", "limits", "network", "adopt", "layers")
     options: dict[str, str] = dict.fromkeys(names, "")
     for option, value in zip(arguments[::2], [*arguments[1::2], ""]):
         if option[2:] not in options or not option.startswith("--") or not value:

@@ -23,6 +23,11 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
+from sandbox.template.image_python import (
+    ImagePlan,
+    enter_own_user_namespace,
+    keep_image_python,
+)
 from sandbox.template.kernel import Filter, SetupError
 from sandbox.template.preloading import (
     UnforkableError,
@@ -105,22 +110,31 @@ def restart_without(control: socket.socket, unforkable: UnforkableError, failed:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`template.py [--failed JSON] [--host-network] AGENT FILTER [MODULE ...]`: paths of the agent
-    and the filter, and what to preload. `--failed` is for this program itself: modules to leave
-    out, and why."""
+    """`template.py [--failed JSON] [--host-network] [--image JSON] AGENT FILTER [MODULE ...]`:
+    paths of the agent and the filter, and what to preload. `--image` has `program`, the Python of
+    an image, which preloads in place of this one, and `root`, as in a request, or null. `--failed`
+    is for this program itself: modules to leave out, and why."""
     control = claim_control()
     try:
         failed = "{}"
         if arguments[0] == "--failed":
             _, failed, *arguments = arguments
         host_network = arguments[0] == "--host-network"
-        agent_path, filter_path, *wanted = arguments[1:] if host_network else arguments
+        if host_network:
+            arguments = arguments[1:]
+        image: Mapping[str, Any] = {}
+        if arguments[0] == "--image":
+            image = json.loads(arguments[1])
+            arguments = arguments[2:]
+            enter_own_user_namespace()
+        agent_path, filter_path, *wanted = arguments
         with open(filter_path, "rb") as file:
             system_calls = Filter(file.read())
         without: Mapping[str, str] = json.loads(failed)
         try:
             with collect_fork_hooks() as hooks:
-                now, imported = preload([name for name in wanted if name not in without])
+                here = [name for name in wanted if name not in without and not image]
+                now, imported = preload(here)
         except UnforkableError as error:
             restart_without(control, error, failed)
         failures = {**without, **now}
@@ -130,14 +144,25 @@ def main(arguments: Sequence[str]) -> NoReturn:
         template.worker = prepare_worker(agent, hooks)
         template.failed = {name: failures[name] for name in wanted if name in failures}
         template.imported = imported
+        if image:
+            plan = ImagePlan(
+                image["program"],
+                image["root"],
+                agent_path,
+                system_calls,
+                template.last_capability,
+            )
+            python = keep_image_python(plan, wanted, control)
+            template.failed, template.imported = python.failed, python.imported
+            template.requests = python.requests
         template.directories = empty_scratch()
-        session, fd, own = template.serve()
+        session, fd, own, group = template.serve()
     except Exception as error:
         text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             control.send(json.dumps({"ready": False, "error": text[:MAX_ERROR]}).encode())
         sys.exit(text)
-    session.become(fd, own)
+    session.become(fd, own, group)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tools"))  # scripts are no package
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "support")]  # scripts are no package
 
 import plots  # noqa: E402
 import record  # noqa: E402

@@ -14,6 +14,7 @@ import each other's names at the top only and without `as`, and only `resources`
 
 - `interpreters`: the agent's side of each interpreter. A new interpreter begins there.
 - `workers`: what runs in the interpreters' own processes.
+- `carrying`: stopped processes that are brought into the namespaces of a session.
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
 - `execution`: pieces of code that run, from a request to its result.
@@ -52,6 +53,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `fields`: checks of single fields of messages.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `gpus`: GPUs that a process uses; the supervisor looks for them, too.
+- `variables`: environment variables of a Python that runs already.
 - `linux`: calls of Linux and the C library.
 - `resources`: texts of the files beside these modules.
 - `bundle`: makes one file of an entry and what it imports.

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from sandbox.execution import CurrentExecution
     from sandbox.interpreters.base import Interpreter
+    from sandbox.interpreters.image_worker import ImageWorkers
     from sandbox.job import JobProcess
     from sandbox.project_layers import ProjectLayers
 
@@ -59,7 +60,8 @@ class Agent:
 
     Attributes:
         has_forks: the session has been forked; what starts in it is kept from its forks.
-        layers: the copy of the project that undo takes back; None if there is none.
+        layers: overlays that undo takes back: the copies of the project and of an image.
+        workers: makes workers of an image's Python; None if it cannot be forked.
     """
 
     pid: int
@@ -85,7 +87,8 @@ class Agent:
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
         self.checkpoints: Checkpoints | None = None
-        self.layers: ProjectLayers | None = None
+        self.layers: Sequence[ProjectLayers] = ()
+        self.workers: ImageWorkers | None = None
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""

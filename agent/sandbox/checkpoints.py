@@ -23,6 +23,8 @@ from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sandbox.agent import Agent
     from sandbox.execution import CurrentExecution
     from sandbox.file_states import Entry
@@ -57,7 +59,7 @@ class Checkpoint:
         pid: of the copy that waits; 0 for none.
         has_process: a copy waits or was asked for; else the interpreter is a new one.
         files: paths and what was there; empty if the files could not be kept.
-        layer: what was changed in the copy of the project; None if it has none.
+        layers: what was changed in each of the session's overlays; empty if that is not known.
         refusal: why it is of no use; empty if it is of use.
         bound_bytes: memory that it may hold beside the worker, at most.
     """
@@ -66,7 +68,7 @@ class Checkpoint:
         self.pid = 0
         self.has_process = False
         self.files: dict[str, Entry] = {}
-        self.layer: Entry | None = None
+        self.layers: Sequence[Entry | None] = ()
         self.refusal = ""
         self.bound_bytes = 0
         self.link: socket.socket | None = None
@@ -139,14 +141,17 @@ class Checkpoints:
         mapped = mapped_files(interpreter.pid)
         while True:
             before = next((each for each in reversed(self._kept) if each.files), checkpoint)
-            known, known_layer = before.files, before.layer
+            known, known_layers = before.files, before.layers
             look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
-            checkpoint.files, checkpoint.layer = {}, None
+            checkpoint.files, checkpoint.layers = {}, ()
             try:
                 for path in self._directories():
                     checkpoint.files[path] = look.at(path, known.get(path))
-                if self._agent.layers is not None:
-                    checkpoint.layer = self._agent.layers.look(look, known_layer)
+                overlays = self._agent.layers
+                known_layers = known_layers or [None] * len(overlays)
+                checkpoint.layers = [
+                    each.look(look, layer) for each, layer in zip(overlays, known_layers)
+                ]
                 look.check()
             except TooMuchError as error:
                 fits = error.total_bytes <= self._agent.limits.undo_bytes
@@ -157,7 +162,7 @@ class Checkpoints:
             except (UnkeptError, OSError) as error:
                 checkpoint.refusal = f"its files could not be kept: {error}"
             if checkpoint.refusal:
-                checkpoint.files, checkpoint.layer = {}, None
+                checkpoint.files, checkpoint.layers = {}, ()
             return
 
     def _directories(self) -> list[str]:
@@ -234,7 +239,7 @@ class Checkpoints:
             send_signal(checkpoint.pid, signal.SIGKILL)
             self._ending.add(checkpoint.pid)
             checkpoint.pid = 0
-        checkpoint.files, checkpoint.layer = {}, None
+        checkpoint.files, checkpoint.layers = {}, ()
 
     def on_exit(self, pid: int) -> None:
         """Handle the end of a process, which may be one of a checkpoint."""
@@ -290,10 +295,9 @@ class Checkpoints:
                 back.to(path, entry)
             except OSError as error:
                 back.failed.append(f"{path} ({error.strerror})")
-        if self._agent.layers is not None and target.layer is not None:
-            back.failed += self._agent.layers.go_back(
-                self._contents, target.layer, has_mapped=bool(mapped)
-            )
+        for overlay, layer in zip(self._agent.layers, target.layers):
+            if layer is not None:
+                back.failed += overlay.go_back(self._contents, layer, has_mapped=bool(mapped))
         self._tell(interpreter, steps, back)
         if target.has_process:
             self._target = target

@@ -1,8 +1,8 @@
-"""Undo in the copy of a project, an overlay whose upper layer has what the session has changed.
+"""Undo in an overlay, the copy of a project or of an image, whose upper layer has the changes.
 
 The kernel does not allow changes in that layer while it is mounted. So undo writes through the
 overlay, as code does. Files that were not changed yet at the time of the checkpoint are copied from
-the project itself.
+the project or the image itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ProjectLayers:
         try:
             back.directory(_Place(self._changed, self._shown, self._below), wanted)
         except OSError as error:
-            back.failed.append(f"the copy of the project ({error.strerror})")
+            back.failed.append(f"the copy of the project or image ({error.strerror})")
         if not back.failed:
             _note(self._changed, wanted)
         return back.failed
@@ -144,6 +144,8 @@ class _LayerReturn:
         for name in names:
             entry = entries.get(name)
             try:
+                if _is_mount(place.shown, name):
+                    continue  # of the jail, or the session's own
                 if entry is not None:
                     self._changed(place, name, entry, is_below=name in below and not hides)
                 elif name in below and not hides:
@@ -219,6 +221,14 @@ def _status(directory: int, name: bytes) -> os.stat_result | None:
 def _is_directory(directory: int, name: bytes) -> bool:
     status = _status(directory, name)
     return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _is_mount(directory: int, name: bytes) -> bool:
+    """Tell whether another file system is mounted there."""
+    status = _status(directory, name)
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return False
+    return status.st_dev != os.fstat(directory).st_dev
 
 
 def _clear(directory: int, name: bytes) -> None:

@@ -37,17 +37,21 @@ class Step:
 
     Attributes:
         told: its failure was reported; later failures are not.
+        preloads: it imports modules that a fork of an image's Python has already.
         late: other code may have run before it, whose state counts.
     """
 
     late = False
 
-    def __init__(self, name: str, code: str, timeout_s: float, grace_s: float) -> None:
+    def __init__(
+        self, name: str, code: str, timeout_s: float, grace_s: float, *, preloads: bool = False
+    ) -> None:
         self.name = name
         self.code = code
         self.timeout_s = timeout_s
         self.grace_s = grace_s
         self.told = False
+        self.preloads = preloads
 
     @staticmethod
     def all_of(given: Mapping[str, Any]) -> list[Step]:
@@ -67,7 +71,9 @@ class Step:
             fields = as_object(step) or {}
             name, code = fields.get("name"), fields.get("code")
             if isinstance(name, str) and isinstance(code, str):
-                found.append(Step(name, code, float(timeout_s), float(grace_s)))
+                preloads = fields.get("preloads") is True
+                times_s = float(timeout_s), float(grace_s)
+                found.append(Step(name, code, *times_s, preloads=preloads))
                 continue
             raise ValueError("each step of setup needs a name and code, texts")
         return found
@@ -99,7 +105,7 @@ class Setups:
         self._known = True
         interpreter.setup = steps
         if interpreter.pid and not interpreter.has_state and self._agent.running is None:
-            interpreter.steps = steps[:]
+            interpreter.steps = interpreter.needed(steps)
             self.go_on(interpreter)
 
     def set_variables(self, variables: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@
 - `rules`: what the filter of system calls and the policy add to a fork and to a call
 - `memory`: what one more session takes
 - `forks`: copies of a running session
+- `images`: sessions of a container image, and what a second image takes
 - `clients`: how much many clients get done together
 - `commands`: `nsm ps`, and the supervisor's start
 - `files`: a gigabyte in and out of a session, and small files
@@ -41,6 +42,7 @@ PARTS: Mapping[str, str] = {
     "rules": "parts.rules",
     "memory": "parts.memory",
     "forks": "parts.forks",
+    "images": "parts.images",
     "clients": "parts.clients",
     "commands": "parts.commands",
     "files": "parts.files",

@@ -98,7 +98,7 @@ def test_a_link_that_stalls(far: FarMachine, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow  # ssh waits 15 seconds
 def test_a_link_that_stalls_for_good(far: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a laptop sleeps: nobody says that the connection has ended."""
+    """Nobody says that the connection has ended."""
     use(far, monkeypatch)
     stopped: list[int] = []
 
@@ -326,7 +326,7 @@ def test_ctrl_c_in_cp(narrow: FarMachine, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_in_host_setup(narrow: FarMachine) -> None:
-    """What has arrived of the archive is removed there."""
+    """Nothing of the archive stays there."""
     place = narrow.there / ".local" / "share" / "nsm"
     command = [program("nsm"), "host", "setup", narrow.address]
     with Terminal(command, narrow.here) as person:
@@ -346,7 +346,7 @@ def test_ctrl_c_in_host_setup(narrow: FarMachine) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_in_attach(far: FarMachine) -> None:
-    """It interrupts the code, and the person stays."""
+    """Code is interrupted, and the person stays."""
     assert far.run("nsm", "run", "-e", "python", "-s", "both", "import time").returncode == 0
     far.cut()
     command = [program("nsm"), "attach", "both"]

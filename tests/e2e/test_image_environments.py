@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e_support import supervisor
-from image_world import Layout, copied, file, folder, layer, libraries_of
-from nsm.wire.errors import BadRequestError
+from image_world import Layout, copied, file, folder, layer, libraries_of, python_layer
+from nsm.wire.errors import BadRequestError, ForkRefusedError, StartFailedError
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:
@@ -73,3 +73,21 @@ def test_an_image_without_an_interpreter_runs_programs(running: Supervisor) -> N
         with pytest.raises(BadRequestError, match="has no interpreter") as caught:
             client.run("echo", env="tools")
         assert "nsm exec -e tools" in caught.value.hint
+
+
+def test_forks_and_saves_of_a_writable_root_say_what_they_leave_out(running: Supervisor) -> None:
+    """Its files belong to the jails' user, or are shown as that user's."""
+    layout = Layout(running.directory / "images")
+    layout.add([python_layer()], Env=["PATH=/opt/python/bin"])
+    words = ("--image", f"oci:{layout.place}", "--root", "overlay")
+    said = running.run("nsm", "env", "add", "web", *words)
+    assert said.stdout.startswith("web is ready: "), said.stderr
+    with running.client() as client:
+        try:
+            client.run("open('/opt/new', 'w').close()", env="web", session="work")
+        except StartFailedError as error:
+            pytest.skip(f"not here: {error.message}")
+        with pytest.raises(ForkRefusedError, match="cannot be forked"):
+            client.fork("work")
+        said = running.run("nsm", "save", "work")
+        assert "changes of the image's files are not saved" in said.stdout + said.stderr

@@ -6,9 +6,12 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.images.image_files import architecture
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.model.packages import WantedPackages
-from nsmd.model.settings import Defaults, EnvironmentSettings
+from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 from package_world import installation
 
@@ -197,4 +200,65 @@ def environment_of(place: Path, made: Installed, image: str, **wanted: Any) -> E
     packages = WantedPackages(image=image, **wanted)
     return installation(place).environment(
         made.path, "web", packages, Defaults(), EnvironmentSettings()
+    )
+
+
+def give_to_jails(root: Path) -> None:
+    """Give an image's files to the jails' user, for which a supervisor of root has mounts."""
+    if os.geteuid() == 0:
+        for folder_path, folders, names in os.walk(root):
+            for path in (folder_path, *(f"{folder_path}/{each}" for each in folders + names)):
+                os.chown(path, DEFAULT_JAIL_UID, DEFAULT_JAIL_UID, follow_symlinks=False)
+
+
+def python_layer(*modules: tuple[str, str]) -> bytes:
+    """Make a layer with this Python at `/opt/python`, and modules beside its own.
+
+    Args:
+        modules: names of files below the directory of its own modules, and their contents.
+    """
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    library = Path(sys.base_prefix, "lib", version)
+    place = f"opt/python/lib/{version}"
+    program = os.path.realpath(os.path.join(sys.base_prefix, "bin", version))
+    parts = sorted((library / "lib-dynload").glob("*.so"))
+    # A shared libpython lies at the place that the program names.
+    needed = copied(program, *map(str, parts))
+    left_out = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "site-packages", "turtledemo"}
+    found = [
+        file(f"{place}/{path.relative_to(library)}", path.read_bytes())
+        for path in sorted(library.rglob("*.py"))
+        if not left_out.intersection(path.relative_to(library).parts)
+    ]
+    return layer(
+        *needed,
+        file("opt/python/bin/python3", Path(program).read_bytes(), 0o755),
+        *found,
+        *(file(f"{place}/lib-dynload/{path.name}", path.read_bytes(), 0o755) for path in parts),
+        *(file(f"{place}/{name}", text) for name, text in modules),
+    )
+
+
+def packages_layer(*names: str) -> bytes:
+    """Make a layer with packages that this Python can import, beside those of `python_layer`."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    place = f"opt/python/lib/{version}"
+    members: list[tuple[tarfile.TarInfo, bytes]] = []
+    needed: set[str] = set()
+    for name in names:
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        package = Path(spec.origin).parent
+        for folder_path in (package, package.with_name(f"{name}.libs")):
+            members += [
+                file(f"{place}/{path.relative_to(package.parent)}", path.read_bytes(), 0o755)
+                for path in sorted(folder_path.rglob("*"))
+                if path.is_file() and path.suffix != ".pyc" and "tests" not in path.parts
+            ]
+            for path in folder_path.rglob("*.so*"):
+                needed.update(libraries_of(str(path)))
+    system = sorted(path for path in needed if path.startswith(("/lib", "/usr/lib")))
+    return layer(
+        *members, *(file(path.lstrip("/"), Path(path).read_bytes(), 0o755) for path in system)
     )

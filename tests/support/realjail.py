@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -89,8 +89,10 @@ class LiveSession:
         self._interpreter = interpreter
         self._executions = 0
 
-    async def run(self, code: str, interpreter: Interpreter | None = None) -> Outcome:
-        """Run code to its end."""
+    async def run(
+        self, code: str, interpreter: Interpreter | None = None, *, undo: int = 0
+    ) -> Outcome:
+        """Run code to its end, or undo so many calls."""
         self._executions += 1
         request = {
             "type": "execute",
@@ -99,6 +101,7 @@ class LiveSession:
             "code": code,
             "timeout_s": ANSWER_TIMEOUT_S / 2,
             "grace_s": 2.0,
+            **({"undo": undo} if undo else {}),
         }
         self._link.post(request)
         with trio.fail_after(ANSWER_TIMEOUT_S):
@@ -110,12 +113,14 @@ class LiveSession:
 
 
 @asynccontextmanager
-async def talking_to(jail: Jail, interpreter: Interpreter) -> AsyncGenerator[LiveSession, None]:
+async def talking_to(
+    jail: Jail, interpreter: Interpreter, limits: Mapping[str, int] | None = None
+) -> AsyncGenerator[LiveSession, None]:
     """Shake hands with the agent of a jail; the jail itself is the caller's."""
     async with trio.open_nursery() as nursery:
         link = AgentLink(jail.socket, nursery)
         with trio.fail_after(ANSWER_TIMEOUT_S):
-            await link.handshake({})
+            await link.handshake(limits or {})
         yield LiveSession(jail, link, interpreter)
         link.close()
 

@@ -7,6 +7,7 @@ into `sandbox.workers`.
 - `base`: the life of a process tree, its output, and what it displays.
 - `framed`: interpreters whose control socket carries frames.
 - `python`: a fork of the agent, or another Python that runs the agent's worker.
+- `image_worker`: requests for forks of an image's Python.
 - `bash`: one long-lived shell, driven by lines on its control socket.
 - `node`: Node, with a program of ours that runs what it is sent.
 """

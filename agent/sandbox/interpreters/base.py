@@ -221,12 +221,17 @@ class Interpreter:
         self._connect(pipes, ours)
         try:
             self.pid = self.spawn(theirs, pipes)
+            self.steps = self.needed(self.setup)
         except OSError:
             os.close(theirs)
             self.forget("")
             raise
         os.close(theirs)
         self.begin()
+
+    def needed(self, steps: list[Step]) -> list[Step]:
+        """Choose the steps of a set-up that its process, which has just started, needs."""
+        return steps[:]
 
     def adopt(self, pid: int, *fds: int) -> None:
         """Take over a process that somebody else has started, in place of `start`.
@@ -239,7 +244,6 @@ class Interpreter:
 
     def _connect(self, pipes: dict[str, OutputPipe], control_fd: int) -> None:
         """Take the ends of a new process's output and control socket."""
-        self.steps = self.setup[:]
         self.pipes = pipes
         self._private = {}
         poller = self.agent.poller

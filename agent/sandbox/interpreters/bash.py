@@ -58,6 +58,11 @@ PARTS = _parts_of(text_of("workers/bash/driver.sh"))
 """Parts of the driver, which the shell receives one by one."""
 
 
+def first_descriptor(resources: Mapping[str, int]) -> int:
+    """The first of the four descriptors that a shell keeps: code, /dev/null, stdout, stderr."""
+    return min(230, resources.get("descriptors", 1024) - 24)
+
+
 class BashInterpreter(Interpreter):
     """One long-lived shell.
 
@@ -95,7 +100,6 @@ class BashInterpreter(Interpreter):
         *("--norc", "--noprofile", "--noediting", "+o", "history", "+o", "histexpand"),
         *("-O", "execfail", "-i"),  # a failed `exec` ends no shell at a terminal either
     )
-    FIRST_FD = 230
     ABORT_SIGNAL = signal.SIGURG
     """Follows SIGINT to have the shell give up the code (`abort`). Ignored if code took the trap
     away."""
@@ -142,7 +146,7 @@ class BashInterpreter(Interpreter):
         super().start()
 
     def _prepare(self) -> None:
-        first = min(self.FIRST_FD, self.agent.limits.resources.get("descriptors", 1024) - 24)
+        first = first_descriptor(self.agent.limits.resources)
         self._fds = (first, first + 1, first + 2, first + 3)
         # Made with a name that nobody can foresee, and not used if it is there already.
         self._link_folder = self._link_folder or f"/tmp/.nsm-{os.urandom(8).hex()}"  # noqa: S108
@@ -159,7 +163,7 @@ class BashInterpreter(Interpreter):
         self.pid = pid
         self.has_state = True
         self._has_traps = True  # which nobody knows
-        seed = int.from_bytes(os.urandom(2), "little")
+        seed = int.from_bytes(os.urandom(4), "little")
         self._command(self._part("begin_fork", number=seed) + "\n" + self._report(0, 0, "0"))
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from sandbox.agent import Agent
+    from sandbox.setups import Step
 
 
 class PythonInterpreter(FramedInterpreter):
@@ -33,6 +34,7 @@ class PythonInterpreter(FramedInterpreter):
         self._page: SharedPage | None = None
         self._number = 0
         self._awaits_start = False
+        self._is_preloaded = False
 
     @property
     def takes_signals(self) -> bool:
@@ -48,6 +50,23 @@ class PythonInterpreter(FramedInterpreter):
             super().start()
         finally:
             os.close(self._page_fd)
+
+    def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
+        workers = self.agent.workers
+        if workers is not None and not self.agent.has_forks:
+            outputs = [pipes[stream].child_fd for stream in ("stdout", "stderr")]
+            given = [*outputs, control_fd, self._page_fd]
+            pid = workers.fork(given, self.agent.limits.resources)
+            self._is_preloaded = pid > 0
+            if pid:
+                if changed := workers.changed_variables():
+                    self.send({"type": "variables", "variables": dict(changed)})
+                return pid
+        self._is_preloaded = False
+        return super().spawn(control_fd, pipes)
+
+    def needed(self, steps: list[Step]) -> list[Step]:
+        return [step for step in steps if not (step.preloads and self._is_preloaded)]
 
     def adopt(self, pid: int, *fds: int) -> None:
         control_fd, page_fd, *pipe_fds = fds

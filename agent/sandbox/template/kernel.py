@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
 
 # sched.h, sys/mount.h, sys/prctl.h, linux/capability.h, linux/sockios.h, net/if.h
 CLONE_NEWNS = 0x0002_0000
@@ -24,7 +17,7 @@ CLONE_NEWNET = 0x4000_0000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 1 << 14, 1 << 18
 MNT_DETACH = 2
-PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 24, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
 CAPABILITY_VERSION_3 = 0x2008_0522
@@ -36,10 +29,6 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, AT_FDCWD, AT_RECURSIVE = 1, 2, -100, 0x800
 
 CLOSE_RANGE = 436
 """Number of close_range(2), on every architecture; Linux 5.9."""
-
-set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").signal
-DEFAULT_ACTION: int = importlib.import_module("_signal").SIG_DFL
-"""Default signal action, found as the agent finds it."""
 
 SIGCHLD = int(signal.SIGCHLD)
 """A plain number: the enumeration's operators are functions of Python."""
@@ -93,7 +82,7 @@ def call(what: str, result: int) -> None:
         raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def prctl(what: str, option: int, value: int, other: int = 0) -> None:
+def set_option(what: str, option: int, value: int, other: int = 0) -> None:
     call(what, libc.prctl(option, value, other, 0, 0))
 
 
@@ -139,4 +128,4 @@ class Filter:
 
     def install(self) -> None:
         """Install the filter for good in this process and all that it starts."""
-        prctl("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(self._program))
+        set_option("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(self._program))

@@ -48,7 +48,7 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 def make_root(
     image: str, size_mb: int, kept: Sequence[str], made: Sequence[str], copied: Sequence[str]
-) -> None:
+) -> Sequence[int]:
     """Have an overlay of an image's files as the root directory, in place of the jail's own.
 
     Mount points are made in the layer of what is changed, before there is an overlay: so no link
@@ -61,6 +61,9 @@ def make_root(
         made: directories of the new root for mounts that are still to come.
         copied: files of the jail that the new root has copies of; bwrap has unlinked them, and
             the kernel binds no such files.
+
+    Returns:
+        Descriptors, as of `make_copy_on_write`.
     """
     room = "/workspace"  # any directory would do; the session's own /workspace is mounted over it
     changed, work = _room_for_changes(f"copy of {image}", room, size_mb)
@@ -79,6 +82,7 @@ def make_root(
             target.write(source.read())
     options = f"lowerdir={image},upperdir={changed},workdir={work},userxattr"
     mount("overlay", root, "overlay", MS_NOSUID | MS_NODEV, options)
+    descriptors = [os.open(path, DIRECTORY) for path in (changed, root, image)]
     for path in above:
         # A directory that is a mount cannot be renamed. Else code could move what the agent's own
         # modules are imported from, and put others in their place.
@@ -90,6 +94,7 @@ def make_root(
     call("pivot_root", libc.pivot_root(b".", b"."))
     call("umount the old root", libc.umount2(b".", MNT_DETACH))
     os.chdir("/")
+    return descriptors
 
 
 def _make_directories_below(place: str, names: Sequence[str]) -> Sequence[str]:

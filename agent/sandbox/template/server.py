@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 
+from sandbox.linux import DEFAULT_ACTION, PR_SET_CHILD_SUBREAPER, set_handler
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -18,12 +19,9 @@ from sandbox.template.kernel import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
-    DEFAULT_ACTION,
-    PR_SET_CHILD_SUBREAPER,
     SIGCHLD,
     clone,
-    prctl,
-    set_handler,
+    set_option,
 )
 from sandbox.template.mounts import POLICY_PATH, told_by_proc
 from sandbox.template.preloading import fill_gaps, forget_lookups, loaded_files
@@ -75,6 +73,8 @@ class TemplateServer:
         shows_policies: its jail has a path for its sessions' policies.
         host_network: its sessions have the network that it has, which is the host's.
         worker: the Python worker of every session.
+        requests: socket for requests of workers of an image's Python; None without.
+        environment: variables of this process.
         failed: modules that could not be preloaded, and why.
         imported: the others, and the seconds that each import took.
         directories: directories that preloaded modules have made, parents first.
@@ -98,6 +98,7 @@ class TemplateServer:
         self.uid, self.gid = os.getuid(), os.getgid()
         self.shows_policies = os.path.exists(POLICY_PATH)
         self.worker: Any = None
+        self.requests: socket.socket | None = None
         self.failed: Mapping[str, str] = {}
         self.imported: Mapping[str, float] = {}
         self.directories: Sequence[str] = ()
@@ -105,6 +106,7 @@ class TemplateServer:
         # Its sessions start there, and have the same variables as in a jail of their own.
         os.environ["PWD"] = "/workspace"  # noqa: S105
         self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
+        self.environment = dict(os.environ)
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
         self._fillers: Sequence[object] = ()
@@ -114,19 +116,20 @@ class TemplateServer:
         self._most_forkers = min(MAX_FORKERS, len(os.sched_getaffinity(0)) // CORES_PER_FORKER)
         self._behind = 0
 
-    def serve(self) -> tuple[ForkedSession, int, bytes]:
+    def serve(self) -> tuple[ForkedSession, int, bytes, int]:
         """Fork whenever asked, until nobody can ask any more; then exit.
 
         Returns:
-            In a fork only: its session, its socket, and the part of the request that no other fork
-            is to have. Code of users is not to run on top of the template's frames.
+            In a fork only: its session, its socket, the part of the request that no other fork is
+            to have, and its control group or -1. Code of users is not to run on top of the
+            template's frames.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             set_handler(number, DEFAULT_ACTION)
         # Nobody asks how its children ended: the kernel reaps them (sigaction(2)).
         signal.signal(SIGCHLD, signal.SIG_IGN)
         # Orphans come here, not to bwrap's init.
-        prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+        set_option("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
         forget_lookups()
         gc.collect()
         self._fillers = fill_gaps()
@@ -136,7 +139,7 @@ class TemplateServer:
             pass  # a new forker begins
         return taken
 
-    def _serve(self) -> tuple[ForkedSession, int, bytes] | None:
+    def _serve(self) -> tuple[ForkedSession, int, bytes, int] | None:
         """Serve requests. Returns in a fork only: as `serve`, or None in a new forker."""
         control = self._control.fileno()
         self._poll = select.poll()
@@ -204,7 +207,7 @@ class TemplateServer:
         socket.send_fds(self._control, [ready], [pidfd])
         os.close(pidfd)
 
-    def _take(self) -> tuple[ForkedSession, int, bytes] | None:
+    def _take(self) -> tuple[ForkedSession, int, bytes, int] | None:
         """One request: a message with one or two descriptors. Returns something in a fork only."""
         try:
             size, fds = self._receive()
@@ -215,9 +218,10 @@ class TemplateServer:
         end = self._message.find(0, 0, size)
         session = self._session(bytes(memoryview(self._message)[:end])) if end > 0 else None
         if session is not None and len(fds) in (1, 2) and self._fork(fds[0]):
+            group = -1
             for group in fds[1:]:
                 enter_group(group)
-            return session, fds[0], bytes(memoryview(self._message)[end + 1 : size])
+            return session, fds[0], bytes(memoryview(self._message)[end + 1 : size]), group
         # It may have variables of a client. Other forks have all that is in this memory.
         self._message[:size] = bytes(size)
         for fd in fds:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
-import importlib
+import fcntl
 import os
 import resource
 import struct
 import sys
 
 from sandbox.limits import FIXED_LIMITS, at_most
+from sandbox.linux import DEFAULT_ACTION, set_handler
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
     CLONE_NEWCGROUP,
     CLONE_NEWUSER,
     CLOSE_RANGE,
-    DEFAULT_ACTION,
     IFF_RUNNING,
     IFF_UP,
     PR_CAP_AMBIENT,
@@ -29,8 +29,7 @@ from sandbox.template.kernel import (
     SetupError,
     call,
     libc,
-    prctl,
-    set_handler,
+    set_option,
     write_file,
 )
 from sandbox.template.mounts import (
@@ -42,6 +41,7 @@ from sandbox.template.mounts import (
     make_root,
     show_policy,
 )
+from sandbox.variables import set_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 
 SESSION_FD = 3
+
+REQUESTS_FD, GROUP_FD = 4, 5
+"""In a session of an image: for workers of its Python."""
 
 MAX_ERROR = 4096
 
@@ -161,18 +164,9 @@ def take_variables(variables: Sequence[bytes]) -> bool:
     """
     if not variables:
         return False
-    names: set[str] = set()
-    for variable in variables:
-        name, _, value = os.fsdecode(variable).partition("=")
-        os.environ[name] = value
-        names.add(name)
-    if "TZ" in names:
-        importlib.import_module("time").tzset()
-    if any(name == "LANG" or name.startswith("LC_") for name in names):
-        c_library = importlib.import_module("_locale")
-        with contextlib.suppress(c_library.Error):  # one that is not there: the template's stays
-            c_library.setlocale(c_library.LC_CTYPE, "")
-    return "PATH" in names
+    named = dict(os.fsdecode(variable).split("=", 1) for variable in variables)
+    set_variables(named)
+    return "PATH" in named
 
 
 def session_limits(limits: Mapping[str, int]) -> Mapping[int, int]:
@@ -197,8 +191,8 @@ def limit_resources(limits: Mapping[int, int]) -> None:
 
 
 def drop_privileges(last_capability: int, system_calls: Filter) -> None:
-    prctl("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
-    prctl("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    set_option("no_new_privs", PR_SET_NO_NEW_PRIVS, 1)
+    set_option("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     drop = libc.prctl
     for capability in range(last_capability + 1):
         if drop(PR_CAPBSET_DROP, capability, 0, 0, 0):
@@ -222,8 +216,9 @@ class ForkedSession:
         self._request = request
         self._template = template
         self._agent = self._prepare_agent()
-        self._layers: Sequence[int] = ()
+        self._layers: list[Sequence[int]] = []
         self._limits = session_limits(request["limits"])
+        self._workers: tuple[int, int, Mapping[str, str], bool] | None = None
 
     def _prepare_agent(self) -> Any:
         agent = self._template.agent
@@ -233,16 +228,17 @@ class ForkedSession:
             limits=agent.Limits(self._request["limits"]),
         )
 
-    def become(self, fd: int, own: bytes) -> NoReturn:
+    def become(self, fd: int, own: bytes, group: int) -> NoReturn:
         """Become a session, in a fork of the template; never return.
 
         Args:
             fd: the session's socket.
             own: the rest of the request, which is for this fork only.
+            group: descriptor of its control group's `cgroup.procs`; negative without.
         """
         policy, *variables = own.split(b"\0")
         try:
-            self._keep_only(fd)
+            self._keep_only(fd, group)
             self._set_up(policy)
             if take_variables([each for each in variables if each not in self._template.variables]):
                 self._agent = self._prepare_agent()
@@ -258,15 +254,29 @@ class ForkedSession:
             host_network=self._template.host_network,
             worker=self._template.worker,
             layers=self._layers,
+            workers=self._workers,
         )
 
-    def _keep_only(self, fd: int) -> None:
+    def _keep_only(self, fd: int, group: int) -> None:
         """Close everything but the session's socket, the control socket first of all."""
         set_handler(SIGCHLD, DEFAULT_ACTION)
-        os.dup2(fd, SESSION_FD, inheritable=False)
+        kept = [fd]
+        if self._template.requests is not None:
+            more = [each for each in (self._template.requests.fileno(), group) if each >= 0]
+            # Above the numbers that they get.
+            kept += [fcntl.fcntl(each, fcntl.F_DUPFD, GROUP_FD + 1) for each in more]
+            self._workers = (
+                REQUESTS_FD,
+                GROUP_FD if group >= 0 else -1,
+                self._template.environment,
+                bool(self._request.get("root")),
+            )
+        for number, each in enumerate(kept, SESSION_FD):
+            os.dup2(each, number, inheritable=False)
+        first = SESSION_FD + len(kept)
         everything = ctypes.c_uint(0xFFFF_FFFF)
-        if libc.syscall(CLOSE_RANGE, ctypes.c_uint(SESSION_FD + 1), everything, 0) < 0:
-            os.closerange(SESSION_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        if libc.syscall(CLOSE_RANGE, ctypes.c_uint(first), everything, 0) < 0:
+            os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         for number in (0, 1, 2):
             os.dup2(null, number)
@@ -279,10 +289,16 @@ class ForkedSession:
         keep_mounts()
         copied = self._request.get("overlay")
         copy = make_copy_on_write(copied["path"], copied["size_mb"]) if copied else ()
-        if self._request["limits"].get("undo"):
-            self._layers = [os.dup(fd) for fd in copy]
+        keeps = bool(self._request["limits"].get("undo"))
+        if keeps and copy:
+            self._layers.append([os.dup(fd) for fd in copy])
         if root := self._request.get("root"):
-            make_root(**root)
+            layers = make_root(**root)
+            if keeps:
+                self._layers.append(layers)
+            else:
+                for fd in layers:
+                    os.close(fd)
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         make_directories(self._template.directories)

@@ -41,7 +41,7 @@ CHANNELS = {"shell": 52001, "iopub": 52002, "stdin": 52003, "control": 52004, "h
 CONNECTION_FILE = "/tmp/nsm-kernel.json"  # noqa: S108  # in the session
 
 _LOG = "/tmp/nsm-kernel.log"  # noqa: S108  # likewise
-"""What a forked kernel prints."""
+"""Output of a forked kernel."""
 
 _PREPARE = """
 import os as _os, ipykernel.kernelapp
@@ -171,7 +171,8 @@ class NsmProvisioner(LocalProvisioner):
         self._pid = 0
         try:
             self._job = await self._do(start)
-        except (NsmError, OSError) as error:
+        except (NsmError, OSError, RuntimeError) as error:
+            await self.cleanup()
             raise RuntimeError(f"nsm: {error}") from error
         info: dict[str, Any] = self.connection_info
         return info

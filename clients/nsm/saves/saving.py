@@ -29,6 +29,9 @@ RESERVE_S = 3.0
 USUAL_TIMEOUT_S = 30.0
 """Time for an execution where the environment's limit is not known."""
 
+ROOT_LEFT_OUT = "changes of the image's files are not saved, but for those in /workspace and /tmp"
+"""Note for a session whose root directory is writable."""
+
 JAIL_VARIABLES = ("HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHLVL", "TMPDIR", "USER")
 """Variables that are the jail's, beside those that its policy names."""
 
@@ -38,6 +41,7 @@ class _Source(NamedTuple):
 
     Attributes:
         overlay: path in the session of its overlay of the project; None if it has none.
+        writable_root: its root directory is a copy of an image's files, which it may have changed.
     """
 
     id: str
@@ -48,6 +52,7 @@ class _Source(NamedTuple):
     variables: tuple[str, ...]
     timeout_s: float
     overlay: str | None
+    writable_root: bool
 
 
 class Saving:
@@ -69,6 +74,8 @@ class Saving:
             )
         self._files = client.files(self._source.id)
         self._notes: list[str] = self._history.gaps
+        if self._source.writable_root:
+            self._notes.append(ROOT_LEFT_OUT)
 
     def save(
         self, path: str | None, *, timeout_s: float | None, max_mb: int, automatic: bool = False
@@ -133,6 +140,10 @@ class Saving:
             tuple(inspection.policy.get("variables", ())),
             envs[0].timeout_s if envs else USUAL_TIMEOUT_S,
             project_changes.overlay_of(inspection),
+            any(
+                (mount.get("path"), mount.get("kind")) == ("/", "overlay")
+                for mount in inspection.policy.get("mounts", ())
+            ),
         )
 
     def _write_state(self, timeout_s: float | None) -> SavedState:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nsm.dataclass import dataclass, field
+from nsmd.host.paths import is_within
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.devices import DeviceNode
-from nsmd.model.images import ImageRoot
+from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.model.values import Environment, JailSizes, Links
 from sandbox.template.preloading import SCRATCH
@@ -195,10 +197,34 @@ def _interpreter_words(environment: Environment) -> Iterator[str]:
 
 def template_command(spec: TemplateSpec) -> list[str]:
     """Command that a template's jail runs (agent-protocol.md, Templates)."""
-    words = ("--host-network",) if spec.host_network else ()
+    words = ["--host-network"] if spec.host_network else []
+    if spec.worker:
+        root = writable_root(SCRATCH_MB) if spec.image and spec.image.writable else None
+        words += ["--image", json.dumps({"program": spec.worker, "root": root})]
     paths = (AGENT_PATH, FILTER_PATH)
     python = python_command(spec.agent_python, spec.image)
     return [*python, "-I", TEMPLATE_PATH, *words, *paths, *spec.preload]
+
+
+def writable_root(
+    size_mb: int, *, more: Sequence[str] = (), copied: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Describe a root directory that is a copy of an image's (agent-protocol.md, Templates).
+
+    Args:
+        size_mb: largest size of the changes, MiB.
+        more: directories of the template's jail that it has, beside those that each has.
+        copied: files of the template's jail that it has copies of.
+    """
+    kept = ["/dev", "/proc", "/run/nsm", *more]
+    own = [path for path, _, _ in session_file_systems(JailSizes())]
+    return {
+        "image": IMAGE_PLACE,
+        "size_mb": size_mb,
+        "kept": kept,
+        "made": [path for path in own if not any(is_within(path, each) for each in kept)],
+        "copied": list(copied),
+    }
 
 
 def python_command(agent_python: str, image: ImageRoot | None) -> Sequence[str]:

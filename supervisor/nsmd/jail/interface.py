@@ -38,6 +38,7 @@ class TemplateSpec:
         host_network: its sessions have the host's network, not one of their own.
         variables: variables during the import of preloaded modules; empty without such modules or
             devices.
+        worker: the image's Python, of which workers are forked; empty if its sessions run none.
     """
 
     agent_python: str
@@ -51,6 +52,7 @@ class TemplateSpec:
     links: Links = ()
     image: ImageRoot | None = None
     shown_devices: ShownDevices | None = None
+    worker: str = ""
 
     def __hash__(self) -> int:
         # As for `Environment`.

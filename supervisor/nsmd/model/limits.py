@@ -113,12 +113,12 @@ finally:
 
 def steps_of(environment: Environment) -> tuple[SetupStep, ...]:
     """Steps that an interpreter runs before any other code: those of the environment, and the
-    imports of `preload` in an image, since a template runs none of an image's code.
+    imports of `preload` in an image, for interpreters that are no forks.
     """
     if environment.image is None or environment.interpreter != "python" or not environment.preload:
         return environment.setup
     code = _IMPORTS.format(modules=environment.preload)
-    return (*environment.setup, SetupStep(name="modules to preload", code=code))
+    return (*environment.setup, SetupStep(name="modules to preload", code=code, preloads=True))
 
 
 def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
@@ -132,7 +132,14 @@ def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
         return None
     return {
         "interpreter": environment.interpreter,
-        "steps": [{"name": step.name, "code": step.code} for step in steps],
+        "steps": [
+            {
+                "name": step.name,
+                "code": step.code,
+                **({"preloads": True} if step.preloads else {}),
+            }
+            for step in steps
+        ],
         "timeout_s": SETUP_TIMEOUT_S,
         "grace_s": grace_s,
     }

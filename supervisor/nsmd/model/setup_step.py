@@ -12,7 +12,9 @@ class SetupStep:
     Attributes:
         name: name for people, if it fails.
         code: code for the interpreter.
+        preloads: it imports modules that the interpreter may have already, as a fork.
     """
 
     name: str
     code: str
+    preloads: bool = False

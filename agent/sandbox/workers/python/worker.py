@@ -20,6 +20,7 @@ from sandbox.framing import READ_BYTES, MessageReader, encode_frame
 from sandbox.limits import apply_limits
 from sandbox.linux import dup_high, identity_of, set_handler
 from sandbox.shared_page import INTERRUPT, SharedPage
+from sandbox.variables import set_variables
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop
@@ -188,6 +189,8 @@ class PythonWorker:
                 self._wait()
             elif message["type"] == "limits":
                 apply_limits(message["limits"])
+            elif message["type"] == "variables":
+                set_variables(message["variables"])
             elif message["type"] == "complete":
                 self._complete(message)
             elif message["type"] == "checkpoint":

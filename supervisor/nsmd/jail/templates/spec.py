@@ -9,10 +9,9 @@ from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import is_within
 from nsmd.jail import ColdLauncher
-from nsmd.jail.arguments import HOSTNAME
+from nsmd.jail.arguments import HOSTNAME, writable_root
 from nsmd.jail.host_network import network_files
 from nsmd.jail.interface import TemplateSpec
-from nsmd.model.images import IMAGE_PLACE
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
 from nsmd.model.values import (
     NO_NETWORK,
@@ -89,6 +88,7 @@ def template_of(spec: JailSpec) -> TemplateSpec:
         shown_devices=environment.shown_devices,
         host_network=spec.network.mode == "full",
         variables=_template_variables(spec),
+        worker=_worker(environment),
     )
 
 
@@ -105,9 +105,17 @@ def can_preload(environment: Environment) -> bool:
     return environment.program == environment.agent_python != ""
 
 
+def _worker(environment: Environment) -> str:
+    """The image's Python, which runs beside the template; the template has the host's."""
+    image = environment.image
+    if image is None or environment.interpreter != "python":
+        return ""
+    return environment.program
+
+
 def _imports(environment: Environment) -> tuple[str, ...]:
-    """Modules that a template imports: it runs none of an image's code."""
-    return environment.preload if environment.image is None else ()
+    """Modules that a template imports, or the image's Python beside it."""
+    return environment.preload if environment.image is None or _worker(environment) else ()
 
 
 def template_like(template: TemplateSpec, environment: Environment) -> TemplateSpec:
@@ -165,20 +173,9 @@ def _root(spec: JailSpec) -> dict[str, Any]:
     image = spec.environment.image
     if image is None or not image.writable:
         return {}
-    kept = ["/dev", "/proc", "/run/nsm"]
-    if spec.project is not None:
-        kept.append(spec.project.mount_point)
+    more = [] if spec.project is None else [spec.project.mount_point]
     copied = [path for path, _ in network_files()] if spec.network.mode == "full" else []
-    own = [path for path, _, _ in session_file_systems(spec.sizes)]
-    return {
-        "root": {
-            "image": IMAGE_PLACE,
-            "size_mb": spec.sizes.overlay_mb,
-            "kept": kept,
-            "made": [path for path in own if not any(is_within(path, each) for each in kept)],
-            "copied": copied,
-        }
-    }
+    return {"root": writable_root(spec.sizes.overlay_mb, more=more, copied=copied)}
 
 
 def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:

@@ -3,8 +3,6 @@
 There is one helper for each request. It runs outside of the jail as the jail's user, and has
 nothing of the supervisor's memory. Decision 0030 says why it works like this.
 
-ptrace         system calls that a stopped process makes for its tracer (x86-64)
-call_lists     many such calls with one stop
 copying        copies of the original's directories
 original       parts of a process that cannot be copied, and files that have to be opened again
 bystanders     programs that run beside the original's interpreter, and are kept from the fork

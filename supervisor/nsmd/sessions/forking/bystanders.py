@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from nsmd.sessions.forking.original import CannotForkError, children_of, has_page, is_dead, read
-from nsmd.sessions.forking.ptrace import Traced, TracedEndedError
+from nsmd.sessions.forking.original import children_of, has_page, is_dead
+from sandbox.carrying.looking import CannotForkError, proc_text
+from sandbox.carrying.ptrace import Traced, TracedEndedError
 
 _ROUNDS = 50
 """Looks at a program that makes threads while it is being stopped, one after another."""
@@ -63,7 +64,7 @@ class Bystanders:
         try:
             traced = Traced.seize(thread)
         except PermissionError:
-            name = read(f"/proc/{thread}/comm").strip()
+            name = proc_text(f"/proc/{thread}/comm").strip()
             raise CannotForkError(f"a program that runs in it ({name}) cannot be traced") from None
         self.threads.append(traced)
         try:
@@ -85,12 +86,12 @@ class Bystanders:
                 continue
             else:
                 with suppress(FileNotFoundError):
-                    self._names[pid] = read(f"/proc/{pid}/comm").strip()
+                    self._names[pid] = proc_text(f"/proc/{pid}/comm").strip()
                     yield from map(int, os.listdir(f"/proc/{pid}/task"))
                 parent, others = self._names.get(pid, "a program"), children_of(pid)
             others = {each for each in others if not is_dead(each)}
             if others:
-                names = sorted({read(f"/proc/{each}/comm").strip() for each in others})
+                names = sorted({proc_text(f"/proc/{each}/comm").strip() for each in others})
                 raise CannotForkError(
                     f"{parent} has started other programs ({', '.join(names)[:200]}), which cannot "
                     "be kept from the fork without keeping them from each other"

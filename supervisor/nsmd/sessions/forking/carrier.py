@@ -21,24 +21,24 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from nsmd.sessions.forking.bystanders import Bystanders
-from nsmd.sessions.forking.call_lists import CallLists
 from nsmd.sessions.forking.first_process import Kit
-from nsmd.sessions.forking.namespaces import KINDS, Original, become_user_of, rehearse
+from nsmd.sessions.forking.namespaces import Original, become_user_of, rehearse
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
-from nsmd.sessions.forking.original import (
+from nsmd.sessions.forking.original import check_shell, descriptors_of, worker_of
+from nsmd.sessions.forking.outfit import Found, Outfit
+from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
+from sandbox.carrying.call_lists import CallLists
+from sandbox.carrying.entering import KINDS, enter_namespaces
+from sandbox.carrying.looking import (
     PAGE,
     CannotForkError,
     check_gpu,
     check_memory,
     check_threads,
-    code_fd_of,
-    descriptors_of,
     page_of,
     status_of,
-    worker_of,
 )
-from nsmd.sessions.forking.outfit import Found, Outfit, enter_namespaces
-from nsmd.sessions.forking.ptrace import (
+from sandbox.carrying.ptrace import (
     CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
@@ -49,16 +49,16 @@ from nsmd.sessions.forking.ptrace import (
     Registers,
     Traced,
     TracedEndedError,
-    libc,
 )
-from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
+from sandbox.interpreters.bash import first_descriptor
+from sandbox.limits import Limits
 from sandbox.linux import (
     LANDLOCK_CREATE_RULESET,
     LANDLOCK_SCOPE_SIGNAL,
     LANDLOCK_SCOPES,
     landlock_attributes,
 )
-from sandbox.template.kernel import SetupError
+from sandbox.template.kernel import SetupError, libc
 
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""
@@ -265,8 +265,9 @@ class Carrier:
         page, code = 0, -1
         if self._shell is not None:
             check_memory(child.pid)
-            code = code_fd_of(child.pid)
-            private = (0, code + 1, code + 2, code + 3)  # as `BashInterpreter` has them
+            code = first_descriptor(Limits(self._order["limits"]).resources)
+            check_shell(child.pid, code)
+            private = (0, code + 1, code + 2, code + 3)
         else:
             page = page_of(child.pid)
             private = struct.unpack("4Q", child.read(page + 16, 32))
@@ -385,6 +386,8 @@ def _explained(error: Exception) -> str:
         return (
             "it is a fork of forks, or was forked 15 times: the kernel takes no more rules for it"
         )
+    if "dup3" in text:
+        return "its limit of open files (`ulimit -n`) is too low for a fork"
     if "setns" in text and isinstance(error, OSError) and error.errno == 1:
         return "its filter of system calls is of an older nsm, or of an artifact of one"
     return text or type(error).__name__

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 import sandbox_agent
 from nsm.jail.seccomp import filter_program
 from nsmd.sessions.forking.copying import TreeCopy
-from nsmd.sessions.forking.namespaces import KINDS, keep_only, namespace
+from nsmd.sessions.forking.namespaces import keep_only, namespace
+from sandbox.carrying.entering import KINDS
 from sandbox.limits import Limits
 from sandbox.template.kernel import (
     Filter,

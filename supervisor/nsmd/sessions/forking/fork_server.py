@@ -14,7 +14,8 @@ import socket
 
 from nsmd.sessions.forking import carrier
 from nsmd.sessions.forking.first_process import Kit
-from sandbox.template.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from sandbox.linux import PR_SET_CHILD_SUBREAPER
+from sandbox.template.kernel import set_option
 
 KEEP_S = 900.0
 """Time without a request after which the fork server ends."""
@@ -27,7 +28,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     # The PID 1s of forks are its children.
-    prctl("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+    set_option("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
     kit = Kit.make()
     gc.collect()
     gc.freeze()

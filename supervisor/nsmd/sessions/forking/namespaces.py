@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from nsmd.sessions.forking.original import CannotForkError, status_of
+from sandbox.carrying.looking import CannotForkError, status_of
 from sandbox.linux import PR_SET_DUMPABLE
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
@@ -38,9 +38,6 @@ NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_N
 
 SETTINGS = "/proc/sys/user"
 LIMITS = tuple(name for name in COUNTED if name.endswith("_namespaces"))
-
-KINDS = ("mnt", "ipc", "uts", "net", "cgroup", "pid")
-"""Namespaces of a session besides that of its user, in the order in which they are entered."""
 
 MADE_AT_ONCE = 1024
 """Namespaces that a session's user may have while its fork is made, and never else."""

@@ -17,7 +17,6 @@ from nsmd.host.processes import pid_of
 from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit, prepare_agent
 from nsmd.sessions.forking.namespaces import (
     CLONE_PARENT,
-    KINDS,
     LIMITS,
     NAMESPACES,
     SETTINGS,
@@ -30,7 +29,9 @@ from nsmd.sessions.forking.namespaces import (
     rehearse,
     restore_limits,
 )
-from nsmd.sessions.forking.original import CannotForkError, worker_of
+from nsmd.sessions.forking.original import worker_of
+from sandbox.carrying.entering import KINDS
+from sandbox.carrying.looking import CannotForkError
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNET, clone
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsmd.sessions.forking.call_lists import CallList, CallLists, ResultOf, StoredAt
-from nsmd.sessions.forking.original import CannotForkError, Descriptors, FileToOpen
-from nsmd.sessions.forking.ptrace import CLONE_VM, Traced, libc
+from nsmd.sessions.forking.original import Descriptors, FileToOpen
+from sandbox.carrying.call_lists import CallList, CallLists, ResultOf
+from sandbox.carrying.looking import CannotForkError
+from sandbox.carrying.ptrace import Traced
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
@@ -23,7 +22,6 @@ from sandbox.template.kernel import (
 _AT_FDCWD = -100
 _SHARED_FIXED, _READ_WRITE = 0x11, 3
 _OPENING_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
-_PIDFD_GETFD = 438
 
 
 class Found(NamedTuple):
@@ -148,63 +146,3 @@ class Outfit:
         calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
         calls.add("capset", header, header + 8)
-
-
-def enter_namespaces(
-    lists: CallLists, traced: Traced, namespaces: Sequence[int], theirs: Sequence[int]
-) -> tuple[Traced, list[int]]:
-    """Have a stopped process enter namespaces, and make another one there.
-
-    It gets the descriptors over a pair of sockets that it makes.
-
-    Args:
-        namespaces: descriptors of this process.
-        theirs: further descriptors of this process, which it is to have.
-
-    Returns:
-        The other process, which shares its memory, and its numbers of `theirs`.
-    """
-    descriptors = [*namespaces, *theirs]
-    calls = lists.begin(traced)
-    pair = calls.data(bytes(8))
-    calls.add("socketpair", socket.AF_UNIX, socket.SOCK_STREAM, 0, pair)
-    calls.run()
-    ends = struct.unpack("2i", traced.read(pair, 8))
-    pidfd = os.pidfd_open(traced.pid)
-    with socket.socket(fileno=_taken(pidfd, ends[0])) as ours:
-        os.close(pidfd)
-        socket.send_fds(ours, [b"x"], descriptors)
-    calls = lists.begin(traced)
-    room = socket.CMSG_SPACE(4 * len(descriptors))
-    # struct iovec, struct msghdr, the byte, the control message
-    control, byte = calls.data(bytes(room)), calls.data(bytes(1))
-    vector = calls.data(struct.pack("QQ", byte, 1))
-    header = calls.data(struct.pack("QIIQQQQII", 0, 0, 0, vector, 1, control, room, 0, 0))
-    calls.add("recvmsg", ends[1], header, 0)
-    for end in ends:
-        calls.add("close", end)
-    numbers = control + socket.CMSG_LEN(0)
-    for place in range(len(namespaces)):
-        # The next number is in the upper half of these eight bytes, which the kernel ignores.
-        fd = StoredAt(numbers + 4 * place)
-        calls.add("setns", fd, 0)
-        calls.add("close", fd)
-    # At its end it would write there that a thread has ended, into the memory of the worker.
-    calls.add("set_tid_address", 0)
-    calls.add("clone", CLONE_VM | signal.SIGCHLD, 0, 0, 0, 0)
-    calls.run()
-    (made,) = calls.made
-    raw = traced.read(numbers, 4 * len(descriptors))
-    return made, list(struct.unpack(f"{len(descriptors)}i", raw))[len(namespaces) :]
-
-
-def _taken(pidfd: int, fd: int) -> int:
-    """A duplicate of another process's descriptor.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    taken: int = libc.syscall(_PIDFD_GETFD, pidfd, fd, 0)
-    if taken < 0:
-        raise OSError("a descriptor of the fork cannot be taken")
-    return taken

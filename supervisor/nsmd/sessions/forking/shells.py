@@ -15,8 +15,15 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from nsmd.sessions.forking.original import CannotForkError, read
-from nsmd.sessions.forking.ptrace import CALLS, NO_CALL, Registers, Traced, checked
+from sandbox.carrying.looking import CannotForkError, proc_text
+from sandbox.carrying.ptrace import (
+    CALLS,
+    NO_CALL,
+    Registers,
+    Traced,
+    TracedEndedError,
+    checked,
+)
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
 
 WAIT_S = 2.0
@@ -55,8 +62,8 @@ class WaitingShell:
         try:
             waits = self._stop()
             self._site = _room_in(self.traced)
-            program, self._rest = _program(self._site, waits)
-            self.traced.poke(self._site, program)
+            self._program, self._rest = _program(self._site, waits)
+            self.traced.poke(self._site, self._program)
         except BaseException:
             self.traced.let_go()
             raise
@@ -66,7 +73,7 @@ class WaitingShell:
         """Stop it in its `read`; returns the registers."""
         traced, limit = self.traced, time.monotonic() + WAIT_S
         while True:
-            if read(f"/proc/{traced.pid}/syscall").startswith(f"{_READ} 0x0 "):
+            if proc_text(f"/proc/{traced.pid}/syscall").startswith(f"{_READ} 0x0 "):
                 traced.interrupt()
                 found = traced.registers
                 if found["orig_rax"] == _READ and found["rax"] == _RESTARTED and not found["rdi"]:
@@ -86,9 +93,16 @@ class WaitingShell:
     def shut_in(self) -> None:
         """Have it enter a Landlock domain, so that it reaches no fork, and go on to its `read`.
 
+        What else runs in the session is stopped by now; before, it may have changed the program.
+
         Raises:
             CallError: the kernel refuses.
+            TracedEndedError: the shell is not what it was.
         """
+        after = self.traced.registers["rip"]
+        found = self.traced.read(self._site, len(self._program))
+        if found != self._program or after != self._site + 2:
+            raise TracedEndedError("the shell was changed while it was forked")
         for name in ("landlock_create_ruleset", "landlock_restrict_self", "close"):
             checked(name, self.traced.finish_next_call())
         self.traced.finish_call()  # the beginning of its `read`
@@ -105,7 +119,7 @@ class WaitingShell:
 
 def _room_in(traced: Traced) -> int:
     """Address of unused memory with instructions: the rest of the last page of a program file."""
-    for line in read(f"/proc/{traced.pid}/maps").splitlines():
+    for line in proc_text(f"/proc/{traced.pid}/maps").splitlines():
         span, rights, _, _, inode, *_ = line.split()
         if rights == "r-xp" and inode != "0":
             address = int(span.partition("-")[2], 16) - _ROOM
@@ -166,7 +180,7 @@ def tell_its_pid(copy: Traced, before: int, after: int) -> None:
         if address and program[16:18] == b"\x03\x00":  # ET_DYN: loaded anywhere
             address += next(
                 int(line.partition("-")[0], 16)
-                for line in read(f"/proc/{copy.pid}/maps").splitlines()
+                for line in proc_text(f"/proc/{copy.pid}/maps").splitlines()
                 if line.split(None, 5)[2] == "00000000" and line.endswith(path)
             )
         if address and copy.read(address, 4) == struct.pack("<i", before):

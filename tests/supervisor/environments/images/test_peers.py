@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import stat
@@ -20,6 +19,7 @@ from nsmd.environments.images.unpack import unpack
 from nsmd.model.packages import WantedPackages
 from package_world import installation
 from realjail import open_directory
+from registry_world import running_registry
 
 pytestmark = pytest.mark.slow
 
@@ -111,27 +111,8 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def registry(place: Path) -> Iterator[str]:
     """Return the address of a registry without TLS, which the user's configuration allows."""
-    settings = place / "registry.yml"
-    settings.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {place}/registry}}}}\n"
-        "http: {addr: '127.0.0.1:0'}\n"
-    )
-    with subprocess.Popen(
-        ["docker-registry", "serve", str(settings)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            found = (re.search(r"listening on (127\.0\.0\.1:[0-9]+)", x) for x in process.stderr)
-            address = next(match[1] for match in found if match is not None)
-            allowed = place / "home" / ".config" / "containers" / "registries.conf"
-            allowed.parent.mkdir(parents=True)
-            allowed.write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
-            yield address
-        finally:
-            process.kill()
+    with running_registry(place) as address:
+        yield address
 
 
 def _ignore(progress: CommandProgress, log_bytes: int) -> None:

@@ -18,6 +18,7 @@ from image_world import (
     environment_of,
     file,
     folder,
+    give_to_jails,
     layer,
     make_image,
     make_store,
@@ -27,7 +28,6 @@ from nsm.dataclass import replace
 from nsmd.jail.project_copy import NoWritableRootError
 from nsmd.jail.templates import open_templates
 from nsmd.model.policy import INODES_PER_MB
-from nsmd.model.settings import DEFAULT_JAIL_UID
 from realjail import (
     jail_spec,
     launched,
@@ -82,10 +82,7 @@ async def made(overlay_mb: int = 8) -> AsyncGenerator[tuple[Environment, LiveSes
         built = await make_image(place, image, root="overlay")
         environment = environment_of(place, built, image, root="overlay")
         root = Path(built.path, "root")
-        if os.geteuid() == 0:  # the supervisor has mounts for that
-            for folder_path, folders, names in os.walk(root):
-                for path in (folder_path, *(f"{folder_path}/{each}" for each in folders + names)):
-                    os.chown(path, DEFAULT_JAIL_UID, DEFAULT_JAIL_UID, follow_symlinks=False)
+        give_to_jails(root)
         (place / "project").mkdir()
         (place / "project" / "file").write_text("of the project")
         spec = jail_spec(environment, mount_of(place / "project"))

@@ -50,9 +50,12 @@ def image(*, writable: bool = False, **settings: Any) -> Environment:
     return replace(PYTHON, name="web", image=shown, **settings)
 
 
-def test_a_template_imports_nothing_of_an_image() -> None:
+def test_the_python_of_an_image_imports_beside_its_template() -> None:
     web = image(preload=("numpy",), setup=(SetupStep(name="first", code="1"),))
-    assert template_of(spec(web)) == template_of(spec(replace(web, preload=())))
+    template = template_of(spec(web))
+    assert (template.worker, template.preload) == (web.program, ("numpy",))
+    bash = template_of(spec(replace(web, interpreter="bash", program="/bin/bash")))
+    assert (bash.worker, bash.preload) == ("", ())
     first, imports = steps_of(web)
     assert first == web.setup[0]
     assert "numpy" in imports.code

@@ -11,7 +11,7 @@ import signal
 import struct
 from typing import NamedTuple
 
-from nsmd.sessions.forking.ptrace import CALLS, CLONE_VM, CallError, Traced, checked
+from sandbox.carrying.ptrace import CALLS, CLONE_VM, CallError, Traced, checked
 
 _CODE = bytes.fromhex(
     "488b03"  # next: mov rax, [rbx]
@@ -38,14 +38,14 @@ _CODE = bytes.fromhex(
 )
 
 _ENTRY = struct.Struct("8Q")
-_MASK = (1 << 64) - 1
-_COPY = _MASK - 1
+_ALL_BITS = (1 << 64) - 1
+_COPY = _ALL_BITS - 1
 """Stands for a call: eight bytes are copied from one address to another."""
 
 _LIST_AT, _DATA_AT, _SIZE = 4096, 64 * 1024, 192 * 1024
 _MOST_CALLS = (_DATA_AT - _LIST_AT) // _ENTRY.size - 1
 
-_ALL, _PRIVATE_ANONYMOUS = 7, 0x22
+_ALL_RIGHTS, _PRIVATE_ANONYMOUS = 7, 0x22
 
 
 class CallLists:
@@ -63,7 +63,7 @@ class CallLists:
         self._site = site
         nothing = -1
         self._address = traced.call(
-            "mmap", 0, _SIZE, _ALL, _PRIVATE_ANONYMOUS, nothing, 0, site=site
+            "mmap", 0, _SIZE, _ALL_RIGHTS, _PRIVATE_ANONYMOUS, nothing, 0, site=site
         )
         traced.poke(self._address, _CODE)
 
@@ -130,7 +130,7 @@ class CallList:
         words = [CALLS[name]]
         for number, each in enumerate(arguments, 1):
             if isinstance(each, int):
-                words.append(each & _MASK)
+                words.append(each & _ALL_BITS)
                 continue
             words.append(0)
             source = self._entry(each.place) + 56 if isinstance(each, ResultOf) else each.address
@@ -151,14 +151,14 @@ class CallList:
             CallError: a call without `may_fail` failed; those after it were made nevertheless.
         """
         traced = self._traced
-        end = _ENTRY.pack(_MASK, *[0] * 7)
+        end = _ENTRY.pack(_ALL_BITS, *[0] * 7)
         if self._data:
             traced.poke(self._address + _DATA_AT, bytes(self._data))
         traced.poke(self._entry(0), b"".join(packed for _, _, packed in self._calls) + end)
         self.made = traced.run_to_trap(self._address, self._entry(0))
         raw = traced.read(self._entry(0), _ENTRY.size * len(self._calls))
         results: list[int] = []
-        for (name, may_fail, _), entry in zip(self._calls, _ENTRY.iter_unpack(raw), strict=True):
+        for (name, may_fail, _), entry in zip(self._calls, _ENTRY.iter_unpack(raw)):
             try:
                 results.append(checked(name, entry[7]))
             except CallError as error:

@@ -6,10 +6,15 @@ import ctypes
 import os
 import signal
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
 
-libc = ctypes.CDLL(None, use_errno=True)
+from sandbox.template.kernel import libc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 libc.ptrace.restype = ctypes.c_long
 
@@ -53,15 +58,16 @@ CALLS: Mapping[str, int] = {
     "dup3": 292,
     "setns": 308,
     "rseq": 334,
+    "close_range": 436,
     "landlock_create_ruleset": 444,
     "landlock_restrict_self": 446,
 }
 
-CLONE_VM, CLONE_VFORK = 0x100, 0x4000
+CLONE_VM, CLONE_VFORK, CLONE_PARENT = 0x100, 0x4000, 0x8000
 CLONE_SHARED = CLONE_VM | 0x200 | 0x400 | 0x800 | 0x8000 | 0x10000
 """CLONE_VM, _FS, _FILES, _SIGHAND, _PARENT and _THREAD: what a fork does not share."""
 
-SCRATCH = 256
+BORROWED = 256
 """Distance below the stack pointer, beyond the red zone, of memory that is borrowed."""
 
 
@@ -197,7 +203,7 @@ class Traced:
     def registers(self) -> Registers:
         buffer = ctypes.create_string_buffer(_REGISTERS.size)
         _ptrace(_GETREGS, self.pid, 0, ctypes.addressof(buffer))
-        return dict(zip(_NAMES, _REGISTERS.unpack(buffer.raw), strict=True))
+        return dict(zip(_NAMES, _REGISTERS.unpack(buffer.raw)))
 
     @registers.setter
     def registers(self, values: Registers) -> None:
@@ -290,7 +296,7 @@ class Traced:
 
     def _begin(self, before: Registers, name: str, arguments: tuple[int, ...], site: int) -> None:
         changed = {**before, "rip": site, "rax": CALLS[name], "orig_rax": NO_CALL}
-        for register, value in zip(_ARGUMENTS, arguments, strict=False):
+        for register, value in zip(_ARGUMENTS, arguments):
             changed[register] = value & _MASK
         self.registers = changed
 
@@ -309,14 +315,14 @@ class Traced:
         """
         self._to_call()
         entry = self.registers
-        address = (entry["rsp"] - SCRATCH) & ~15
+        address = (entry["rsp"] - BORROWED) & ~15
         before = self.read(address, len(data))
         self.poke(address, data)
         known = {DATA: address, RESULT: 0}
         try:
             for name, arguments in calls:
                 changed = {**entry, "orig_rax": CALLS[name]}
-                for register, value in zip(_ARGUMENTS, arguments, strict=False):
+                for register, value in zip(_ARGUMENTS, arguments):
                     changed[register] = known.get(value, value) & _MASK
                 self.registers = changed
                 self._to_call()

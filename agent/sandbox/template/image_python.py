@@ -1,0 +1,456 @@
+"""Workers of a container image's Python, forked from one that has imported modules already.
+
+A template runs on the host's Python, so its forks are agents, and the image's Python would have to
+start anew in each session. Instead a process beside the template, the *keeper*, starts it once,
+confined as in a session, and has it import the modules. Then it has it fork. The kernel stops that
+fork before its first instruction, and the keeper lets it never run: it is the *model*. All else of
+the image's code ends. For each session the keeper has the model make a copy, which is carried,
+stopped, into the namespaces that the session's agent names, gets descriptors of its own, and loses
+all rights. Only then does it run (docs/explanation/decisions/0042).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import NamedTuple
+
+from sandbox.carrying.entering import KINDS
+from sandbox.carrying.looking import CannotForkError, check_gpu, check_threads, page_of
+from sandbox.carrying.ptrace import WALL, Traced, TracedEndedError
+from sandbox.framing import FrameError, MessageReader, encode_frame
+from sandbox.linux import close_others, dup_high, go_first_without_memory
+from sandbox.processes import read_processes
+from sandbox.shared_page import SharedPage
+from sandbox.template.kernel import CLONE_NEWNS, CLONE_NEWUSER, SetupError, call, libc, write_file
+from sandbox.template.model_worker import ModelWorker
+from sandbox.template.mounts import keep_mounts, make_root
+from sandbox.template.preloading import COMMON, SINGLE_THREADED, one_line
+from sandbox.template.session import drop_privileges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from sandbox.template.kernel import Filter
+
+
+START_S = 20.0
+"""Time for the image's Python to start, and to fork."""
+
+IMPORT_S = 300.0
+"""Time for one import."""
+
+MAX_REQUEST = 64 * 1024
+MOST_DESCRIPTORS = 16
+
+_NS_GET_USERNS = 0xB701
+
+_START = """
+import marshal, os, sys
+def compiled(path):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with open(path, "rb") as source, open(write, "wb") as out:
+            marshal.dump(compile(source.read(), path, "exec", dont_inherit=True), out)
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as made:
+        code = marshal.load(made)
+    os.waitpid(pid, 0)
+    return code
+sys.argv = sys.argv[1:]
+__file__ = sys.argv[0]
+exec(compiled(__file__))
+"""
+"""Starts the worker. A process that ends compiles it: that leaves gaps of 30 MB in its memory."""
+
+_BEGIN = """
+def nsm_begin(names):
+    import importlib
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+nsm_begin({names!r})
+del nsm_begin
+"""
+_IMPORT = """
+nsm_import = __import__("importlib").import_module({name!r})
+del nsm_import
+"""
+_END = """
+def nsm_end(names):
+    import gc, os, sys
+    for name in names:
+        del os.environ[name]
+    for name in ("_clear_internal_caches", "_clear_type_cache"):
+        if hasattr(sys, name):
+            getattr(sys, name)()
+            break
+    gc.collect()
+    gc.freeze()
+nsm_end({names!r})
+del nsm_end
+"""
+
+
+class NoImagePythonError(Exception):
+    """The image's Python cannot be forked; the message says why, for people."""
+
+
+class ImagePlan(NamedTuple):
+    """Facts about the Python of an image.
+
+    Attributes:
+        program: its path.
+        root: arguments of `make_root`, if the image is not the root directory yet; else None.
+        agent_path: path of the agent's program, whose worker it runs.
+        system_calls: filter of every session.
+        last_capability: the kernel's highest.
+    """
+
+    program: str
+    root: Mapping[str, Any] | None
+    agent_path: str
+    system_calls: Filter
+    last_capability: int
+
+
+class _ImportingPython:
+    """The image's Python while it imports.
+
+    Raises:
+        OSError: no process or descriptor is left.
+    """
+
+    def __init__(self, plan: ImagePlan) -> None:
+        self._control, theirs = socket.socketpair()
+        page_fd = SharedPage.make_file()
+        self._output = os.memfd_create("output", os.MFD_CLOEXEC)
+        self._reader = MessageReader()
+        self._number = 0
+        self._added = [name for name in SINGLE_THREADED if name not in os.environ]
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._become(plan, theirs.fileno(), page_fd)
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}".encode())
+            finally:
+                os._exit(127)
+        theirs.close()
+        os.close(page_fd)
+
+    def _become(self, plan: ImagePlan, control_fd: int, page_fd: int) -> NoReturn:
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(null, 0)
+        os.dup2(self._output, 1)
+        os.dup2(self._output, 2)
+        numbers = dup_high(control_fd), dup_high(page_fd)
+        close_others({0, 1, 2, *numbers})
+        for fd in numbers:
+            os.set_inheritable(fd, True)
+        go_first_without_memory()
+        if plan.root is not None:
+            call("unshare", libc.unshare(CLONE_NEWNS))
+            keep_mounts()
+            for fd in make_root(**plan.root):
+                os.close(fd)
+        os.chdir("/workspace")
+        os.environ.update(dict.fromkeys(self._added, "1"))
+        os.environ["PWD"] = "/workspace"  # noqa: S105
+        drop_privileges(plan.last_capability, plan.system_calls)
+        words = ["-I", "-c", _START, plan.agent_path, "--worker", *map(str, numbers)]
+        os.execv(plan.program, [plan.program, *words])
+
+    def begin(self) -> None:
+        """Have it import what every template has."""
+        self.run(_BEGIN.format(names=COMMON.split()), START_S)
+
+    def import_module(self, name: str) -> str:
+        """Have it import a module; returns why that failed, or an empty text."""
+        return self.run(_IMPORT.format(name=name), IMPORT_S)
+
+    def finish(self) -> None:
+        """Have it do what is to be done before the first fork."""
+        self.run(_END.format(names=self._added), START_S)
+
+    def run(self, code: str, limit_s: float) -> str:
+        """Have it run code; returns why that failed, or an empty text.
+
+        Raises:
+            NoImagePythonError: it has ended, or does not answer.
+        """
+        self._number += 1
+        token = os.urandom(16).hex()
+        os.ftruncate(self._output, 0)
+        os.lseek(self._output, 0, os.SEEK_SET)
+        self.send({"type": "run", "id": self._number, "token": token, "code": code})
+        end_s = time.monotonic() + limit_s
+        while True:
+            try:
+                while (message := self._reader.next_message()) is not None:
+                    if message.get("type") == "done" and message.get("token") == token:
+                        return "" if message.get("exit_code") == 0 else self._last_line()
+                left_s = max(0.0, end_s - time.monotonic())
+                if not select.select([self._control], [], [], left_s)[0]:
+                    raise NoImagePythonError(f"it takes longer than {limit_s:g} s")
+                data = self._control.recv(64 * 1024)
+            except (OSError, FrameError) as error:
+                raise NoImagePythonError(one_line(str(error)) or "it does not answer") from error
+            if not data:
+                why = self._last_line()
+                raise NoImagePythonError(f"it has ended{': ' if why else ''}{why}")
+            self._reader.receive_data(data)
+
+    def _last_line(self) -> str:
+        size = os.fstat(self._output).st_size
+        text = os.pread(self._output, 4096, max(0, size - 4096)).decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+        return one_line(lines[-1]) if lines else "it failed"
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # its next answer is missing
+            self._control.sendall(encode_frame(message))
+
+    def why_unforkable(self) -> str:
+        """Why it cannot be forked as it is now; empty if it can."""
+        try:
+            check_gpu(self.pid)
+            check_threads(self.pid)
+            page_of(self.pid)
+        except CannotForkError as error:
+            return str(error)
+        return ""
+
+    def fork(self) -> Traced:
+        """Have it fork; returns the child, which is stopped.
+
+        Raises:
+            OSError, CannotForkError, TracedEndedError: that does not work.
+        """
+        signal.signal(signal.SIGALRM, _too_slow_to_fork)
+        signal.alarm(int(START_S))
+        try:
+            parent = Traced.seize(self.pid)
+            self.send({"type": "fork", "id": 0})
+            while (stop := parent.wait()) >> 8 != 1:
+                parent.resume(stop)
+            child = parent.child()
+            child.hold()
+            parent.close()
+            return child
+        finally:
+            signal.alarm(0)
+
+    def end(self) -> None:
+        """End it, and reap it. May be repeated."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.WIFSTOPPED(os.waitpid(self.pid, WALL)[1]):
+                pass
+
+    def close(self) -> None:
+        self._control.close()
+        os.close(self._output)
+
+
+class _Keeper:
+    """The process beside a template that has the model.
+
+    Args:
+        plan: the Python.
+        wanted: modules to import.
+    """
+
+    def __init__(self, plan: ImagePlan, wanted: Sequence[str]) -> None:
+        self._plan = plan
+        self._wanted = wanted
+        self.failed: dict[str, str] = {}
+        self.imported: dict[str, float] = {}
+
+    def make_model(self) -> ModelWorker:
+        """Start the image's Python, have it import, and fork it.
+
+        Raises:
+            NoImagePythonError: that does not work.
+        """
+        python: _ImportingPython | None = None
+        try:
+            while python is None:  # again without the module that was at fault
+                python = self._imported()
+            traced = python.fork()
+            python.end()
+            self._end_others(traced.pid)
+            return ModelWorker(traced, self._plan.last_capability)
+        except (OSError, SetupError, CannotForkError, TracedEndedError) as error:
+            raise NoImagePythonError(one_line(str(error))) from error
+        finally:
+            if python is not None:
+                python.end()
+                python.close()
+
+    def _imported(self) -> _ImportingPython | None:
+        """A Python with all modules but those that failed; None if one more is to be left out."""
+        python = _ImportingPython(self._plan)
+        self.imported = {}
+        done = False
+        try:
+            python.begin()
+            if why := python.why_unforkable():
+                raise NoImagePythonError(why)
+            for name in self._wanted:
+                if name in self.failed:
+                    continue
+                began_s = time.monotonic()
+                if why := python.import_module(name):
+                    self.failed[name] = why
+                else:
+                    self.imported[name] = round(time.monotonic() - began_s, 3)
+                if why := python.why_unforkable():
+                    self.failed[name] = why
+                    return None
+            python.finish()
+            done = True
+            return python
+        finally:
+            if not done:
+                python.end()
+                python.close()
+
+    @staticmethod
+    def _end_others(model: int) -> None:
+        """End all other processes that the imports have left: they could reach sessions."""
+        kept = {1, os.getpid(), os.getppid(), model}
+        for _ in range(1000):
+            table = read_processes()
+            others = [pid for pid in table if table[pid].alive and pid not in kept]
+            if not others:
+                return
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
+        raise CannotForkError("its imports have started programs that do not end")
+
+    @staticmethod
+    def serve(model: ModelWorker, requests: socket.socket) -> None:
+        """Make workers for agents, until nobody can ask any more."""
+        while True:
+            message, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, MOST_DESCRIPTORS)
+            if not message:
+                return
+            try:
+                _answer(model, json.loads(message), fds)
+            except (OSError, ValueError, LookupError):
+                pass  # the agent has ended, and with it the socket for the answer
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            model.prepare()
+
+
+def _answer(model: ModelWorker, asked: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Carry out one request of an agent (`sandbox.interpreters.image_worker`)."""
+    count = len(KINDS) + 1
+    namespaces, given, group = fds[1 : count + 1], fds[count + 1 : count + 5], fds[count + 5 :]
+    owner = -1
+    with socket.socket(fileno=os.dup(fds[0])) as agent:
+        try:
+            # What owns the other namespaces; the agent, in one below it, may not ask for it.
+            owner = fcntl.ioctl(namespaces[0], _NS_GET_USERNS)
+            worker, number = model.copy([owner, *namespaces], given, asked["limits"])
+        except (OSError, CannotForkError, TracedEndedError) as error:
+            agent.send(json.dumps({"error": one_line(str(error))}).encode())
+            return
+        finally:
+            if owner >= 0:
+                os.close(owner)
+        for fd in group:
+            with contextlib.suppress(OSError):
+                os.write(fd, str(worker.pid).encode())
+        try:
+            agent.send(json.dumps({"pid": number}).encode())
+            model.release(worker)
+        except BaseException:
+            worker.kill()
+            raise
+
+
+def _too_slow_to_fork(_number: int, _frame: object) -> None:
+    raise CannotForkError(f"it does not fork within {START_S:g} s")
+
+
+class ImagePython:
+    """State of the image's Python that is kept beside a template.
+
+    Attributes:
+        failed, imported: as in `TemplateServer`.
+        requests: socket for the requests of agents; None if it cannot be forked.
+    """
+
+    def __init__(self) -> None:
+        self.failed: Mapping[str, str] = {}
+        self.imported: Mapping[str, float] = {}
+        self.requests: socket.socket | None = None
+
+
+def enter_own_user_namespace() -> None:
+    """Have rights over what this process starts, which nothing of the image's code will have.
+
+    Else that code, of the same user and without rights like the template, could trace it. Raises
+    `SetupError`.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    call("unshare", libc.unshare(CLONE_NEWUSER))
+    write_file("/proc/self/setgroups", "deny")
+    write_file("/proc/self/uid_map", f"{uid} {uid} 1")
+    write_file("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def keep_image_python(
+    plan: ImagePlan, wanted: Sequence[str], control: socket.socket
+) -> ImagePython:
+    """Have a process keep the image's Python, and wait until that has imported.
+
+    Args:
+        plan, wanted: as for `_Keeper`.
+        control: the template's socket, which that process closes.
+    """
+    found = ImagePython()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        try:
+            control.close()
+            ours.close()
+            keeper = _Keeper(plan, wanted)
+            try:
+                model = keeper.make_model()
+            except NoImagePythonError as error:
+                theirs.send(json.dumps({"why": str(error)}).encode())
+                os._exit(0)
+            told = {"failed": keeper.failed, "imported": keeper.imported}
+            theirs.send(json.dumps(told).encode())
+            keeper.serve(model, theirs)
+        finally:
+            os._exit(0)
+    theirs.close()
+    told = json.loads(ours.recv(MAX_REQUEST) or b'{"why": "the process that keeps it has ended"}')
+    if why := told.get("why"):
+        found.failed = dict.fromkeys(wanted, f"the image's Python cannot be forked: {why}")
+        ours.close()
+        return found
+    found.failed, found.imported, found.requests = told["failed"], told["imported"], ours
+    return found

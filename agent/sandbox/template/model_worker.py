@@ -1,0 +1,187 @@
+"""The model: a process of an image's Python that never runs, of which workers are copies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+
+from sandbox.carrying.call_lists import CallLists
+from sandbox.carrying.entering import KINDS, enter_namespaces
+from sandbox.carrying.looking import CannotForkError, check_gpu, check_threads, page_of, status_of
+from sandbox.carrying.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
+from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
+from sandbox.template.kernel import (
+    CAPABILITY_VERSION_3,
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_CLEAR_ALL,
+    PR_CAPBSET_DROP,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+_NO_CALL_AT_ALL = (1 << 64) - 1
+_RIGHTS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_SHARED_AT, _READ_AND_WRITE = 0x11, 3  # MAP_SHARED | MAP_FIXED, PROT_READ | PROT_WRITE
+_SYSTEM_CALL = b"\x0f\x05"
+_CLONE_NUMBER, _FORK_NUMBER = 56, 57
+
+
+class ModelWorker:
+    """A fork of the image's Python that never runs, of which all workers are copies.
+
+    Args:
+        traced: the process, stopped before its first instruction.
+        last_capability: the kernel's highest.
+
+    Raises:
+        CannotForkError, OSError: it cannot be used.
+    """
+
+    def __init__(self, traced: Traced, last_capability: int) -> None:
+        self._traced = traced
+        self._last_capability = last_capability
+        registers = self._registers = traced.registers
+        self._site = registers["rip"] - len(_SYSTEM_CALL)
+        is_known = registers["orig_rax"] in (_CLONE_NUMBER, _FORK_NUMBER)
+        if not is_known or traced.read(self._site, len(_SYSTEM_CALL)) != _SYSTEM_CALL:
+            raise CannotForkError("its Python forks in a way that nsm does not know")
+        if registers["orig_rax"] == _CLONE_NUMBER and registers["rdi"] & CLONE_SHARED:
+            raise CannotForkError("its Python shares memory or descriptors with what it forks")
+        check_gpu(traced.pid)
+        check_threads(traced.pid)
+        self._page = page_of(traced.pid)
+        # The control socket, and what 0, 1 and 2 are put back from.
+        self._private: Sequence[int] = struct.unpack("4Q", traced.read(self._page + 16, 32))
+        if len({number for number in self._private if 2 < number < 1 << 20}) < 4:
+            raise CannotForkError("its descriptors are not those that nsm has given it")
+        self._rseq = traced.rseq()
+        self._how: Sequence[int] = [registers[name] for name in ("rdi", "rsi", "rdx", "r10", "r8")]
+        if registers["orig_rax"] == _FORK_NUMBER:
+            self._how = int(signal.SIGCHLD), 0, 0, 0, 0
+        self._lists = CallLists(traced, self._site)
+        self._close_others()
+        self._next = self._entering()
+        self._used: Traced | None = None
+
+    def _close_others(self) -> None:
+        """Close all that the imports have left open, which all sessions would share."""
+        calls = self._lists.begin(self._traced)
+        first = 3
+        for fd in sorted(self._private):
+            if first < fd:
+                calls.add("close_range", first, fd - 1, 0)
+            first = fd + 1
+        calls.add("close_range", first, 0xFFFF_FFFF, 0)
+        calls.run()
+
+    def copy(
+        self, namespaces: Sequence[int], given: Sequence[int], limits: Mapping[str, int]
+    ) -> tuple[Traced, int]:
+        """Make a worker in the namespaces of a session; returns it, stopped, and its number there.
+
+        Args:
+            namespaces: of the session: what owns the others, `KINDS`, and its user's.
+            given: the worker's ends of its output pipes and its control socket, and its page.
+            limits: of an interpreter, as in `hello`.
+
+        Raises:
+            CannotForkError, OSError, TracedEndedError: it cannot be made; nothing is left of it.
+        """
+        made: list[Traced] = []
+        try:
+            # A process never changes its own PID namespace, and an orphan goes to PID 1 of that
+            # of its parent. So one enters, a second one is inside, and its child is the worker.
+            # All three have the memory of the first, which only the worker uses.
+            self._used = self._next
+            inside, numbers = enter_namespaces(self._lists, self._used, namespaces, given)
+            made.append(inside)
+            flags, *rest = self._how
+            # CLONE_VFORK: else the kernel would take its alternate stack for signals away.
+            worker = inside.clone_at_last((flags | CLONE_VM | CLONE_VFORK, *rest), self._site)
+            made.append(worker)
+            inside.kill()
+            made.remove(inside)
+            self._equip(worker, numbers)
+            self._lists.unmap(worker)
+            set_limits(FIXED_LIMITS, worker.pid)
+            apply_limits(limits, worker.pid)
+            number = self._check(worker, namespaces)
+        except BaseException:
+            for each in made:
+                each.kill()
+            raise
+        return worker, number
+
+    def prepare(self) -> None:
+        """Get ready for the next copy, once the one that was made runs."""
+        if self._used is not None:
+            self._used.kill()
+            self._used = None
+            self._next = self._entering()
+
+    def _entering(self) -> Traced:
+        """Make a process that will enter a session's namespaces, with a copy of the memory.
+
+        It is a sibling of the model, which would never reap it.
+        """
+        calls = self._lists.begin(self._traced)
+        calls.add("clone", CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        calls.run()
+        (made,) = calls.made
+        return made
+
+    def _equip(self, worker: Traced, numbers: Sequence[int]) -> None:
+        """Give a worker descriptors and a page of its own, and take its rights away."""
+        out, err, control, page = numbers
+        at, _, saved_out, saved_err = self._private
+        moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
+        places = {place for several in moved.values() for place in several}
+        if not places.isdisjoint([*moved, page]):
+            raise CannotForkError("its descriptors are not those that nsm has given it")
+        calls = self._lists.begin(worker)
+        size = os.sysconf("SC_PAGESIZE")
+        calls.add("mmap", self._page, size, _READ_AND_WRITE, _SHARED_AT, page, 0)
+        calls.add("setsid")
+        address, length, signature = self._rseq
+        if address:
+            calls.add("rseq", address, length, 0, signature, may_fail=True)
+        for fd, targets in moved.items():
+            for target in targets:
+                calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
+            calls.add("close", fd)
+        calls.add("close", page)
+        calls.add("chdir", calls.data(b"/workspace\0"))
+        for capability in range(self._last_capability + 1):
+            calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
+        calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
+        calls.add("capset", header, header + 8)
+        calls.run()
+
+    @staticmethod
+    def _check(worker: Traced, namespaces: Sequence[int]) -> int:
+        """Read in /proc that it has no rights and is in its namespaces; returns its number there.
+
+        Raises:
+            CannotForkError: it is not shut in.
+        """
+        status = status_of(worker.pid)
+        wrong = [name for name in _RIGHTS if int(status[name], 16)]
+        wanted = (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
+        wrong += [name for name, value in wanted if status[name] != value]
+        for kind, fd in zip((*KINDS, "user"), namespaces[1:]):
+            if os.stat(f"/proc/{worker.pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
+                wrong.append(f"namespace {kind}")
+        if wrong:
+            raise CannotForkError(f"the worker is not shut in ({', '.join(wrong)})")
+        return int(status["NSpid"].split()[-1])
+
+    def release(self, worker: Traced) -> None:
+        """Let a worker run, as the child that its fork has just returned in."""
+        worker.registers = {**self._registers, "rax": 0, "orig_rax": _NO_CALL_AT_ALL}
+        worker.detach()
+        worker.close()
