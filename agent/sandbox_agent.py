@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         prestart=prestart,
         host_network=host_network,
         adopted=adopted,
-        layers=layers,
+        layers=[layers] if layers else (),
     )
 
 

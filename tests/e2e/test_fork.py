@@ -13,7 +13,7 @@ from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp_types import TextContent
 
-from e2e_support import program
+from e2e_support import program, supervisor
 from live_forks import LIMITS, NONE, needs_scopes, printed
 from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
 
@@ -357,3 +357,15 @@ def test_a_copy_of_the_project_is_copied(
     assert "c/new" in shared.run("nsm", "diff", "on", "--stat").stdout
     assert (project / "a").read_text() == "a"
     client.kill_all()
+
+
+def test_changes_to_a_project_are_undone_in_a_fork(short_dir: Path, project: Path) -> None:
+    (project / "a").write_text("a")
+    with supervisor(short_dir, config="[session]\nundo = 2\n") as it, it.client() as client:
+        code = "open('/project/a', 'a').write('1')"
+        client.run(code, env="python", session="on", project=str(project), project_mode="overlay")
+        (fork,) = client.fork("on").forks
+        printed(client, fork.name, "_ = open('/project/a', 'w').write('wrong')")
+        client.undo(fork.name)
+        assert printed(client, fork.name, "print(open('/project/a').read())") == "a1\n"
+        client.kill_all()

@@ -227,7 +227,7 @@ class FirstProcess:
                 prestart=order["interpreter"],
                 host_network=order["host_network"],
                 adopted=adopted,
-                layers=layers,
+                layers=[layers] if layers else (),
             )
         for fd in (*ends.adopted, *layers):
             os.set_inheritable(fd, True)
