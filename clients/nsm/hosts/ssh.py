@@ -228,10 +228,10 @@ _CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 """Words of ssh's warning, which it has in English only."""
 
 _WITHOUT_CTRL_C = ("/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-"""Beginning of the connection's command. Its ProxyCommand, which also leads over jump hosts, stays in the
-process group of the program that began it: Ctrl-C there would end the connection, and interrupt no
-code. What ssh starts inherits that it is ignored. While ssh asks for a password, the client ends
-it."""
+"""Beginning of the connection's command. Its ProxyCommand, which also leads over jump hosts, stays
+in the process group of the program that began it: Ctrl-C there would end the connection, and
+interrupt no code. What ssh starts inherits that it is ignored. While ssh asks for a password, the
+client ends it."""
 
 _EXIT_NO_PROGRAM = 127
 
