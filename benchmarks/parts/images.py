@@ -90,7 +90,8 @@ def fresh(bench: Bench, client: nsm.Client) -> tuple[tuple[float, float], ...]:
         return one_shot(client, "python", "pass")
 
     for _ in range(3):  # templates, and the pool's first look
-        of_image(), of_preset()
+        of_image()
+        of_preset()
     ours, peers = alternate_all([of_image, of_preset], rounds=bench.rounds)
     return tuple(zip(ours, peers, strict=True))
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,7 +67,7 @@ class AdapterFaults:
         box = self.open()
         with ThreadPoolExecutor(self.at_once) as pool:
             commands = [f"echo {number}" for number in range(self.at_once)]
-            outputs = list(pool.map(lambda each: self.run(box, each), commands))
+            outputs = list(pool.map(partial(self.run, box), commands))
         assert outputs == [f"{number}\n" for number in range(self.at_once)]
         self.close(box)
 

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 
 @contextmanager
-def running_registry(place: Path, more: str = "") -> Iterator[str]:
+def running_registry(place: Path, more: str = "") -> Generator[str]:
     """A registry without TLS, which the user's configuration allows; yields its address.
 
     Args:

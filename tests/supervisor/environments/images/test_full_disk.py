@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ FILES = 300
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[None]:
+def small_disk(place: Path) -> Generator[None]:
     """A file system of 8 MiB at a directory."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0755", "none", str(place)],

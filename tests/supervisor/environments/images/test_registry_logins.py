@@ -8,11 +8,11 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -40,7 +40,7 @@ Auth = Literal["password", "token"]
 
 
 @contextmanager
-def token_server(key: str) -> Iterator[tuple[str, list[str]]]:
+def token_server(key: str) -> Generator[tuple[str, list[str]]]:
     """A server of tokens; yields its address, and the scopes that it has given tokens for."""
     given: list[str] = []
 
@@ -58,7 +58,7 @@ def token_server(key: str) -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name there
             """Be silent."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -72,7 +72,7 @@ def token_server(key: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def place() -> Generator[Path]:
     """Return a directory that the jails' user reaches."""
     with open_directory() as directory:
         make_store(directory)
@@ -80,7 +80,7 @@ def place() -> Iterator[Path]:
 
 
 @contextmanager
-def closed_registry(place: Path, auth: Auth) -> Iterator[tuple[str, list[str]]]:
+def closed_registry(place: Path, auth: Auth) -> Generator[tuple[str, list[str]]]:
     """A registry with the image `team/web:1`; yields its address, and the scopes of tokens."""
     if auth == "password":
         (place / "htpasswd").write_text(f"{USER}:{HASHED}\n")
