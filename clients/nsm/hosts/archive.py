@@ -66,10 +66,12 @@ def write_archive(file: IO[bytes], python: Version) -> None:
             glibc = _fetch(needed, python, fetched)
             files = list(_files_below(fetched))
         files += _own_files()
-        for name, path in sorted(dict(files).items()):
+        found = dict(files)
+        for name, path in sorted(found.items()):
             archive.write(path, installer.PACKAGES + name)
-        if commit := program_commit():
-            archive.writestr(f"{installer.PACKAGES}nsm/{COMMIT_FILE}", commit + "\n")
+        commit_file = f"nsm/{COMMIT_FILE}"
+        if commit_file not in found and (commit := program_commit()):  # of a clone
+            archive.writestr(installer.PACKAGES + commit_file, commit + "\n")
         facts = {
             "python": python,
             "machine": platform.machine(),

@@ -81,9 +81,14 @@ def test_a_directory_that_nsm_has_not_made_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "nsm-projects" / "0123456789ab").mkdir(parents=True)
+    theirs = tmp_path / "nsm-projects" / "0123456789ab"
+    theirs.mkdir(parents=True)
+    (theirs / "notes").touch()
     with pytest.raises(HostError, match="nsm has not made it"):
         received.open_copy("0123456789ab", "shop")
+    assert list(theirs.parent.iterdir()) == [theirs]
+    (theirs / "notes").unlink()
+    assert received.open_copy("0123456789ab", "shop") == str(theirs / "shop")
     for key, name in (("../x", "shop"), ("0123456789ab", ".."), ("0123456789ab", "a/b")):
         with pytest.raises(HostError, match="name no copy"):
             received.open_copy(key, name)
