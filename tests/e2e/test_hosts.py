@@ -17,6 +17,7 @@ import pytest
 import nsm
 from e2e_support import program, run
 from sshd import far_machine
+from terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -69,6 +70,15 @@ def test_commands_work_as_if_they_were_local(far: FarMachine) -> None:
     listed = run("nsm", "ps", "--all-hosts", "--json", variables=far.here)
     assert [(row["host"], row["name"]) for row in json.loads(listed.stdout)] == [("far", "work")]
     assert (listed.returncode, "gone: there is no connection" in listed.stderr) == (1, True)
+    with Terminal([program("nsm"), "top", "--all-hosts"], far.here, columns=80) as person:
+        person.see("gone: there is no connection to gone", "far   work")
+        # A later look, which does not ask there again.
+        assert far.run("nsm", "run", "-e", "bash", "-s", "later", "true").returncode == 0
+        person.see("far   later")
+        assert "gone: there is no connection to gone" in person.text
+        person.type("q")
+        assert person.end() == 0
+    assert far.run("nsm", "kill", "later").returncode == 0
     killed = run("nsm", "kill", "--all-hosts", "work", variables=far.here)
     assert killed.stdout.startswith("far: ended "), killed
     socket = far.run("nsm", "status").stdout

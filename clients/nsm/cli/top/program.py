@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.key_binding import KeyBindings
@@ -139,6 +139,17 @@ def _visit(action: Action, host: str) -> None:
             sys.stdin.readline()
 
 
+class HostAway(NamedTuple):
+    """Why a host shows no sessions.
+
+    Attributes:
+        is_problem: it cannot be reached, as opposed to: nothing runs there.
+    """
+
+    text: str
+    is_problem: bool
+
+
 class TopScreen:
     """The table on the terminal, from one visit elsewhere to the next."""
 
@@ -147,6 +158,7 @@ class TopScreen:
         self._delay_s = delay_s
         self._hosts = {"" if host is None else host or HERE: host for host in hosts}
         self._links: dict[str, Link] = {}
+        self._away: dict[str, HostAway] = {}
         self._asked_again_s: dict[str, float] = {}  # hosts that cannot be reached, and until when
         self._look_now = asyncio.Event()
         self._connecting = asyncio.Lock()
@@ -201,7 +213,6 @@ class TopScreen:
             asked_s = loop.time()
             rows: dict[str, list[SessionRow]] = {}
             boxes: list[BoxRow] = []
-            away = ""
             for name in self._hosts:
                 if self._asked_again_s.get(name, 0.0) > asked_s:
                     continue
@@ -209,13 +220,16 @@ class TopScreen:
                     link = await self._connected(name)
                     rows[name] = await link.sessions()
                     boxes += read(list[BoxRow], await link.call("boxes"), "boxes")
+                    self._away.pop(name, None)
                 except (NsmError, OSError) as error:
-                    away = self._lost(name, error)
+                    self._away[name] = self._lost(name, error)
             if rows:
                 now = loop.time()
                 self._board.take_of_hosts(rows, now, boxes)
                 pause_s = max(self._delay_s, min(SHARE * (now - asked_s), LONGEST_S))
-            self._board.away = away or self._board.away
+            # A host where no supervisor runs has no sessions, and is no problem beside others.
+            away = [each.text for each in self._away.values() if each.is_problem or not rows]
+            self._board.away = "; ".join(away)
             self._app.invalidate()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
@@ -249,7 +263,7 @@ class TopScreen:
         if link is self._links.get(name):
             self._look_now.set()
 
-    def _lost(self, name: str, error: NsmError | OSError) -> str:
+    def _lost(self, name: str, error: NsmError | OSError) -> HostAway:
         """Close a link; returns what to show meanwhile."""
         link = self._links.pop(name, None)
         if link is not None:
@@ -258,9 +272,10 @@ class TopScreen:
         none = isinstance(error, NotRunningError) and not isinstance(error, HostUnreachableError)
         if name:
             self._asked_again_s[name] = asyncio.get_running_loop().time() + LONGEST_S
-            return f"{name}: {'no supervisor runs' if none else formats.visible(str(error))}"
+            why = "no supervisor runs" if none else formats.visible(str(error))
+            return HostAway(f"{name}: {why}", is_problem=not none)
         why = "none is running" if none else formats.visible(str(error))
-        return f"No supervisor: {why}. Looking for the next one."
+        return HostAway(f"No supervisor: {why}. Looking for the next one.", is_problem=True)
 
     # Acting.
 
