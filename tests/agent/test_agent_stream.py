@@ -251,6 +251,7 @@ def test_resume_repeats_what_was_not_acknowledged(agent: AgentProcess) -> None:
         "notes": {},
         "recent": ["e1", "e2", "e3"],
         "count": 3,
+        "checkpoints": 0,
     }
     assert frames[1:] == [second.frame, third.frame]
     agent.send(type="ack", seq=third.frame["seq"])

@@ -34,7 +34,7 @@ MCP_PROGRAM = f"{TOOLS_DIRECTORY}/nsm-mcp"
 
 _STARTER = f"{LIBRARY}/nsmbox/start/inside.py"
 
-PROGRAMS = {"nsm": "nsm.cli.entry", "nsm-mcp": "nsm.shim"}
+PROGRAMS = {"nsm": "nsm.cli.main", "nsm-mcp": "nsm.shim"}
 """Names in every box, whatever they are on the host, and the modules of nsm that they run."""
 
 _NEEDED = ("cbor2",)

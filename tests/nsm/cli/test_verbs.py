@@ -226,7 +226,8 @@ def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
         "nsm: 'c' is\\x1b two.\nSay s-5 or s-6.\n"
     )
     said = Said(capsys, "kill", "a", "b", "c", "--json")
-    assert (said.code, json.loads(said.out)) == (1, [{"id": "s-1", "name": "a"}])
+    killed = [{"id": "s-1", "name": "a", "fork_of": ""}]
+    assert (said.code, json.loads(said.out)) == (1, killed)
 
 
 def test_kill_all_and_idle(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
