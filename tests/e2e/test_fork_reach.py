@@ -114,3 +114,18 @@ def test_a_program_that_cannot_be_kept_from_the_fork(client: Client) -> None:
     job.stop()
     client.fork("computes", "alone")
     assert printed(client, "alone", "print(x)") == "1\n"
+
+
+OWN_FILTER = """
+import ctypes, struct
+allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))
+program = struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow))
+print(ctypes.CDLL(None).prctl(22, 2, program, 0, 0))
+"""
+
+
+def test_a_filter_of_its_own_could_pretend_calls(client: Client) -> None:
+    assert printed(client, "filters", OWN_FILTER) == "0\n"
+    with pytest.raises(ForkRefusedError, match="filter of system calls"):
+        client.fork("filters")
+    assert printed(client, "filters", "print(1)") == "1\n"

@@ -352,6 +352,8 @@ def check_forkable(original: Session) -> None:
         raise _refused(
             original, f"nsm can do that on x86-64 only, and this is {platform.machine()}"
         )
+    if environment.image is not None:
+        raise _refused(original, "it runs in a container image")
     if environment.artifact is not None:
         raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
     if environment.interpreter == "python" and environment.program != environment.agent_python:
