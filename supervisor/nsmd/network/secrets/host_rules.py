@@ -36,6 +36,11 @@ MAX_PATH = 300
 """Characters of a path in the audit."""
 
 
+def _plain(name: bytes) -> bytes:
+    """A header's name as servers compare it that have names of variables made of it."""
+    return name.lower().replace(b"_", b"-")
+
+
 class RefusedRequestError(Exception):
     """A request is refused; the message is for the client, and for people.
 
@@ -219,7 +224,7 @@ class HostRules:
             path = clear_path(target)
         except UnclearPathError as error:
             raise _against_rules(f"its path {error}, which servers read in several ways") from None
-        if other := next((name for name, _ in headers if name.lower() in _OVERRIDING), None):
+        if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
             shown = other.decode("ascii", "replace")
             raise _against_rules(f"its header {shown} may ask for another method or path")
         if not allowed(self._requests, method.decode("ascii"), path):

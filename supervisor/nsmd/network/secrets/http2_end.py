@@ -46,6 +46,7 @@ UPDATES_FOR_A_FRAME = 4
 """Window updates that a peer may send for each frame with something that it gets; two are usual."""
 
 _HEAD = struct.Struct(">HBBBL")
+_LONGEST_GOAWAY = 16384
 _FRAME_HEAD_BYTES = 9
 _PREFACE_BYTES = 24
 _END_STREAM = 1
@@ -124,6 +125,8 @@ class FrameWatch:
         self._skip = high << 8 | low
         if kind == GoAwayFrame.type:
             self.count(1, "GOAWAY")
+            if self._skip > _LONGEST_GOAWAY:
+                raise FloodError("a GOAWAY that is too long")
             self._taken = bytearray()
             return b""
         if kind == RstStreamFrame.type:

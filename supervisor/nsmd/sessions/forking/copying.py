@@ -100,7 +100,8 @@ class TreeCopy:
     def _copy_attributes(source: int, target: int | str) -> None:
         with suppress(OSError):
             for attribute in os.listxattr(source):
-                os.setxattr(target, attribute, os.getxattr(source, attribute))
+                with suppress(OSError):  # others may be possible
+                    os.setxattr(target, attribute, os.getxattr(source, attribute))
 
     @staticmethod
     def _finish(found: os.stat_result, target: str) -> None:

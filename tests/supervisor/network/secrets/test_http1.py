@@ -273,6 +273,7 @@ RULE = f"GET https://{HOST}/repos/x/*"
         ("GET /repos/x/../y HTTP/1.1", (), False),
         ("GET /repos/x/%2e%2e/y HTTP/1.1", (), False),
         ("GET /repos/x/y HTTP/1.1", ("X-HTTP-Method-Override: DELETE",), False),
+        ("GET /repos/x/y HTTP/1.1", ("X_Http_Method_Override: DELETE",), False),
         ("GET /repos/x/y HTTP/1.1", ("X-Original-URL: /repos/y",), False),
         ("GET /socket HTTP/1.1", ("Upgrade: websocket", "Connection: Upgrade"), False),
         (f"GET https://{HOST}/repos/x/y HTTP/1.1", (), False),
