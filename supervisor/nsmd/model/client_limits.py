@@ -57,13 +57,39 @@ def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
     if rule.mode == "full":
         return bound
     asked, most = AllowList.of(rule.allow).rules, AllowList.of(bound.allow).rules
-    both = [rule.text for rule in asked if any(_covers(other, rule) for other in most)]
+    both = [
+        rule.text
+        for rule in asked
+        if any(_covers(other, rule) for other in most)
+        and not any(_would_hide(rule, other) for other in most)
+    ]
     both += [
         other.text
         for other in most
         if other.text not in both and any(_covers(rule, other) for rule in asked)
     ]
     return NetworkRule(mode="allow", allow=tuple(both))
+
+
+def _would_hide(entry: HostRule, bound: HostRule) -> bool:
+    """Return whether requests that a bound's rule forbids could pass by an entry: it is not the
+    rule's own part, and the rule is not kept beside it or does not go before it."""
+    if bound.request is None or _covers(bound, entry) or not _overlaps(bound, entry):
+        return False
+    return entry.request is not None or not _covers(entry, bound)
+
+
+def _overlaps(one: HostRule, other: HostRule) -> bool:
+    """Return whether both match some connection to a name."""
+    if one.ports is not None and other.ports is not None and one.ports.isdisjoint(other.ports):
+        return False
+    if one.network is not None or other.network is not None:
+        return False
+    if one.name is None or other.name is None or one.name == other.name:
+        return True
+    return (one.subdomains and other.name.endswith("." + one.name)) or (
+        other.subdomains and one.name.endswith("." + other.name)
+    )
 
 
 def _covers(wide: HostRule, narrow: HostRule) -> bool:

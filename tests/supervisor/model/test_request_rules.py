@@ -136,3 +136,21 @@ def test_a_host_becomes_a_rule_for_all_its_requests() -> None:
     )
     assert read_all_requests("GET https://x.example/") == "GET https://x.example/"
     assert not is_request_rule("example.org")
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound", "both"),
+    [
+        ("api.github.com", "GET https://*.github.com/repos/*", ()),
+        ("* https://api.github.com/*", "GET https://api.github.com/repos/me/*", ()),
+        (
+            "api.github.com",
+            "GET https://api.github.com/repos/*",
+            ("api.github.com", "GET https://api.github.com/repos/*"),
+        ),
+        ("example.org", "GET https://*.github.com/repos/*", ("example.org",)),
+    ],
+)
+def test_no_entry_leads_past_a_bound_s_rule(asked: str, bound: str, both: tuple[str, ...]) -> None:
+    most = NetworkRule(mode="allow", allow=(bound, "*"))
+    assert narrowed(NetworkRule(mode="allow", allow=(asked,)), most).allow == both
