@@ -54,9 +54,14 @@ class RequestRule:
             method = "GET"
         if self.methods != "*" and method not in methods:
             return False
-        *parts, last = self.path.encode().split(b"*")
-        pattern = b"[^/]*".join(map(re.escape, parts))
-        pattern += (b".*" if not last else b"[^/]*") + re.escape(last) if parts else re.escape(last)
+        first, *parts = map(re.escape, self.path.encode().split(b"*"))
+        pattern = first
+        if parts:
+            *middle, last = parts
+            # Atomic, as the first place where a part matches is as good as any: trying all of them
+            # would take seconds for a path that is made for that.
+            pattern += b"".join(b"(?>[^/]*?%b)" % part for part in middle)
+            pattern += b"[^/]*" + last if last else b".*"
         return re.fullmatch(pattern, path, re.DOTALL) is not None
 
 

@@ -7,7 +7,7 @@ import pytest
 from nsm.wire.network import is_request_rule, read_all_requests
 from nsmd.model.client_limits import narrowed
 from nsmd.model.host_rules import AllowList, HostRuleError, parse_rule
-from nsmd.model.request_rules import UnclearPathError, allowed, clear_path
+from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
 from nsmd.model.values import NetworkRule
 
 HOST = "api.example.org"
@@ -154,3 +154,12 @@ def test_a_host_becomes_a_rule_for_all_its_requests() -> None:
 def test_no_entry_leads_past_a_bound_s_rule(asked: str, bound: str, both: tuple[str, ...]) -> None:
     most = NetworkRule(mode="allow", allow=(bound, "*"))
     assert narrowed(NetworkRule(mode="allow", allow=(asked,)), most).allow == both
+
+
+def test_a_path_made_to_take_long_takes_no_time() -> None:
+    rule = RequestRule("*", "/v1/*-*-*-*-x")
+    assert not rule.takes("GET", b"/v1/" + b"-" * 30_000)
+    assert rule.takes("GET", b"/v1/" + b"-" * 30_000 + b"x")
+    assert not rule.takes("GET", b"/v1/a-b-c/-d-x")
+    assert RequestRule("*", "/a*b/c*d/*").takes("GET", b"/axbb/cxd/e/f")
+    assert not RequestRule("*", "/a*b/c*d/*").takes("GET", b"/ax/bb/cxd/e/f")
