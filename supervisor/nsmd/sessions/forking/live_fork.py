@@ -233,8 +233,12 @@ class LiveFork:
         raise AssertionError("the last try returns or raises")
 
     async def _until_ended(self, channel: socket.socket) -> None:
-        while (await self._hear(channel))[0].get("failed") != ENDED:
-            pass
+        while True:
+            told, fds = await self._hear(channel)
+            for fd in fds:
+                os.close(fd)
+            if told.get("failed") == ENDED:
+                return
 
     async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, list[int]]:
         """Hear that the original is traced, have its agent ask for the fork, and hear the rest.
