@@ -131,7 +131,7 @@ verdict({fd: link for fd, link in links.items() if link not in (None, channel)})
             inherits=lambda stage: stage.directory,
             template="""
 import os
-space["ForkedSession"]._keep_only = lambda self, fd: os.dup2(fd, space["SESSION_FD"])
+space["ForkedSession"]._keep_only = lambda self, fd, _: os.dup2(fd, space["SESSION_FD"])
 """,
         ),
     ),
@@ -231,7 +231,7 @@ verdict(signal.value and f"signal {signal.value} comes when the starter goes")
 drop_privileges = space["drop_privileges"]
 def with_signal(*arguments):
     drop_privileges(*arguments)
-    space["prctl"]("PR_SET_PDEATHSIG", 1, 9)
+    space["set_option"]("PR_SET_PDEATHSIG", 1, 9)
 space["drop_privileges"] = with_signal
 """
         ),

@@ -126,13 +126,19 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
         again = world.box("bash", "-c", script, options=options)
         assert again.stdout == f"Bearer {stand_in}"
         assert server.last() == f"Bearer {stand_in}"
-        told = world.run("nsm", "audit", "--json").stdout
+        told = audited(world)
         assert VALUE not in told
         used = [row for row in map(json.loads, told.splitlines()) if row["event"] == "secret_used"]
         assert [(row["secrets"], row["method"], row["path"]) for row in used] == [
             (["github"], "GET", "/plain"),
             (["github"], "GET", "/base64"),
         ]
+
+
+def audited(world: World) -> str:
+    """The lines of the audit log. Ends the supervisor, which writes the last of them then."""
+    assert world.run("nsm", "shutdown").returncode == 0
+    return world.run("nsm", "audit", "--json").stdout
 
 
 @pytest.mark.slow
@@ -146,7 +152,7 @@ def test_a_box_with_rules_for_requests(box_tools: Path) -> None:
         done = world.box("bash", "-c", script, options=("--network", rule))
         assert (done.returncode, done.stdout) == (0, "200 403\n"), done.stderr
         assert [path for _, path, _, _ in server.seen] == ["/plain"]
-        told = world.run("nsm", "audit", "--json").stdout
+        told = audited(world)
         rows = [row for row in map(json.loads, told.splitlines()) if row["event"][:6] == "secret"]
         assert [(row["verdict"], row["path"]) for row in rows] == [("rule", "/other")]
 
