@@ -44,7 +44,7 @@ NOT_TAKEN_BACK = (
     "processes that code had started are gone. Not taken back: what went over a network, and what "
     "programs of the host did"
 )
-NOR_THE_COPY = ", and changes to a copy of the project, if there is one"
+NOR_THE_COPY = ", and changes to the copy of the project"
 
 OTHERS = {
     "bash": "a shell cannot be copied while it goes on",
@@ -405,7 +405,8 @@ class Checkpoints:
         text = f"undid {calls}: variables, working directory and files are as they were before\n"
         interpreter.captures["stdout"].write(text.encode())
         interpreter.add_note(words_of(count))
-        interpreter.add_note(f"{NOT_TAKEN_BACK}{'' if self._agent.layers else NOR_THE_COPY}")
+        is_all = self._agent.layers or not _has_overlay()
+        interpreter.add_note(f"{NOT_TAKEN_BACK}{'' if is_all else NOR_THE_COPY}")
         if self._agent.live_jobs():
             interpreter.add_note("jobs go on, and files that they write are as they were, too")
         if back.failed:
@@ -475,3 +476,10 @@ def memory_of(pid: int) -> dict[str, int]:
     except (OSError, ValueError, IndexError):
         pass
     return found
+
+
+def _has_overlay() -> bool:
+    """Whether there is a copy of the project, with changes of its own."""
+    with open("/proc/self/mounts", "rb") as mounts:
+        rows = [row.split() for row in mounts]
+    return any(row[2] == b"overlay" and b"rw" in row[3].split(b",") for row in rows)

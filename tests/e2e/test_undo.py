@@ -54,6 +54,7 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
         assert [row.checkpoints for row in client.sessions()] == [2]
         result = client.undo("work")
         assert (result.exit_code, result.stdout) == (0, DONE)
+        assert "copy of the project" not in " ".join(result.notes)
         assert [row.checkpoints for row in client.sessions()] == [1]
         assert client.run(LOOK, env="python", session="work").stdout == AS_BEFORE
         result = client.undo("work", 9)
