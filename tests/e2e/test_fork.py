@@ -209,6 +209,9 @@ def test_names_and_kinds(client: Client) -> None:
         client.fork("taken", "taken")
     with pytest.raises(BadRequestError, match="2 names were given, and 1 fork was asked for"):
         client.fork("taken", "a", "b", count=1)
+    for count in (0, 17):
+        with pytest.raises(BadRequestError, match=f"1 to 16 forks .* and {count} were asked for"):
+            client.fork("taken", count=count)
     with pytest.raises(UnknownSessionError):
         client.fork("nobody")
     client.run("x=1", env="node", session="script")

@@ -55,7 +55,7 @@ class LiveForks:
         named = self._run_service.named
         if not 1 <= count <= MAX_FORKS:
             raise BadRequestError(
-                f"{count} forks are too many; at most {MAX_FORKS} can be made at once."
+                f"1 to {MAX_FORKS} forks can be made at once, and {count} were asked for."
             )
         if len(wanted) > count:
             forks = "1 fork was" if count == 1 else f"{count} forks were"

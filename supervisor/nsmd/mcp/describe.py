@@ -64,7 +64,7 @@ def describe(
     """
     usable = [e for e in environments if e.problem is None and not e.only_programs]
     undoing = "; `undo` takes back its last call (Python; files, too)" if undo else ""
-    forking = " `fork_of` copies another into it (not Node);" if fork else ""
+    forking = " `fork_of` copies a session (not Node);" if fork else ""
     lines = ["Run code in a jailed interpreter. `env` (time limit a call; packages):"]
     lines += [_entry(e.name, _text_of(e)) for e in usable]
     if not usable:

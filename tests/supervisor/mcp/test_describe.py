@@ -89,7 +89,7 @@ def test_forks_are_described_where_there_are_some() -> None:
     assert "fork_of" not in describe.schema(ENVS)["properties"]
     assert "fork_of" not in describe.describe(ENVS, None, "")
     assert describe.schema(ENVS, fork=True)["properties"]["fork_of"] == {"type": "string"}
-    assert "`fork_of` copies another" in describe.describe(ENVS, None, "", fork=True)
+    assert "`fork_of` copies a session" in describe.describe(ENVS, None, "", fork=True)
 
 
 def test_where_nothing_is_usable_any_environment_may_be_asked_for() -> None:

@@ -11,7 +11,9 @@ from nsmd.control.call import Call
 async def fork(call: Call) -> dict[str, Any]:
     """Fork a live session once or several times; the forks have names of their own."""
     wanted = arguments.texts(call.args, "names")
-    count = arguments.optional_count(call.args, "count") or max(1, len(wanted))
+    count = arguments.optional_count(call.args, "count")
+    if count is None:
+        count = max(1, len(wanted))
     made = await call.services.run_service.live_forks.fork(
         call.target(), wanted, count, client=call.client
     )
