@@ -116,6 +116,19 @@ def test_a_program_that_cannot_be_kept_from_the_fork(client: Client) -> None:
     assert printed(client, "alone", "print(x)") == "1\n"
 
 
+def test_the_last_fork_that_the_kernel_allows(client: Client) -> None:
+    count = "import os; print(len(os.listdir('/proc/self/fd')))"
+    before = printed(client, "often", count)
+    for _ in range(3):
+        client.fork("often", count=4)
+        client.kill([row.id for row in client.sessions() if row.name != "often"])
+    with pytest.raises(ForkRefusedError, match="takes no more rules"):
+        for _ in range(16):
+            client.fork("often")
+    assert printed(client, "often", count) == before
+    client.kill_all()
+
+
 OWN_FILTER = """
 import ctypes, struct
 allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7FFF0000))

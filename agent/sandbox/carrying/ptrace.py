@@ -305,7 +305,8 @@ class Traced:
 
         Args:
             data: is in its memory meanwhile; `DATA` among the arguments stands for the address.
-            calls: names and arguments; `RESULT` stands for the first result that is not zero.
+            calls: names and arguments; `RESULT` stands for the first result that is not zero. After
+                one has failed, only those are made that close it.
 
         If this process ends meanwhile, the other one goes on, at worst with another result of that
         call.
@@ -319,8 +320,11 @@ class Traced:
         before = self.read(address, len(data))
         self.poke(address, data)
         known = {DATA: address, RESULT: 0}
+        failure: CallError | None = None
         try:
             for name, arguments in calls:
+                if failure is not None and not (name == "close" and known[RESULT]):
+                    continue
                 changed = {**entry, "orig_rax": CALLS[name]}
                 for register, value in zip(_ARGUMENTS, arguments):
                     changed[register] = known.get(value, value) & _MASK
@@ -330,12 +334,16 @@ class Traced:
                 again = {**entry, "rip": entry["rip"] - 2, "rax": entry["orig_rax"]}
                 self.registers = {**again, "orig_rax": NO_CALL}
                 self._to_call()
-                checked(name, made)
-                known[RESULT] = known[RESULT] or made
+                try:
+                    known[RESULT] = known[RESULT] or checked(name, made)
+                except CallError as error:
+                    failure = failure or error
         finally:
             with suppress(OSError):
                 self.poke(address, before)
                 self.registers = entry
+        if failure is not None:
+            raise failure
 
     def detach(self) -> None:
         """Let it run, untraced."""
