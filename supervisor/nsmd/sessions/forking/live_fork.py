@@ -148,24 +148,26 @@ class LiveFork:
             "same_python": _is_own_python(environment.agent_python),
             "limits": limits,
         }
-        with ExitStack() as owned:
-            pairs = [socket.socketpair() for _ in range(self._count)]
-            for ours, theirs in pairs:
+        with ExitStack() as owned, ExitStack() as own_ends:
+            pairs: list[tuple[socket.socket, socket.socket]] = []
+            for _ in range(self._count):
+                ours, theirs = socket.socketpair()
+                pairs.append((ours, theirs))
                 owned.callback(theirs.close)
                 ours.setblocking(False)
-                owned.callback(ours.close)
+                own_ends.callback(ours.close)
             groups = [group for group in self._groups if group is not None]
             fds = [theirs.fileno() for _, theirs in pairs] + groups
             project = jail.project_copy
             if project is not None:
                 fds.append(project.changed)
             report, fds = await self._request(order, fds)
+            own_ends.pop_all()  # they belong to the jails, as do the descriptors
             for (ours, _), pid in zip(pairs, report.forks, strict=True):
-                made = ForkedJail(ours.dup(), fds.pop(0), pid)
+                made = ForkedJail(ours, fds.pop(0), pid)
                 if project is not None:
                     made.project_copy = ProjectCopy(fds.pop(0), fds.pop(0))
                     made.project_copy.applied.update(project.applied)
-                made.socket.setblocking(False)
                 made.policy, made.template_pid = plan.policy, jail.template_pid
                 self._jails.append(made)
         self.report = report
@@ -235,8 +237,7 @@ class LiveFork:
     async def _until_ended(self, channel: socket.socket) -> None:
         while True:
             told, fds = await self._hear(channel)
-            for fd in fds:
-                os.close(fd)
+            _close_all(fds)
             if told.get("failed") == ENDED:
                 return
 
@@ -293,8 +294,7 @@ class LiveFork:
             report = decode(CarrierReport, told)
             if len(report.forks) == self._count and len(fds) == self._count * self._descriptors:
                 return report, fds
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         raise _refused(self._original, why)
 
     @property
@@ -319,6 +319,11 @@ class LiveFork:
                 if isinstance(told, dict):
                     return cast("dict[str, object]", told), fds
             return {"failed": ENDED}, fds
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _is_own_python(path: str) -> bool:
