@@ -182,4 +182,4 @@ def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int
             assert printed(client, name, LIMITS) == NONE
         client.kill("target")
         again = client.run("1", env="python", session="leaf")
-        assert "of which it is a fork" in str(again.session.replaced)
+        assert "of which it is a fork, ended (killed" in str(again.session.replaced)

@@ -462,8 +462,9 @@ class Session:
             case Effect.ASK_ACTIVITY:
                 self._idle_timer.ask(can_tell=self.offers("status"))
             case Effect.KILL:
+                why = f"session {self._label()}, of which it is a fork, ended ({self.end_reason})"
                 for fork in self.forks:
-                    fork.end(f"session {self._label()}, of which it is a fork, ended")
+                    fork.end(why)
                 self._agent_session.end()
             case Effect.FAIL_ALL:
                 error = self._failure or self.ended_error()
