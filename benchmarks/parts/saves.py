@@ -96,14 +96,15 @@ PICKLE = Peer(
 )
 PARQUET = Peer(
     "parquet files",
-    "import io, pyarrow.parquet",
+    "import io, pyarrow.parquet\n"
+    "def read_frames(data):\n"  # a function, so that no copy of the data stays
+    "    parts = data[: lengths[0]], data[lengths[0] :]\n"
+    "    return [pandas.read_parquet(io.BytesIO(part)) for part in parts]",
     "lengths = []\n"
     "    for frame in prices, counts:\n"
     "        frame.to_parquet(file)\n"
     "        lengths.append(file.tell())",
-    "data = file.read()\n"
-    "    parts = data[: lengths[0]], data[lengths[0] :]\n"
-    "    found = [pandas.read_parquet(io.BytesIO(part)) for part in parts]",
+    "found = read_frames(file.read())",
 )
 
 
