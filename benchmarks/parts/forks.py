@@ -26,7 +26,7 @@ SMALL_MB, BIG_MB, MEMORY_MB = 20, 1000, 500
 PAUSE_S = 0.1
 """Time for what ends, and for the next helper to be ready, which takes some 10 ms."""
 MOST_OF_ONE = 12
-"""Forks of one session, one after another: the kernel refuses the 16th."""
+"""Forks of one session, one after another: the kernel refuses the 17th."""
 AT_ONCE = (16, 16, 16, 2)
 IDLE = (16, 4)
 CONFIG = "[defaults]\nmemory_mb = 3000\n"

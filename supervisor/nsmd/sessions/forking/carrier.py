@@ -396,7 +396,7 @@ def _explained(error: Exception) -> str:
         )
     if "landlock_restrict_self" in text:
         return (
-            "it is a fork of forks, or was forked 15 times: the kernel takes no more rules for it"
+            "it is a fork of forks, or was forked 16 times: the kernel takes no more rules for it"
         )
     if "dup3" in text:
         return "its limit of open files (`ulimit -n`) is too low for a fork"
