@@ -479,7 +479,7 @@ def memory_of(pid: int) -> dict[str, int]:
 
 
 def _has_overlay() -> bool:
-    """Whether there is a copy of the project, with changes of its own."""
+    """Tell whether there is a copy of the project, with changes of its own."""
     with open("/proc/self/mounts", "rb") as mounts:
         rows = [row.split() for row in mounts]
     return any(row[2] == b"overlay" and b"rw" in row[3].split(b",") for row in rows)

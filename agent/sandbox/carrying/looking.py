@@ -57,20 +57,48 @@ def check_threads(pid: int) -> None:
         )
 
 
-def page_of(pid: int) -> int:
+def filters_of(pid: int) -> int:
+    """Number of filters of system calls that a process has.
+
+    Raises:
+        CannotForkError: the kernel does not tell.
+    """
+    found = status_of(pid).get("Seccomp_filters")
+    if found is None:
+        raise CannotForkError("this kernel tells no number of system call filters (Linux 5.9)")
+    return int(found)
+
+
+def check_filters(pid: int, usual: int) -> None:
+    """Refuse a process with a filter of its own: that could pretend that calls were made.
+
+    Raises:
+        CannotForkError: it has another number of filters.
+    """
+    if filters_of(pid) != usual:
+        raise CannotForkError("code has installed a filter of system calls in it")
+
+
+def page_of(pid: int, inode: int = 0) -> int:
     """Address of the page that it shares with its agent, which nothing else may share.
+
+    Args:
+        inode: of the page; 0 for any.
 
     Raises:
         CannotForkError: it has no such page, or shares memory that a fork would share as well.
     """
-    page = check_memory(pid)
+    page = check_memory(pid, inode)
     if not page:
         raise CannotForkError("it has closed the memory that belongs to nsm")
     return page
 
 
-def check_memory(pid: int) -> int:
+def check_memory(pid: int, page_inode: int = 0) -> int:
     """Refuse a process with memory that a fork would share.
+
+    Args:
+        page_inode: of the page that it shares with its agent; 0 for any.
 
     Returns:
         Address of the page that it shares with its agent; 0 without.
@@ -83,7 +111,7 @@ def check_memory(pid: int) -> int:
         if (found := _MAPPING.fullmatch(line)) is None:
             raise CannotForkError(f"its memory cannot be read: {line[:200]}")
         start, _, rights, inode, path = found.groups()
-        if path == PAGE and not page:
+        if path == PAGE and not page and inode == str(page_inode or inode):
             page = int(start, 16)
         elif rights[3] == "s" and (rights[1] == "w" or _is_sessions_own(path)):
             raise CannotForkError(

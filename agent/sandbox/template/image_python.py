@@ -22,7 +22,14 @@ import time
 from typing import NamedTuple
 
 from sandbox.carrying.entering import KINDS
-from sandbox.carrying.looking import CannotForkError, check_gpu, check_threads, page_of
+from sandbox.carrying.looking import (
+    CannotForkError,
+    check_filters,
+    check_gpu,
+    check_threads,
+    filters_of,
+    page_of,
+)
 from sandbox.carrying.ptrace import WALL, Traced, TracedEndedError
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.linux import close_others, dup_high, go_first_without_memory
@@ -129,11 +136,16 @@ class ImagePlan(NamedTuple):
 class _ImportingPython:
     """The image's Python while it imports.
 
+    Attributes:
+        filters: number of filters of system calls that it is started with.
+
     Raises:
         OSError: no process or descriptor is left.
+        CannotForkError: the kernel does not tell what it takes to check it.
     """
 
     def __init__(self, plan: ImagePlan) -> None:
+        self.filters = filters_of(os.getpid()) + 1
         self._control, theirs = socket.socketpair()
         page_fd = SharedPage.make_file()
         self._output = os.memfd_create("output", os.MFD_CLOEXEC)
@@ -229,6 +241,7 @@ class _ImportingPython:
         try:
             check_gpu(self.pid)
             check_threads(self.pid)
+            check_filters(self.pid, self.filters)
             page_of(self.pid)
         except CannotForkError as error:
             return str(error)
@@ -294,7 +307,7 @@ class _Keeper:
             traced = python.fork()
             python.end()
             self._end_others(traced.pid)
-            return ModelWorker(traced, self._plan.last_capability)
+            return ModelWorker(traced, self._plan.last_capability, python.filters)
         except (OSError, SetupError, CannotForkError, TracedEndedError) as error:
             raise NoImagePythonError(one_line(str(error))) from error
         finally:

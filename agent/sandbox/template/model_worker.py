@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import struct
 
 from sandbox.carrying.call_lists import CallLists
 from sandbox.carrying.entering import KINDS, enter_namespaces
-from sandbox.carrying.looking import CannotForkError, check_gpu, check_threads, page_of, status_of
+from sandbox.carrying.looking import (
+    CannotForkError,
+    check_filters,
+    check_gpu,
+    check_threads,
+    page_of,
+    status_of,
+)
 from sandbox.carrying.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
 from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
 from sandbox.template.kernel import (
@@ -36,12 +44,14 @@ class ModelWorker:
     Args:
         traced: the process, stopped before its first instruction.
         last_capability: the kernel's highest.
+        filters: number of filters of system calls that it was started with.
 
     Raises:
         CannotForkError, OSError: it cannot be used.
     """
 
-    def __init__(self, traced: Traced, last_capability: int) -> None:
+    def __init__(self, traced: Traced, last_capability: int, filters: int) -> None:
+        check_filters(traced.pid, filters)  # first: it could pretend all that is done here
         self._traced = traced
         self._last_capability = last_capability
         registers = self._registers = traced.registers
@@ -64,6 +74,7 @@ class ModelWorker:
             self._how = int(signal.SIGCHLD), 0, 0, 0, 0
         self._lists = CallLists(traced, self._site)
         self._close_others()
+        self._check_descriptors()
         self._next = self._entering()
         self._used: Traced | None = None
 
@@ -77,6 +88,23 @@ class ModelWorker:
             first = fd + 1
         calls.add("close_range", first, 0xFFFF_FFFF, 0)
         calls.run()
+
+    def _check_descriptors(self) -> None:
+        """Refuse it if its sessions would share a descriptor.
+
+        All that are left are replaced in each worker, but for standard input.
+
+        Raises:
+            CannotForkError: there are others, or its standard input is not empty.
+        """
+        own = {0, 1, 2, *self._private}
+        if {int(fd) for fd in os.listdir(f"/proc/{self._traced.pid}/fd")} != own:
+            raise CannotForkError("its descriptors are not those that nsm has given it")
+        empty = os.stat("/dev/null").st_rdev
+        for fd in (0, self._private[1]):
+            found = os.stat(f"/proc/{self._traced.pid}/fd/{fd}")
+            if not stat.S_ISCHR(found.st_mode) or found.st_rdev != empty:
+                raise CannotForkError("its imports have replaced its standard input")
 
     def copy(
         self, namespaces: Sequence[int], given: Sequence[int], limits: Mapping[str, int]
@@ -109,7 +137,7 @@ class ModelWorker:
             self._lists.unmap(worker)
             set_limits(FIXED_LIMITS, worker.pid)
             apply_limits(limits, worker.pid)
-            number = self._check(worker, namespaces)
+            number = self._check(worker, namespaces, given)
         except BaseException:
             for each in made:
                 each.kill()
@@ -162,9 +190,11 @@ class ModelWorker:
         calls.add("capset", header, header + 8)
         calls.run()
 
-    @staticmethod
-    def _check(worker: Traced, namespaces: Sequence[int]) -> int:
-        """Read in /proc that it has no rights and is in its namespaces; returns its number there.
+    def _check(self, worker: Traced, namespaces: Sequence[int], given: Sequence[int]) -> int:
+        """Read in /proc that it has no rights, is in its namespaces and shares nothing with others.
+
+        Returns:
+            Its number in its namespace.
 
         Raises:
             CannotForkError: it is not shut in.
@@ -176,6 +206,14 @@ class ModelWorker:
         for kind, fd in zip((*KINDS, "user"), namespaces[1:]):
             if os.stat(f"/proc/{worker.pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
                 wrong.append(f"namespace {kind}")
+        out, err, control, page = map(os.fstat, given)
+        at, _, saved_out, saved_err = self._private
+        own = {1: out, saved_out: out, 2: err, saved_err: err, at: control}
+        for fd, wanted in own.items():
+            if not os.path.samestat(os.stat(f"/proc/{worker.pid}/fd/{fd}"), wanted):
+                wrong.append(f"descriptor {fd}")
+        if page_of(worker.pid, page.st_ino) != self._page:
+            wrong.append("page")
         if wrong:
             raise CannotForkError(f"the worker is not shut in ({', '.join(wrong)})")
         return int(status["NSpid"].split()[-1])

@@ -32,9 +32,11 @@ from sandbox.carrying.entering import KINDS, enter_namespaces
 from sandbox.carrying.looking import (
     PAGE,
     CannotForkError,
+    check_filters,
     check_gpu,
     check_memory,
     check_threads,
+    filters_of,
     page_of,
     status_of,
 )
@@ -172,7 +174,9 @@ class Carrier:
         bystanders = self._bystanders = Bystanders(self._agent, {pid, child.pid})
         with _seconds(STOP_S, "a program that runs in it does not stop"):
             bystanders.stop()
-        self._check_filters({pid, child.pid, *(thread.pid for thread in bystanders.threads)})
+        usual = filters_of(self._agent)
+        for each in (pid, child.pid, *(thread.pid for thread in bystanders.threads)):
+            check_filters(each, usual)
         self._jails.begin_to_make(self._order["count"])
         outfit = self._look(worker, child)
         if self._shell is None:
@@ -207,17 +211,6 @@ class Carrier:
         }
 
     # The original.
-
-    def _check_filters(self, pids: set[int]) -> None:
-        """Refuse programs with a filter of their own: it could pretend that calls were made.
-
-        Raises:
-            CannotForkError: one has another number of filters than its agent.
-        """
-        usual = status_of(self._agent).get("Seccomp_filters")
-        for pid in pids:
-            if status_of(pid).get("Seccomp_filters") != usual:
-                raise CannotForkError("code has installed a filter of system calls in it")
 
     def _wait_for_word(self) -> None:
         """Wait until the agent of a shell has promised to start nothing that could reach the fork.

@@ -56,6 +56,42 @@ import threading, time
 threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 """
 
+FILTERING = """
+import ctypes, struct
+allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(allow))
+assert ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
+"""
+TALKING = """
+import os, socket
+def replace_input():  # the last that runs before the fork, after the worker has looked
+    empty = os.stat(0)
+    ends = socket.socketpair()
+    for fd in range(3, 4096):
+        try:
+            if os.path.samestat(os.stat(fd), empty):
+                break
+        except OSError:
+            pass
+    os.dup2(ends[0].fileno(), 0)
+    os.dup2(ends[1].fileno(), fd)
+os.register_at_fork(before=replace_input)
+"""
+WRITING = """
+import os, socket
+def replace_output():
+    given = os.stat(1)
+    ends = socket.socketpair()
+    for fd in range(1, 4096):
+        try:
+            if os.path.samestat(os.stat(fd), given):
+                os.dup2(ends[0].fileno(), fd)
+        except OSError:
+            pass
+    os.dup2(ends[1].fileno(), 2)
+os.register_at_fork(before=replace_output)
+"""
+
 REACHING = """
 import ctypes, os
 def reached(pid):
@@ -88,6 +124,9 @@ MODULES = tuple(
         "staying": STAYING,
         "opening": OPENING,
         "thread": THREAD,
+        "filtering": FILTERING,
+        "talking": TALKING,
+        "writing": WRITING,
         "reaching": REACHING,
     }.items()
 )
@@ -196,7 +235,12 @@ async def test_an_interpreter_that_ends_is_forked_again(image: Environment) -> N
 
 
 @pytest.mark.parametrize(
-    ("module", "why"), [("sharing", "shares memory"), ("thread", "1 threads beside its main one")]
+    ("module", "why"),
+    [
+        ("sharing", "shares memory"),
+        ("thread", "1 threads beside its main one"),
+        ("filtering", "filter of system calls"),
+    ],
 )
 async def test_modules_that_no_fork_can_have_are_left_out(
     image: Environment, module: str, why: str
@@ -230,6 +274,25 @@ for number in opening.numbers:
         print(type(error).__name__)
 """
         assert (await session.run(code)).stdout == "FileNotFoundError\n" * 2
+
+
+async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(
+    image: Environment,
+) -> None:
+    async with session_of(image, "heavy", "talking") as (session, launcher):
+        (template,) = launcher.templates
+        assert "standard input" in template.failed["heavy"]
+        code = "import os, stat; print(stat.S_ISCHR(os.fstat(0).st_mode))"
+        assert (await session.run(code)).stdout == "True\n"
+
+
+async def test_output_that_imports_have_replaced_is_the_sessions_own(image: Environment) -> None:
+    async with session_of(image, "writing") as (session, launcher):
+        (template,) = launcher.templates
+        assert not template.failed
+        code = "import os, sys, stat; print([stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in (1, 2)])"
+        ran = await session.run(code)
+        assert (ran.stdout, ran.stderr) == ("[False, False]\n", "")
 
 
 async def test_imports_reach_nothing_of_the_template(image: Environment) -> None:
