@@ -30,6 +30,11 @@ _OVERRIDING = frozenset(
 """Request headers by which some servers take another method or path."""
 
 _NEVER_SEARCHED = frozenset((b"content-length", b"host", b"transfer-encoding"))
+_NEVER_IN_TRAILERS = _NEVER_SEARCHED | _DROPPED | {b"connection", b"upgrade"}
+"""Headers that say where a message goes or ends (RFC 9110, 6.5.1), or how to answer it: some
+servers add trailers to the headers of their request.
+"""
+
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
 
 MAX_PATH = 300
@@ -63,6 +68,8 @@ class RefusedRequestError(Exception):
 
 class RefusedResponseError(Exception):
     """A response cannot be searched, so nobody gets it."""
+
+    status = 502
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +157,27 @@ class HostRules:
             method=method, target=target, headers=kept, secrets=tuple(dict.fromkeys(used))
         )
 
+    def check_trailers(self, trailers: Headers) -> None:
+        """Check the headers behind the body of a request. No value is put into them.
+
+        Raises:
+            RefusedRequestError: they are refused.
+        """
+        stand_ins = self._vault.stand_ins
+        for trailer, value in trailers:
+            lower = trailer.lower()
+            if lower in _NEVER_IN_TRAILERS:
+                shown = lower.decode("ascii", "replace")
+                raise _bad(f"{shown} is behind its body, where no server expects it")
+            if (name := find_in_header(lower, value, stand_ins)) is not None:
+                raise RefusedRequestError(
+                    "stand-in",
+                    f"the stand-in of secret {name} is in a trailer, behind the body; nsm puts "
+                    "values into headers only",
+                    secret=name,
+                )
+        self._check_overriding(trailers)
+
     async def with_values(self, request: CheckedRequest) -> Headers:
         """Return the headers for the server, with values."""
         if not request.secrets:
@@ -224,11 +252,21 @@ class HostRules:
             path = clear_path(target)
         except UnclearPathError as error:
             raise _against_rules(f"its path {error}, which servers read in several ways") from None
+        self._check_overriding(headers)
+        if not allowed(self._requests, method.decode("ascii"), path):
+            raise _against_rules(f"no rule for {self.host} allows its method and path")
+
+    def _check_overriding(self, headers: Headers) -> None:
+        """Check that a request with rules has no header that asks for what they do not see.
+
+        Raises:
+            RefusedRequestError: it has one.
+        """
+        if not self._requests:
+            return
         if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
             shown = other.decode("ascii", "replace")
             raise _against_rules(f"its header {shown} may ask for another method or path")
-        if not allowed(self._requests, method.decode("ascii"), path):
-            raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":

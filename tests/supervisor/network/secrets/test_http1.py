@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import time
 from typing import TYPE_CHECKING
@@ -298,3 +299,40 @@ async def test_without_secrets_a_response_passes_as_it_is() -> None:
     client, server, _ = await exchange(asks, [answer], vault=Vault([]), requests=[RULE])
     assert client == answer
     assert b"Accept-Encoding: br\r\nRange: bytes=0-1\r\n" in server
+
+
+CHUNKS = "5\r\nbegin\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("trailer", "status", "verdict"),
+    [
+        (f"X-Key: {STAND_IN}", 403, "stand-in"),
+        (f"X-Key: {OTHER}", 403, "stand-in"),
+        (f"authorization: Basic {base64.b64encode(f'me:{STAND_IN}'.encode()).decode()}", 403, ""),
+        ("X-HTTP-Method-Override: DELETE", 403, "rule"),
+        ("x_original_url: /repos/y", 403, "rule"),
+        ("Host: evil.example.org", 400, "bad-request"),
+        ("Transfer-Encoding: chunked", 400, "bad-request"),
+        ("Range: bytes=1-", 400, "bad-request"),
+    ],
+)
+async def test_trailers_that_are_refused(trailer: str, status: int, verdict: str) -> None:
+    """The server does not get them, nor the end of the request."""
+    asks = request("Transfer-Encoding: chunked", line="POST /x HTTP/1.1")
+    rule = f"POST https://{HOST}/x"
+    asks += f"{CHUNKS}{trailer}\r\n\r\n".encode()
+    client, server, record = await exchange(asks, requests=[rule])
+    assert client.startswith(b"HTTP/1.1 %d " % status), client
+    assert trailer.encode() not in server
+    assert b"0\r\n" not in server
+    assert record.refusals == [(verdict or "stand-in", "/x")]
+
+
+async def test_other_trailers_pass() -> None:
+    asks = request("Transfer-Encoding: chunked", "Connection: close", line="POST /x HTTP/1.1")
+    asks += f"{CHUNKS}X-Checksum: abc\r\n\r\n".encode()
+    client, server, record = await exchange(asks)
+    assert server.endswith(b"0\r\nX-Checksum: abc\r\n\r\n")
+    assert client.startswith(b"HTTP/1.1 200 ")
+    assert record.refusals == []

@@ -232,6 +232,50 @@ async def test_rules_for_requests() -> None:
         assert {verdict for verdict, _ in record.refusals} == {"rule"}
 
 
+@pytest.mark.parametrize(
+    ("trailer", "status", "verdict"),
+    [
+        ((b"x-key", STAND_IN.encode()), b"403", "stand-in"),
+        ((b"x-http-method-override", b"DELETE"), b"403", "rule"),
+        ((b"host", b"evil.example.org"), b"400", "bad-request"),
+        ((b"x(key)", b"y"), b"400", "bad-request"),
+    ],
+)
+async def test_trailers_that_are_refused(
+    trailer: tuple[bytes, bytes], status: bytes, verdict: str
+) -> None:
+    """The server gets neither them nor the end of the request, and other requests go on."""
+    async with both_sides(f"POST https://{HOST}/x") as (client, server, record):
+        stream = await client.ask(end=False)
+        asked = await server.until(RequestReceived)
+        client.connection.send_data(stream, b"body")
+        await client.flush()
+        await server.until(DataReceived)
+        block = HeadersFrame(stream, client.connection.encoder.encode([trailer]))
+        block.flags |= {"END_HEADERS", "END_STREAM"}
+        await client.send_frames(block)
+        reset = await server.until(StreamReset)
+        assert (reset.stream_id, reset.error_code) == (asked.stream_id, ErrorCodes.CANCEL)
+        assert not [event for event in server.got if isinstance(event, TrailersReceived)]
+        answer = await client.until(ResponseReceived, stream)
+        assert dict(answer.headers)[b":status"] == status
+        assert [each for each, _ in record.refusals] == [verdict]
+        good = await client.ask()
+        await server.answer((await server.until(RequestReceived)).stream_id, b"ok")
+        await client.until(ResponseReceived, good)
+
+
+async def test_other_trailers_pass() -> None:
+    async with both_sides() as (client, server, record):
+        stream = await client.ask(end=False)
+        await server.until(RequestReceived)
+        client.connection.send_headers(stream, [(b"x-checksum", b"abc")], end_stream=True)
+        await client.flush()
+        trailers = await server.until(TrailersReceived)
+        assert dict(trailers.headers) == {b"x-checksum": b"abc"}
+        assert record.refusals == []
+
+
 async def test_a_body_that_the_client_does_not_read_stops_the_server_not_other_streams() -> None:
     async with both_sides() as (client, server, _):
         stuck = await client.ask()
