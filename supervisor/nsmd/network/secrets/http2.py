@@ -305,8 +305,13 @@ class Http2:
         return self._rules.check(method, target, [(b"host", host) for host in hosts] + fields)
 
     def _open(self, exchange: _Exchange, request: CheckedRequest, headers: Headers) -> None:
+        """Begin the request at the server.
+
+        Raises:
+            ProtocolError: the connection to it is over.
+        """
         connection = self._server.connection
-        exchange.server_id = connection.get_next_available_stream_id()
+        stream_id = connection.get_next_available_stream_id()
         host = next(value for name, value in headers if name.lower() == b"host")
         made: list[tuple[bytes, bytes]] = [
             (b":method", request.method),
@@ -322,9 +327,10 @@ class Http2:
                 made.append((name.lower(), value))
             else:  # it has a value, which is to be in no table of the other side
                 made.append(NeverIndexedHeaderTuple(name.lower(), value))
-        connection.send_headers(exchange.server_id, made, end_stream=exchange.has_no_body)
+        connection.send_headers(stream_id, made, end_stream=exchange.has_no_body)
+        exchange.server_id = stream_id
         exchange.asked = exchange.has_no_body
-        self._by_server[exchange.server_id] = exchange
+        self._by_server[stream_id] = exchange
         self._server.watch.earn()
         self._server.take()
         self._traffic.sent(sum(len(name) + len(value) for name, value in made))
