@@ -86,7 +86,7 @@ class ReachableHosts:
         allowed: AllowList | None,
         resolver: Resolve,
         *,
-        reads_requests: Callable[[Host, int], bool] = lambda host, port: False,
+        reads_requests: Callable[[Host, int], bool] = lambda _host, _port: False,
     ) -> None:
         self._allowed = allowed
         self._resolve = resolver

@@ -58,7 +58,7 @@ class Grant:
         nursery: trio.Nursery,
     ) -> None:
         self.record = record
-        self._requests = AllowList.of(record.requests)
+        self._request_rules = AllowList.of(record.requests)
         self.uses = dict.fromkeys(record.stand_ins, 0)
         self.refusals = 0
         self.leaving = False
@@ -79,7 +79,7 @@ class Grant:
         cls,
         owner: str,
         secrets: Sequence[SecretRule],
-        requests: Sequence[str] = (),
+        request_rules: Sequence[str] = (),
         *,
         store: DescriptorStore,
         events: Events,
@@ -88,7 +88,7 @@ class Grant:
         """Start a helper and have it read the secrets.
 
         Args:
-            requests: rules for requests that it reads.
+            request_rules: rules for the requests that it reads.
 
         Raises:
             NsmError: a secret cannot be read.
@@ -97,11 +97,11 @@ class Grant:
         helper: HelperProcess | None = None
         try:
             helper = _started()
-            ready = await _begin(helper, secrets, state, requests=requests)
+            ready = await _begin(helper, secrets, state, request_rules=request_rules)
             record = GrantRecord(
                 owner=owner,
                 secrets=tuple(secrets),
-                requests=tuple(requests),
+                requests=tuple(request_rules),
                 certificate=ready["certificate"],
                 stand_ins=ready["stand_ins"],
                 control=records.identity(helper.control.fileno()),
@@ -152,7 +152,7 @@ class Grant:
 
     def takes(self, host: Host, port: int) -> bool:
         return any(secret.is_for(host, port) for secret in self.record.secrets) or (
-            bool(self._requests.requests_to(host, port))
+            bool(self._request_rules.requests_to(host, port))
         )
 
     def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -280,7 +280,7 @@ class Grant:
                         self.record.secrets,
                         self._state,
                         revoked=self.record.revoked,
-                        requests=self.record.requests,
+                        request_rules=self.record.requests,
                     )
                 except BaseException:
                     started.close()
@@ -360,7 +360,7 @@ async def _begin(
     state: int,
     *,
     revoked: Sequence[str] = (),
-    requests: Sequence[str] = (),
+    request_rules: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Give a helper its secrets.
 
@@ -371,7 +371,7 @@ async def _begin(
         "op": "begin",
         "secrets": [records.to_plain(each) for each in secrets],
         "revoked": list(revoked),
-        "requests": list(requests),
+        "request_rules": list(request_rules),
     }
     try:
         await helper.send(message, [state])

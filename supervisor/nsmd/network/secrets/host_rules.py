@@ -99,16 +99,17 @@ class HostRules:
     Args:
         host: name that the client asked the proxy for, and its port.
         vault: the secrets of the session or box.
-        requests: rules for requests to this host; none for all requests.
+        request_rules: rules for requests to this host; none for all requests.
     """
 
     def __init__(
-        self, host: str, port: int, vault: Vault, requests: Sequence[RequestRule] = ()
+        self, host: str, port: int, vault: Vault, request_rules: Sequence[RequestRule] = ()
     ) -> None:
         self.host = host
         self.port = port
         self._vault = vault
-        self._requests = () if any(rule.takes_all for rule in requests) else requests
+        takes_all = any(rule.takes_all for rule in request_rules)
+        self._request_rules = () if takes_all else request_rules
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
         """Check a request, and find the secrets in it.
@@ -246,14 +247,14 @@ class HostRules:
         Raises:
             RefusedRequestError: none allows it.
         """
-        if not self._requests:
+        if not self._request_rules:
             return
         try:
             path = clear_path(target)
         except UnclearPathError as error:
             raise _against_rules(f"its path {error}, which servers read in several ways") from None
         self._check_overriding(headers)
-        if not allowed(self._requests, method.decode("ascii"), path):
+        if not allowed(self._request_rules, method.decode("ascii"), path):
             raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_overriding(self, headers: Headers) -> None:
@@ -262,7 +263,7 @@ class HostRules:
         Raises:
             RefusedRequestError: it has one.
         """
-        if not self._requests:
+        if not self._request_rules:
             return
         if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
             shown = other.decode("ascii", "replace")

@@ -28,7 +28,7 @@ class GrantRecord:
         owner: id of the session or box.
         certificate: that of its certificate authority, as PEM.
         stand_ins: stand-ins of the secrets, by name.
-        requests: rules for requests that its helper reads.
+        requests: rules for the requests that its helper reads; so named for earlier records.
         revoked: names of those that are worth nothing any more.
         control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
     """
