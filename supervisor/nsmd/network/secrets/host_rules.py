@@ -180,11 +180,17 @@ class HostRules:
         self._check_overriding(trailers)
 
     async def with_values(self, request: CheckedRequest) -> Headers:
-        """Return the headers for the server, with values."""
+        """Return the headers for the server, with values.
+
+        Raises:
+            RefusedRequestError: a secret was revoked since the request was checked.
+        """
         if not request.secrets:
             return request.headers
         await self._vault.refresh(request.secrets)
         usable = self._vault.usable(self.host, self.port)
+        if gone := next((name for name in request.secrets if name not in usable), None):
+            raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
         made = [
             (header, value)
             if header.lower() in _NEVER_SEARCHED

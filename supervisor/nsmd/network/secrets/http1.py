@@ -108,11 +108,11 @@ class Http1:
                 return
             try:
                 request = self._check(event)
+                headers = await self._rules.with_values(request)
             except RefusedRequestError as refusal:
                 await self._refuse(refusal, event.method, event.target)
                 return
             self._request = request
-            headers = await self._rules.with_values(request)
             if request.secrets:
                 await self._traffic.used(request)
             await self._to_server_send(

@@ -252,11 +252,11 @@ class Http2:
         method, target = head.get(b":method", b""), head.get(b":path", b"")
         try:
             request = self._check(method, target, headers)
+            values = await self._rules.with_values(request)
         except RefusedRequestError as refusal:
             await self._tell_of(refusal, method, target)
             await self._answer(exchange, refusal.status, str(refusal), head_only=method == b"HEAD")
             return
-        values = await self._rules.with_values(request)
         if request.secrets:
             await self._traffic.used(request)
         while not (self._leaving or self._server.may_open):
