@@ -263,7 +263,9 @@ class Grant:
                 self._drop_helper(helper)
             else:
                 return
-        raise InternalError("The helper that puts secrets into requests dies at once.")
+        raise InternalError(
+            "The helper that reads requests dies at once.", hint="The supervisor's log may say why."
+        )
 
     async def _running(self) -> HelperProcess:
         async with self._lock:
@@ -349,7 +351,7 @@ def _started() -> HelperProcess:
         return HelperProcess.start()
     except OSError as error:
         raise InternalError(
-            f"The helper that puts secrets into requests cannot be started: {error.strerror}.",
+            f"The helper that reads requests cannot be started: {error.strerror}.",
             hint="End some sessions.",
         ) from error
 
@@ -381,7 +383,7 @@ async def _begin(
         answer = await helper.receive()
     if answer is None:
         raise InternalError(
-            "The helper that puts secrets into requests has died at its start.",
+            "The helper that reads requests has died at its start.",
             hint="The supervisor's log may say why.",
         )
     if answer["op"] == "failed":

@@ -1,7 +1,7 @@
-"""A program that puts the secrets of one session or box into its requests.
+"""A program that reads the requests of one session or box, and puts its secrets into them.
 
-There is one for each session or box with secrets, so that none is in the way of another. It alone
-knows their values. It outlives the supervisor, and ends when its channel does.
+There is one for each session or box with secrets or rules for requests, so that none is in the way
+of another. It alone knows the values. It outlives the supervisor, and ends when its channel does.
 
 Descriptor 0 is connected to the supervisor. Messages are packets (unix(7), SOCK_SEQPACKET) with one
 JSON object each, some with descriptors:
