@@ -104,7 +104,7 @@ REFUSED = "403 nsm: nsm does not pass this request on: no rule for {} allows its
 
 @pytest.mark.parametrize("env", ["reads", "no-secret"])
 def test_programs_of_python_and_curl(place: RulesPlace, env: str) -> None:
-    """A request that a rule allows gets its answer, any other one a reason, despite a wider pattern.
+    """A request that a rule allows gets its answer; another one is refused, and told why.
 
     `requests` is in pip, if nowhere else.
     """

@@ -19,7 +19,7 @@ from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import EventKind, Events
 from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.helper_process import HelperProcess
+from nsmd.network.secrets.helper_process import MODULE, HelperProcess
 from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
 from nsmd.network.secrets.stand_ins import find, find_in_header
 
@@ -109,7 +109,7 @@ class Grant:
             )
         except BaseException:
             if helper is not None:
-                helper.close()
+                helper.end()
             os.close(state)
             raise
         grant = cls(record, helper, state, store=store, events=events, nursery=nursery)
@@ -285,7 +285,7 @@ class Grant:
                         request_rules=self.record.requests,
                     )
                 except BaseException:
-                    started.close()
+                    started.end()
                     raise
                 control = records.identity(started.control.fileno())
                 self.record = replace(self.record, control=control)
@@ -297,11 +297,11 @@ class Grant:
     def _drop_helper(self, helper: HelperProcess | None = None) -> None:
         if self._helper is not None and helper in (None, self._helper):
             dropped, self._helper = self._helper, None
-            dropped.close()
+            dropped.end()
 
     async def _listen(self, helper: HelperProcess) -> None:
         """Take the helper's messages until it ends."""
-        while (message := await helper.receive()) is not None:
+        while (message := await helper.next_message()) is not None:
             self._take(message)
         self._drop_helper(helper)
 
@@ -343,12 +343,12 @@ async def try_out(secret: SecretRule) -> str:
     finally:
         os.close(state)
         if helper is not None:
-            helper.close()
+            helper.end()
 
 
 def _started() -> HelperProcess:
     try:
-        return HelperProcess.start()
+        return HelperProcess.start(MODULE)  # with this environment, for commands that yield secrets
     except OSError as error:
         raise InternalError(
             f"The helper that reads requests cannot be started: {error.strerror}.",
@@ -380,7 +380,7 @@ async def _begin(
     except OSError:
         answer = None
     else:
-        answer = await helper.receive()
+        answer = await helper.next_message()
     if answer is None:
         raise InternalError(
             "The helper that reads requests has died at its start.",
