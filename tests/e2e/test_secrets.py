@@ -178,7 +178,7 @@ def test_what_is_refused(client: nsm.Client, place: Place) -> None:
         "github",
     )
     assert "is in the URL" in out
-    assert "is of no use with http://" in out
+    assert "with https:// only. Ask a host of the secret" in out
     assert f"its host is not {host.partition(':')[0]}" in out
     assert "no connection" in out
     assert len(place.server.seen) == seen
@@ -257,7 +257,9 @@ def test_a_helper_and_a_supervisor_that_die_have_successors(
             with first.client() as client:
                 here = Place(first, server, short_dir)
                 stand_in = run(client, here, asks, "github")
-                os.kill(helper_of(client), signal.SIGKILL)
+                pidfd = os.pidfd_open(helper_of(client))
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                wait_gone([pidfd])  # a connection that it gets in its last moment ends with it
                 assert run(client, here, asks) == stand_in
                 slow = f"""
                 mkfifo /tmp/pipe; {curl} {server.url("slow")} >/tmp/pipe &

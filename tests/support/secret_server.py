@@ -131,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer_in_pieces(shown)
             case "refused":
                 self._answer(b"no", status=401)
+            case "trickle":
+                self._answer_byte_by_byte(shown)
             case "slow":
                 self._answer_slowly(shown + b"\n")
             case "websocket":
@@ -225,6 +227,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"1\r\n%c\r\n" % byte)
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
+
+    def _answer_byte_by_byte(self, body: bytes) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body):
+            self.wfile.write(bytes((byte,)))
+            self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is there
         """Say nothing."""

@@ -195,12 +195,12 @@ class SshConnection:
             return
         known = re.search(r"^Offending .* key in (.+):\d+$", said, re.MULTILINE)
         file = ["-f", known[1]] if known else []
+        forgets = shlex.join(["ssh-keygen", *file, "-R", self._host_name_in_keys(said)])
         raise HostUnreachableError(
-            f"the host key of {self._host.name} is not the one that your ssh knows: it has been "
-            "installed anew, or somebody is between it and you",
-            hint="Ask whoever runs that machine. If the new key is right, forget the old one by "
-            f"`{shlex.join(['ssh-keygen', *file, '-R', self._host_name_in_keys(said)])}`. "
-            f"What ssh said is in {self._log}.",
+            f"the host key of {self._host.name} is not the one that your ssh knows: that machine "
+            "was installed again, or another one answers in its place",
+            hint="Ask whoever runs that machine whether its key has changed. If so, forget the "
+            f"old one with `{forgets}` and try again. What ssh said is in {self._log}.",
         )
 
     def _host_name_in_keys(self, said: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
@@ -105,16 +103,14 @@ def sort_out(kept: Kept) -> LeftBoxes:
         if name.startswith(BOX) and name.endswith(WAY) and name.removesuffix(WAY) not in kept
     ]
     for name in alone:
-        _close(kept[name])
+        records.close_all(kept[name])
         left.over.append(name)
     return left
 
 
 def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxes) -> None:
     try:
-        record = _record(descriptors)
-        if record is None:
-            raise RecordError("there is no record of it")  # noqa: TRY301
+        record = records.decode(BoxRecord, records.find(descriptors))
         found = _matched(record, descriptors, ways)
     except NewerRecordError:
         left.newer.append(name.removeprefix(BOX))
@@ -125,18 +121,10 @@ def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxe
         if found is not None:
             left.found.append(found)
             taken = {found.pidfd, found.control, found.proxy, found.listener}
-            _close(each for each in (*descriptors, *ways) if each not in taken)
+            records.close_all(each for each in (*descriptors, *ways) if each not in taken)
             return
         left.over += [name, *([name + WAY] if ways else [])]
-    _close((*descriptors, *ways))
-
-
-def _record(descriptors: Sequence[int]) -> BoxRecord | None:
-    for descriptor in descriptors:
-        data = records.read_file(descriptor)
-        if data is not None:
-            return records.decode(BoxRecord, data)
-    return None
+    records.close_all((*descriptors, *ways))
 
 
 def _matched(record: BoxRecord, descriptors: Sequence[int], ways: Sequence[int]) -> Left | None:
@@ -160,9 +148,3 @@ def _matched(record: BoxRecord, descriptors: Sequence[int], ways: Sequence[int])
         proxy=proxy,
         listener=ways[0] if ways else None,
     )
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        with suppress(OSError):
-            os.close(descriptor)

@@ -11,7 +11,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -214,3 +215,22 @@ def read_file(descriptor: int) -> bytes | None:
         return os.pread(descriptor, min(size, MAX_RECORD_BYTES), 0)
     except OSError:
         return None
+
+
+def find(descriptors: Iterable[int]) -> bytes:
+    """Return the record among kept descriptors.
+
+    Raises:
+        RecordError: there is none.
+    """
+    for data in map(read_file, descriptors):
+        if data is not None and data.startswith(_MAGIC):
+            return data
+    raise RecordError("there is no record of it")
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors, also if some are closed already."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)

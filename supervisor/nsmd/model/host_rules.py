@@ -287,10 +287,6 @@ class AllowList:
             if rule.request is not None and rule.takes_port(port) and rule.names(host)
         )
 
-    def without_requests(self) -> AllowList:
-        """Return a list without the hosts to which requests are to be read."""
-        return AllowList([rule for rule in self.rules if rule.request is None])
-
     def with_rules(self, added: Iterable[HostRule]) -> AllowList:
         """Return a list with more patterns.
 

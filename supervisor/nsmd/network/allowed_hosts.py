@@ -118,7 +118,7 @@ class AllowedHosts:
         """Change the rule. Connections that are no longer allowed end."""
         self.mode, self._allowed = mode, allowed
         for host, port, address, scope in list((self._watched or {}).values()):
-            if mode == "off" or not may_stay(allowed, host, port, address):
+            if not self._may_stay(host, port, address):
                 scope.cancel()
         if (interceptor := self.interceptor) is not None:
             interceptor.hosts_changed()
@@ -189,9 +189,9 @@ class AllowedHosts:
 
     def reach(self) -> ReachableHosts:
         allowed = self._allowed if self.mode == "allow" else None
-        if allowed is not None and self.interceptor is None:
-            allowed = allowed.without_requests()  # there is nobody to read them
-        return ReachableHosts(allowed, self._look_up or self._gateway.resolver)
+        return ReachableHosts(
+            allowed, self._look_up or self._gateway.resolver, reads_requests=self._reads_requests
+        )
 
     def decided(
         self,
@@ -245,13 +245,24 @@ class AllowedHosts:
             self._watched = {}
         watched, key = self._watched, id(scope)
         watched[key] = host, port, address, scope
-        if self.mode != "allow" or not may_stay(self._allowed, host, port, address):
-            scope.cancel()  # the list changed while the name was looked up
+        if not self._may_stay(host, port, address):
+            scope.cancel()  # the list changed while the name was looked up, or its helper went
 
         def forget() -> None:
             del watched[key]
 
         return forget
+
+    def _may_stay(self, host: Host, port: int, address: Address) -> bool:
+        return (
+            self.mode == "allow"
+            and may_stay(self._allowed, host, port, address)
+            and (not self._allowed.requests_to(host, port) or self._reads_requests(host, port))
+        )
+
+    def _reads_requests(self, host: Host, port: int) -> bool:
+        interceptor = self.interceptor
+        return interceptor is not None and interceptor.takes(host, port)
 
     def _all_counters(self) -> tuple[Counters, Counters]:
         if self._counters is None:

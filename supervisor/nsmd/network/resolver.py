@@ -77,11 +77,20 @@ class ReachableHosts:
 
     Args:
         allowed: list of hosts; None if the network is off.
+        reads_requests: returns whether somebody reads the requests to a host, so that the rules for
+            them are kept to.
     """
 
-    def __init__(self, allowed: AllowList | None, resolver: Resolve) -> None:
+    def __init__(
+        self,
+        allowed: AllowList | None,
+        resolver: Resolve,
+        *,
+        reads_requests: Callable[[Host, int], bool] = lambda _host, _port: False,
+    ) -> None:
         self._allowed = allowed
         self._resolve = resolver
+        self._reads_requests = reads_requests
 
     def check(self, host: Host, port: int) -> AllowList:
         """Check a host by its name.
@@ -92,6 +101,13 @@ class ReachableHosts:
         shown, allowed = show_host(host, port), self._allowed
         if allowed is None:
             raise RefusedError("off", f"{shown} is not reached: this session's network is off.")
+        if allowed.requests_to(host, port) and not self._reads_requests(host, port):
+            # Whatever else the list allows: a wider pattern must not lead past the rules.
+            raise RefusedError(
+                "not-allowed",
+                f"{shown} is not reached: there are rules for requests to it, and nothing here "
+                "that reads them. The user can start another session or box.",
+            )
         if allowed.permits(host, port):
             return allowed
         if allowed.knows(host):

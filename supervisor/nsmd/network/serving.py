@@ -297,11 +297,11 @@ class _Web(_ProxyConnection):
         if name is not None or interceptor.takes(host, port):
             raise RefusedError(
                 "secret",
-                f"The stand-in of secret {name} is of no use with http://: nsm puts values of "
-                "secrets into requests with https:// only, and only to their hosts."
+                f"This request was not sent: it has the stand-in of secret {name}, and nsm puts "
+                "the value in its place with https:// only. Ask a host of the secret, with https://."
                 if name
-                else "A host with secrets or rules for requests is of no use with http://: nsm "
-                "reads requests with https:// only.",
+                else f"This request was not sent: {show_host(host)} has a secret or rules for "
+                "requests, and nsm reads requests with https:// only. Ask for the https:// URL.",
             )
 
     async def _pass_on(self, server: trio.SocketStream) -> None:

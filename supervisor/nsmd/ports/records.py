@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
@@ -101,10 +99,10 @@ def sort_out(kept: Kept) -> LeftPorts:
             try:
                 _take(name, list(descriptors), left)
             except NewerRecordError:
-                _close(descriptors)  # it stays in the store
+                records.close_all(descriptors)  # it stays in the store
             except RecordError as error:
                 log.warning("the kept entry %s cannot be used: %s", name, error)
-                _close(descriptors)
+                records.close_all(descriptors)
                 left.over.append(name)
     return left
 
@@ -115,18 +113,16 @@ def _take(name: str, descriptors: Sequence[int], left: LeftPorts) -> None:
     Raises:
         RecordError: it cannot be used.
     """
-    sealed = {each: data for each in descriptors if (data := records.read_file(each)) is not None}
-    data = next((each for each in sealed.values() if each.startswith(b"nsm-record ")), None)
-    if data is None:
-        raise RecordError("there is no record of it")
+    data = records.find(descriptors)
     by_identity = {records.identity(each): each for each in descriptors}
     if name.startswith(PORT):
         port = records.decode(PortRecord, data)
+        sealed = [each for each in descriptors if records.read_file(each) is not None]
         others = [each for each in descriptors if each not in sealed]
         if len(others) != 1:
             raise RecordError("its socket is not there")
         left.ports.append(LeftPort(record=port, listener=others[0]))
-        _close(sealed)
+        records.close_all(sealed)
         return
     relay = records.decode(RelayRecord, data)
     pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
@@ -134,14 +130,8 @@ def _take(name: str, descriptors: Sequence[int], left: LeftPorts) -> None:
     if pidfd is None or control is None or counts is None:
         raise RecordError("not all of its descriptors are there")
     if has_ended(pidfd):
-        _close(descriptors)
+        records.close_all(descriptors)
         left.over.append(name)
         return
     left.relays.append(LeftRelay(record=relay, pidfd=pidfd, control=control, counts=counts))
-    _close(each for each in descriptors if each not in (pidfd, control, counts))
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        with suppress(OSError):
-            os.close(descriptor)
+    records.close_all(each for each in descriptors if each not in (pidfd, control, counts))

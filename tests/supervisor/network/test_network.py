@@ -340,6 +340,55 @@ def tunnel_to(server: socket.socket) -> bytes:
     return f"CONNECT host.nsm.internal:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
+class Helpers:
+    """A `Granter` whose helpers read requests the first so many times that somebody asks."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def held_by(self, owner: str) -> Helpers | None:
+        del owner
+        self._times -= 1
+        return self if self._times >= 0 else None
+
+    def takes(self, host: str, port: int) -> bool:
+        del host, port
+        return True
+
+    def found_in(self, target: bytes, headers: object) -> None:
+        del target, headers
+
+    async def carry(self, *words: object) -> None:
+        raise AssertionError("there is no such helper")
+
+
+@pytest.mark.parametrize("times", [None, 0, 1])
+@pytest.mark.parametrize("wide", ["*:*", "host.nsm.internal:*"])
+async def test_no_pattern_leads_past_rules_for_requests_that_nobody_reads(
+    wide: str, times: int | None
+) -> None:
+    """Not even if the helper goes away while a connection begins."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rule = f"GET https://host.nsm.internal:{server.getsockname()[1]}/x"
+        gateway = Gateway(Names())
+        async with open_bench(NetworkRule(mode="allow", allow=(rule, wide)), gateway) as bench:
+            port = await bench.listen()
+            if times is not None:
+                gateway.secrets = Helpers(times)  # type: ignore[assignment]
+            with trio.fail_after(60):
+                answer = await read_all(await say(port, tunnel_to(server)))
+            if b" 403 " in answer:
+                assert b"rules for requests to it, and nothing here that reads them" in answer
+            else:
+                assert answer == b""
+                assert times, "it began to connect"
+            server.settimeout(0)
+            with suppress(BlockingIOError):
+                link, _ = server.accept()
+                with link:
+                    assert link.recv(1) == b""
+
+
 async def test_all_sessions_together_have_so_many_connections() -> None:
     async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
         port = await bench.listen()

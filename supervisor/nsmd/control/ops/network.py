@@ -52,8 +52,9 @@ async def net(call: Call) -> dict[str, Any]:
     rules = _rules(arguments.texts(call.args, "hosts"))
     if any(rule.request is not None for rule in rules):
         raise BadRequestError(
-            "A session gets rules for requests at its start, with what its programs trust.",
-            hint="Give hosts; or start another session, with other rules in its `network`.",
+            "A live session's rules for requests cannot be changed: its programs trust nsm's "
+            "certificate for these hosts from their start.",
+            hint="Give hosts only, or start another session with these rules in its `network`.",
         )
     if bool(rules) != (action in ("allow", "deny")):
         raise BadRequestError(

@@ -1,8 +1,9 @@
 """Secrets that never enter a session or box. No module imports a later one.
 
-Code gets stand-ins. A helper, a process for each session or box with secrets, puts the values into
-the headers of requests to the hosts that they are for, and stand-ins into what comes back
-(decision 0034). Only helpers import what speaks TLS. This module imports nothing, since helpers
+Code gets stand-ins. A helper, a process for each session or box with secrets or rules for requests,
+refuses requests that no rule allows (decision 0041). It puts the values into the headers of
+requests to the hosts that they are for, and stand-ins into what comes back (decision 0034). Only
+helpers import what speaks TLS. This module imports nothing, since helpers
 import it.
 
 source          in a helper: the value of a secret

@@ -116,7 +116,7 @@ class SecretCarrier:
     """Carries connections of one session or box.
 
     Args:
-        requests: rules for requests.
+        request_rules: all rules for requests.
         trusted: TLS context with the authorities that the system trusts.
         tell: as for `CountedTraffic`.
     """
@@ -125,14 +125,14 @@ class SecretCarrier:
         self,
         authority: Authority,
         vault: Vault,
-        requests: AllowList,
+        request_rules: AllowList,
         *,
         trusted: ssl.SSLContext,
         tell: Tell,
     ) -> None:
         self._authority = authority
         self._vault = vault
-        self._requests = requests
+        self._request_rules = request_rules
         self._trusted = trusted
         self._tell = tell
 
@@ -205,7 +205,8 @@ class SecretCarrier:
             return
         traffic.received(0)
         try:
-            rules = HostRules(host, port, self._vault, self._requests.requests_to(host, port))
+            request_rules = self._request_rules.requests_to(host, port)
+            rules = HostRules(host, port, self._vault, request_rules)
             if problem:
                 await _answer_problem(inside, problem)
             elif protocol == HTTP_2:

@@ -19,7 +19,7 @@ from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import EventKind, Events
 from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.helper_process import HelperProcess
+from nsmd.network.secrets.helper_process import MODULE, HelperProcess
 from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
 from nsmd.network.secrets.stand_ins import find, find_in_header
 
@@ -58,7 +58,7 @@ class Grant:
         nursery: trio.Nursery,
     ) -> None:
         self.record = record
-        self._requests = AllowList.of(record.requests)
+        self._request_rules = AllowList.of(record.requests)
         self.uses = dict.fromkeys(record.stand_ins, 0)
         self.refusals = 0
         self.leaving = False
@@ -79,7 +79,7 @@ class Grant:
         cls,
         owner: str,
         secrets: Sequence[SecretRule],
-        requests: Sequence[str] = (),
+        request_rules: Sequence[str] = (),
         *,
         store: DescriptorStore,
         events: Events,
@@ -88,7 +88,7 @@ class Grant:
         """Start a helper and have it read the secrets.
 
         Args:
-            requests: rules for requests that it reads.
+            request_rules: rules for the requests that it reads.
 
         Raises:
             NsmError: a secret cannot be read.
@@ -97,11 +97,11 @@ class Grant:
         helper: HelperProcess | None = None
         try:
             helper = _started()
-            ready = await _begin(helper, secrets, state, requests=requests)
+            ready = await _begin(helper, secrets, state, request_rules=request_rules)
             record = GrantRecord(
                 owner=owner,
                 secrets=tuple(secrets),
-                requests=tuple(requests),
+                requests=tuple(request_rules),
                 certificate=ready["certificate"],
                 stand_ins=ready["stand_ins"],
                 control=records.identity(helper.control.fileno()),
@@ -109,7 +109,7 @@ class Grant:
             )
         except BaseException:
             if helper is not None:
-                helper.close()
+                helper.end()
             os.close(state)
             raise
         grant = cls(record, helper, state, store=store, events=events, nursery=nursery)
@@ -152,7 +152,7 @@ class Grant:
 
     def takes(self, host: Host, port: int) -> bool:
         return any(secret.is_for(host, port) for secret in self.record.secrets) or (
-            bool(self._requests.requests_to(host, port))
+            bool(self._request_rules.requests_to(host, port))
         )
 
     def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -263,7 +263,9 @@ class Grant:
                 self._drop_helper(helper)
             else:
                 return
-        raise InternalError("The helper that puts secrets into requests dies at once.")
+        raise InternalError(
+            "The helper that reads requests dies at once.", hint="The supervisor's log may say why."
+        )
 
     async def _running(self) -> HelperProcess:
         async with self._lock:
@@ -280,10 +282,10 @@ class Grant:
                         self.record.secrets,
                         self._state,
                         revoked=self.record.revoked,
-                        requests=self.record.requests,
+                        request_rules=self.record.requests,
                     )
                 except BaseException:
-                    started.close()
+                    started.end()
                     raise
                 control = records.identity(started.control.fileno())
                 self.record = replace(self.record, control=control)
@@ -295,11 +297,11 @@ class Grant:
     def _drop_helper(self, helper: HelperProcess | None = None) -> None:
         if self._helper is not None and helper in (None, self._helper):
             dropped, self._helper = self._helper, None
-            dropped.close()
+            dropped.end()
 
     async def _listen(self, helper: HelperProcess) -> None:
         """Take the helper's messages until it ends."""
-        while (message := await helper.receive()) is not None:
+        while (message := await helper.next_message()) is not None:
             self._take(message)
         self._drop_helper(helper)
 
@@ -341,15 +343,15 @@ async def try_out(secret: SecretRule) -> str:
     finally:
         os.close(state)
         if helper is not None:
-            helper.close()
+            helper.end()
 
 
 def _started() -> HelperProcess:
     try:
-        return HelperProcess.start()
+        return HelperProcess.start(MODULE)  # with this environment, for commands that yield secrets
     except OSError as error:
         raise InternalError(
-            f"The helper that puts secrets into requests cannot be started: {error.strerror}.",
+            f"The helper that reads requests cannot be started: {error.strerror}.",
             hint="End some sessions.",
         ) from error
 
@@ -360,7 +362,7 @@ async def _begin(
     state: int,
     *,
     revoked: Sequence[str] = (),
-    requests: Sequence[str] = (),
+    request_rules: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Give a helper its secrets.
 
@@ -371,17 +373,17 @@ async def _begin(
         "op": "begin",
         "secrets": [records.to_plain(each) for each in secrets],
         "revoked": list(revoked),
-        "requests": list(requests),
+        "request_rules": list(request_rules),
     }
     try:
         await helper.send(message, [state])
     except OSError:
         answer = None
     else:
-        answer = await helper.receive()
+        answer = await helper.next_message()
     if answer is None:
         raise InternalError(
-            "The helper that puts secrets into requests has died at its start.",
+            "The helper that reads requests has died at its start.",
             hint="The supervisor's log may say why.",
         )
     if answer["op"] == "failed":

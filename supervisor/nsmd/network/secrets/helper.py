@@ -1,7 +1,7 @@
-"""A program that puts the secrets of one session or box into its requests.
+"""A program that reads the requests of one session or box, and puts its secrets into them.
 
-There is one for each session or box with secrets, so that none is in the way of another. It alone
-knows their values. It outlives the supervisor, and ends when its channel does.
+There is one for each session or box with secrets or rules for requests, so that none is in the way
+of another. It alone knows the values. It outlives the supervisor, and ends when its channel does.
 
 Descriptor 0 is connected to the supervisor. Messages are packets (unix(7), SOCK_SEQPACKET) with one
 JSON object each, some with descriptors:
@@ -94,9 +94,9 @@ class Helper:
             secrets = [decode(SecretRule, each) for each in message["secrets"]]
             known = json.loads(os.pread(state, MAX_STATE_BYTES, 0) or b"{}")
             vault = await Vault.read(secrets, known.get("stand_ins", {}))
-            requests = AllowList.of(message.get("requests", ()))
+            request_rules = AllowList.of(message["request_rules"])
             names = [host.name for secret in secrets for host in secret.hosts]
-            names += [rule.name for rule in requests.rules if rule.name is not None]
+            names += [rule.name for rule in request_rules.rules if rule.name is not None]
             authority = (
                 Authority.from_pem(known["authority"])
                 if "authority" in known
@@ -113,7 +113,9 @@ class Helper:
         for name in message.get("revoked", ()):
             vault.revoke(name)
         self._vault = vault
-        self._carrier = SecretCarrier(authority, vault, requests, trusted=trusted, tell=self._tell)
+        self._carrier = SecretCarrier(
+            authority, vault, request_rules, trusted=trusted, tell=self._tell
+        )
         ready = {"certificate": authority.certificate, "stand_ins": vault.stand_ins}
         await self._tell({"op": "ready", **ready})
 

@@ -30,6 +30,11 @@ _OVERRIDING = frozenset(
 """Request headers by which some servers take another method or path."""
 
 _NEVER_SEARCHED = frozenset((b"content-length", b"host", b"transfer-encoding"))
+_NEVER_IN_TRAILERS = _NEVER_SEARCHED | _DROPPED | {b"connection", b"upgrade"}
+"""Headers that say where a message goes or ends (RFC 9110, 6.5.1), or how to answer it: some
+servers add trailers to the headers of their request.
+"""
+
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
 
 MAX_PATH = 300
@@ -64,6 +69,8 @@ class RefusedRequestError(Exception):
 class RefusedResponseError(Exception):
     """A response cannot be searched, so nobody gets it."""
 
+    status = 502
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
@@ -92,16 +99,17 @@ class HostRules:
     Args:
         host: name that the client asked the proxy for, and its port.
         vault: the secrets of the session or box.
-        requests: rules for requests to this host; none for all requests.
+        request_rules: rules for requests to this host; none for all requests.
     """
 
     def __init__(
-        self, host: str, port: int, vault: Vault, requests: Sequence[RequestRule] = ()
+        self, host: str, port: int, vault: Vault, request_rules: Sequence[RequestRule] = ()
     ) -> None:
         self.host = host
         self.port = port
         self._vault = vault
-        self._requests = () if any(rule.takes_all for rule in requests) else requests
+        takes_all = any(rule.takes_all for rule in request_rules)
+        self._request_rules = () if takes_all else request_rules
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
         """Check a request, and find the secrets in it.
@@ -150,12 +158,39 @@ class HostRules:
             method=method, target=target, headers=kept, secrets=tuple(dict.fromkeys(used))
         )
 
+    def check_trailers(self, trailers: Headers) -> None:
+        """Check the headers behind the body of a request. No value is put into them.
+
+        Raises:
+            RefusedRequestError: they are refused.
+        """
+        stand_ins = self._vault.stand_ins
+        for trailer, value in trailers:
+            lower = trailer.lower()
+            if lower in _NEVER_IN_TRAILERS:
+                shown = lower.decode("ascii", "replace")
+                raise _bad(f"{shown} is behind its body, where no server expects it")
+            if (name := find_in_header(lower, value, stand_ins)) is not None:
+                raise RefusedRequestError(
+                    "stand-in",
+                    f"the stand-in of secret {name} is in a trailer, behind the body; nsm puts "
+                    "values into headers only",
+                    secret=name,
+                )
+        self._check_overriding(trailers)
+
     async def with_values(self, request: CheckedRequest) -> Headers:
-        """Return the headers for the server, with values."""
+        """Return the headers for the server, with values.
+
+        Raises:
+            RefusedRequestError: a secret was revoked since the request was checked.
+        """
         if not request.secrets:
             return request.headers
         await self._vault.refresh(request.secrets)
         usable = self._vault.usable(self.host, self.port)
+        if gone := next((name for name in request.secrets if name not in usable), None):
+            raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
         made = [
             (header, value)
             if header.lower() in _NEVER_SEARCHED
@@ -218,17 +253,27 @@ class HostRules:
         Raises:
             RefusedRequestError: none allows it.
         """
-        if not self._requests:
+        if not self._request_rules:
             return
         try:
             path = clear_path(target)
         except UnclearPathError as error:
             raise _against_rules(f"its path {error}, which servers read in several ways") from None
+        self._check_overriding(headers)
+        if not allowed(self._request_rules, method.decode("ascii"), path):
+            raise _against_rules(f"no rule for {self.host} allows its method and path")
+
+    def _check_overriding(self, headers: Headers) -> None:
+        """Check that a request with rules has no header that asks for what they do not see.
+
+        Raises:
+            RefusedRequestError: it has one.
+        """
+        if not self._request_rules:
+            return
         if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
             shown = other.decode("ascii", "replace")
             raise _against_rules(f"its header {shown} may ask for another method or path")
-        if not allowed(self._requests, method.decode("ascii"), path):
-            raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":

@@ -108,19 +108,21 @@ class Http1:
                 return
             try:
                 request = self._check(event)
+                headers = await self._rules.with_values(request)
             except RefusedRequestError as refusal:
-                path = event.target.partition(b"?")[0][:300].decode("ascii", "replace")
-                await self._traffic.refused(refusal, event.method.decode("ascii", "replace"), path)
-                await self._answer(refusal.status, str(refusal))
+                await self._refuse(refusal, event.method, event.target)
                 return
             self._request = request
-            headers = await self._rules.with_values(request)
             if request.secrets:
                 await self._traffic.used(request)
             await self._to_server_send(
                 h11.Request(method=request.method, target=request.target, headers=headers)
             )
-            await self._send_body()
+            try:
+                await self._send_body()
+            except RefusedRequestError as refusal:  # the server never sees the request's end
+                await self._refuse(refusal, request.method, request.target)
+                return
             await self._await_answer()
 
     def _check(self, event: h11.Request) -> CheckedRequest:
@@ -140,12 +142,23 @@ class Http1:
             headers = [row for row in headers if row[0].lower() not in (b"upgrade", b"connection")]
         return self._rules.check(event.method, event.target, headers)
 
+    async def _refuse(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
+        path = target.partition(b"?")[0][:300].decode("ascii", "replace")
+        await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
+        await self._answer(refusal.status, str(refusal))
+
     async def _send_body(self) -> None:
+        """Pass on a request's body and what is behind it.
+
+        Raises:
+            RefusedRequestError: it is refused for what is behind its body.
+        """
         while True:
             event = await self._next(self._from_client, self._client)
             if isinstance(event, h11.Data):
                 await self._to_server_send(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
+                self._rules.check_trailers(event.headers.raw_items())
                 await self._to_server_send(h11.EndOfMessage(headers=event.headers))
                 await self._flush_server()
                 return

@@ -55,6 +55,7 @@ class _Exchange:
         asked: the whole request has gone to the server.
         client_ended, server_ended: that side sends no more on its stream.
         begun, answered: the client has the head of the response, or all of it.
+        refusal: why the server does not get the end of the request.
         code: why its stream to the client ends early.
         unread: bytes of each side that were not acknowledged.
     """
@@ -66,6 +67,7 @@ class _Exchange:
         self.has_no_body = self.asked = self.client_ended = self.server_ended = False
         self.begun = self.answered = self.taken_back = False
         self.code: int = ErrorCodes.CANCEL
+        self.refusal: RefusedRequestError | None = None
         self.unread = {"client": 0, "server": 0}
         self.send_request, self.request = trio.open_memory_channel[Event](math.inf)
         self.send_response, self.response = trio.open_memory_channel[Event | None](math.inf)
@@ -250,12 +252,11 @@ class Http2:
         method, target = head.get(b":method", b""), head.get(b":path", b"")
         try:
             request = self._check(method, target, headers)
+            values = await self._rules.with_values(request)
         except RefusedRequestError as refusal:
-            path = target.partition(b"?")[0][:300].decode("ascii", "replace")
-            await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
+            await self._tell_of(refusal, method, target)
             await self._answer(exchange, refusal.status, str(refusal), head_only=method == b"HEAD")
             return
-        values = await self._rules.with_values(request)
         if request.secrets:
             await self._traffic.used(request)
         while not (self._leaving or self._server.may_open):
@@ -265,18 +266,22 @@ class Http2:
             return
         self._open(exchange, request, values)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_body, exchange)
+            nursery.start_soon(self._send_body, exchange, request)
             try:
                 await self._return_response(exchange, request)
-            except RefusedResponseError as refused:
+            except (RefusedRequestError, RefusedResponseError) as refused:
                 head_only = request.method == b"HEAD"
-                await self._answer(exchange, 502, str(refused), head_only=head_only)
+                await self._answer(exchange, refused.status, str(refused), head_only=head_only)
             except ProtocolError:
                 pass  # the client has ended its stream
             else:
                 with trio.move_on_after(LINGER_S):
                     await exchange.sent.wait()
             nursery.cancel_scope.cancel()
+
+    async def _tell_of(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
+        path = target.partition(b"?")[0][:300].decode("ascii", "replace")
+        await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
 
     def _check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
         """Check a request.
@@ -290,20 +295,23 @@ class Http2:
         if b":authority" in pseudo:
             hosts.add(pseudo[b":authority"])
         fields = [(name, value) for name, value in rest if name != b"host"]
-        wrong = [
-            row for row in fields if not (_NAME.fullmatch(row[0]) and _VALUE.fullmatch(row[1]))
-        ]
-        if pseudo.get(b":scheme") != b"https" or wrong or not _VISIBLE.fullmatch(target):
+        if pseudo.get(b":scheme") != b"https" or not _VISIBLE.fullmatch(target):
             raise RefusedRequestError(
                 "bad-request",
                 "nsm does not pass this request on: its scheme is not https, or a character is "
-                "in its path or its headers that must not be there",
+                "in its path that must not be there",
             )
+        _check_characters(fields)
         return self._rules.check(method, target, [(b"host", host) for host in hosts] + fields)
 
     def _open(self, exchange: _Exchange, request: CheckedRequest, headers: Headers) -> None:
+        """Begin the request at the server.
+
+        Raises:
+            ProtocolError: the connection to it is over.
+        """
         connection = self._server.connection
-        exchange.server_id = connection.get_next_available_stream_id()
+        stream_id = connection.get_next_available_stream_id()
         host = next(value for name, value in headers if name.lower() == b"host")
         made: list[tuple[bytes, bytes]] = [
             (b":method", request.method),
@@ -319,14 +327,15 @@ class Http2:
                 made.append((name.lower(), value))
             else:  # it has a value, which is to be in no table of the other side
                 made.append(NeverIndexedHeaderTuple(name.lower(), value))
-        connection.send_headers(exchange.server_id, made, end_stream=exchange.has_no_body)
+        connection.send_headers(stream_id, made, end_stream=exchange.has_no_body)
+        exchange.server_id = stream_id
         exchange.asked = exchange.has_no_body
-        self._by_server[exchange.server_id] = exchange
+        self._by_server[stream_id] = exchange
         self._server.watch.earn()
         self._server.take()
         self._traffic.sent(sum(len(name) + len(value) for name, value in made))
 
-    async def _send_body(self, exchange: _Exchange) -> None:
+    async def _send_body(self, exchange: _Exchange, request: CheckedRequest) -> None:
         assert exchange.server_id is not None, "it is open"
         try:
             while not exchange.asked:
@@ -339,10 +348,16 @@ class Http2:
                     self._traffic.sent(len(event.data))
                     exchange.asked = end
                 elif isinstance(event, TrailersReceived):
+                    _check_characters(event.headers)
+                    self._rules.check_trailers(event.headers)
                     await self._server.send_headers(exchange.server_id, event.headers, end=True)
                     exchange.asked = True
         except ProtocolError:
             pass  # the server has ended its stream
+        except RefusedRequestError as refusal:
+            await self._tell_of(refusal, request.method, request.target)
+            exchange.refusal = refusal
+            exchange.send_response.send_nowait(None)
         exchange.sent.set()
 
     # Its response.
@@ -351,6 +366,7 @@ class Http2:
         """Pass on a response.
 
         Raises:
+            RefusedRequestError: the request was refused for what is behind its body.
             RefusedResponseError: there is none that can be passed on.
             ProtocolError: the client has ended the stream.
         """
@@ -358,7 +374,7 @@ class Http2:
         while not exchange.answered:
             event = await exchange.response.receive()
             if event is None:
-                raise RefusedResponseError(self._lost)
+                raise exchange.refusal or RefusedResponseError(self._lost)
             if isinstance(event, StreamReset):
                 exchange.code = int(event.error_code)
                 return
@@ -440,3 +456,17 @@ class Http2:
         self._server.note()
         if self._leaving and not self._by_client:
             self._over.set()
+
+
+def _check_characters(headers: Headers) -> None:
+    """Check headers or trailers.
+
+    Raises:
+        RefusedRequestError: a character is in them that must not be there.
+    """
+    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in headers):
+        raise RefusedRequestError(
+            "bad-request",
+            "nsm does not pass this request on: a character is in its headers that must not be "
+            "there",
+        )

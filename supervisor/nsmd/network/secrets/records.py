@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
@@ -28,7 +26,7 @@ class GrantRecord:
         owner: id of the session or box.
         certificate: that of its certificate authority, as PEM.
         stand_ins: stand-ins of the secrets, by name.
-        requests: rules for requests that its helper reads.
+        requests: rules for the requests that its helper reads; so named for earlier records.
         revoked: names of those that are worth nothing any more.
         control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
     """
@@ -78,10 +76,10 @@ def sort_out(kept: Kept) -> LeftGrants:
         try:
             left.found.append(_take(descriptors))
         except NewerRecordError:
-            _close(descriptors)  # it stays in the store
+            records.close_all(descriptors)  # it stays in the store
         except RecordError as error:
             log.warning("the kept entry %s cannot be used: %s", name, error)
-            _close(descriptors)
+            records.close_all(descriptors)
             left.over.append(name)
     return left
 
@@ -92,21 +90,11 @@ def _take(descriptors: Sequence[int]) -> LeftGrant:
     Raises:
         RecordError: it cannot be used.
     """
-    data = [each for each in map(records.read_file, descriptors) if each is not None]
-    record = next((each for each in data if each.startswith(b"nsm-record ")), None)
-    if record is None:
-        raise RecordError("there is no record of it")
-    grant = records.decode(GrantRecord, record)
+    grant = records.decode(GrantRecord, records.find(descriptors))
     by_identity = {records.identity(each): each for each in descriptors}
     pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
     control, state = by_identity.get(grant.control), by_identity.get(grant.state)
     if pidfd is None or control is None or state is None:
         raise RecordError("not all of its descriptors are there")
-    _close(each for each in descriptors if each not in (pidfd, control, state))
+    records.close_all(each for each in descriptors if each not in (pidfd, control, state))
     return LeftGrant(record=grant, pidfd=pidfd, control=control, state=state)
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        with suppress(OSError):
-            os.close(descriptor)

@@ -154,8 +154,9 @@ class SecretService:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
         if len(self._grants) + self._granting >= self._most:
             raise OverloadedError(
-                f"{self._most} sessions and boxes have secrets already.",
-                hint="End some of them; `nsm secrets` lists them.",
+                f"{self._most} sessions and boxes have secrets or rules for requests already.",
+                hint="End some of them; `nsm ps` lists sessions, and `nsm secrets` those that have "
+                "secrets.",
             )
         self._granting += 1
         try:

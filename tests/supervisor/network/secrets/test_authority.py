@@ -58,6 +58,24 @@ def test_it_is_the_same_after_a_restart() -> None:
     assert shake_hands(authority, "a.example.org", again) == ""
 
 
+YEAR = timedelta(days=366)
+
+
+@pytest.mark.parametrize("jump", [10 * YEAR, -40 * YEAR, 5000 * YEAR, -60 * YEAR])
+def test_a_clock_that_jumps_and_comes_back_leaves_certificates_good(jump: timedelta) -> None:
+    authority = Authority.make(["a.example.org"], NOW)
+    assert shake_hands(authority, "a.example.org") == ""
+    authority.context("a.example.org", "http/1.1", NOW + jump)
+    assert shake_hands(authority, "a.example.org") == ""
+
+
+@pytest.mark.parametrize("jump", [-9 * YEAR, 9 * YEAR])
+def test_a_session_that_begins_with_a_wrong_clock_can_go_on_with_the_right_one(
+    jump: timedelta,
+) -> None:
+    assert shake_hands(Authority.make(["a.example.org"], NOW + jump), "a.example.org") == ""
+
+
 def test_certificates_are_kept_until_time_has_gone_by_or_has_jumped() -> None:
     authority = Authority.make(["a.example.org"], NOW)
     first = authority.context("a.example.org", "http/1.1", NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import time
 from typing import TYPE_CHECKING
@@ -12,12 +13,14 @@ from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pa
 
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets import vault as vaults
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
 from nsmd.network.secrets.http1 import Http1
 from nsmd.network.secrets.vault import HeldSecret, Vault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 HOST = "api.example.org"
 VALUE, STAND_IN = "token-with-the-value", "token-in-its-place-1"
@@ -242,6 +245,46 @@ async def test_a_value_that_has_changed_its_length() -> None:
     assert b"chunked" in client
 
 
+async def test_a_secret_that_is_revoked_while_its_source_is_asked() -> None:
+    """The server does not get the request, not even with the stand-in."""
+
+    class SlowVault(Vault):
+        async def refresh(self, names: Sequence[str]) -> None:
+            del names
+            self.revoke("key")
+
+    asks = request(f"X: {STAND_IN}")
+    vault = SlowVault(list(make_vault()._held.values()))  # pyright: ignore[reportPrivateUsage]
+    client, server, record = await exchange(asks, vault=vault)
+    assert client.startswith(b"HTTP/1.1 403 ")
+    assert b"secret key was revoked" in client
+    assert server == b""
+    assert (record.uses, record.refusals) == ([], [("stand-in", "/x")])
+
+
+async def test_a_value_that_expires_between_two_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says 401, and gets the new value with the next request of the same connection."""
+    file = tmp_path / "token"
+    file.write_text(VALUE)
+    secret = parse_secret("key", f"file: {file}", [HOST], ["env: KEY"])
+    vault = await Vault.read([secret], {"key": STAND_IN})
+    later = time.monotonic() + vaults.LEAST_AGE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    new = "token-with-the-other"
+    file.write_text(new)
+    body = f"{VALUE} {new}".encode()
+    answers = [
+        b"HTTP/1.1 401 Expired\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body),
+    ]
+    client, server, record = await exchange(request(f"X: {STAND_IN}") * 2, answers, vault=vault)
+    assert server.index(VALUE.encode()) < server.index(new.encode())
+    assert client.endswith(f"{STAND_IN} {STAND_IN}".encode())
+    assert record.uses == [("/x", ("key",))] * 2
+
+
 def test_a_value_that_changes_while_a_response_comes() -> None:
     vault = make_vault()
     redactor = HostRules(HOST, 443, vault).redactor()
@@ -298,3 +341,40 @@ async def test_without_secrets_a_response_passes_as_it_is() -> None:
     client, server, _ = await exchange(asks, [answer], vault=Vault([]), requests=[RULE])
     assert client == answer
     assert b"Accept-Encoding: br\r\nRange: bytes=0-1\r\n" in server
+
+
+CHUNKS = "5\r\nbegin\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("trailer", "status", "verdict"),
+    [
+        (f"X-Key: {STAND_IN}", 403, "stand-in"),
+        (f"X-Key: {OTHER}", 403, "stand-in"),
+        (f"authorization: Basic {base64.b64encode(f'me:{STAND_IN}'.encode()).decode()}", 403, ""),
+        ("X-HTTP-Method-Override: DELETE", 403, "rule"),
+        ("x_original_url: /repos/y", 403, "rule"),
+        ("Host: evil.example.org", 400, "bad-request"),
+        ("Transfer-Encoding: chunked", 400, "bad-request"),
+        ("Range: bytes=1-", 400, "bad-request"),
+    ],
+)
+async def test_trailers_that_are_refused(trailer: str, status: int, verdict: str) -> None:
+    """The server does not get them, nor the end of the request."""
+    asks = request("Transfer-Encoding: chunked", line="POST /x HTTP/1.1")
+    rule = f"POST https://{HOST}/x"
+    asks += f"{CHUNKS}{trailer}\r\n\r\n".encode()
+    client, server, record = await exchange(asks, requests=[rule])
+    assert client.startswith(b"HTTP/1.1 %d " % status), client
+    assert trailer.encode() not in server
+    assert b"0\r\n" not in server
+    assert record.refusals == [(verdict or "stand-in", "/x")]
+
+
+async def test_other_trailers_pass() -> None:
+    asks = request("Transfer-Encoding: chunked", "Connection: close", line="POST /x HTTP/1.1")
+    asks += f"{CHUNKS}X-Checksum: abc\r\n\r\n".encode()
+    client, server, record = await exchange(asks)
+    assert server.endswith(b"0\r\nX-Checksum: abc\r\n\r\n")
+    assert client.startswith(b"HTTP/1.1 200 ")
+    assert record.refusals == []

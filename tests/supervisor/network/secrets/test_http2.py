@@ -103,7 +103,8 @@ class ScriptedPeer:
         data = bytes(await self.stream.receive_some(65536))
         if data:
             self.got += self.connection.receive_data(self.watch.feed(data))
-            await self.flush()
+            with suppress(trio.BrokenResourceError):  # it has said its last
+                await self.flush()
         self.ended = not data
 
     async def until(self, kind: type[Kind], stream_id: int | None = None) -> Kind:
@@ -147,12 +148,12 @@ class ScriptedPeer:
 
 @asynccontextmanager
 async def both_sides(
-    *requests: str,
+    *requests: str, record: Http2Record | None = None
 ) -> AsyncGenerator[tuple[ScriptedPeer, ScriptedPeer, Http2Record]]:
     """A client and a server with `Http2` between them, which ends with the block."""
     client, our_client = memory_stream_pair()
     server, our_server = memory_stream_pair()
-    record = Http2Record()
+    record = record or Http2Record()
     allowed = AllowList.of(requests).requests_to(HOST, 443)
     rules = HostRules(HOST, 443, make_vault(), allowed)
     ends = (ScriptedPeer(client, client=True), ScriptedPeer(server, client=False))
@@ -230,6 +231,50 @@ async def test_rules_for_requests() -> None:
         asked = await server.until(RequestReceived)
         assert dict(asked.headers)[b":path"] == b"/x/y"
         assert {verdict for verdict, _ in record.refusals} == {"rule"}
+
+
+@pytest.mark.parametrize(
+    ("trailer", "status", "verdict"),
+    [
+        ((b"x-key", STAND_IN.encode()), b"403", "stand-in"),
+        ((b"x-http-method-override", b"DELETE"), b"403", "rule"),
+        ((b"host", b"evil.example.org"), b"400", "bad-request"),
+        ((b"x(key)", b"y"), b"400", "bad-request"),
+    ],
+)
+async def test_trailers_that_are_refused(
+    trailer: tuple[bytes, bytes], status: bytes, verdict: str
+) -> None:
+    """The server gets neither them nor the end of the request, and other requests go on."""
+    async with both_sides(f"POST https://{HOST}/x") as (client, server, record):
+        stream = await client.ask(end=False)
+        asked = await server.until(RequestReceived)
+        client.connection.send_data(stream, b"body")
+        await client.flush()
+        await server.until(DataReceived)
+        block = HeadersFrame(stream, client.connection.encoder.encode([trailer]))
+        block.flags |= {"END_HEADERS", "END_STREAM"}
+        await client.send_frames(block)
+        reset = await server.until(StreamReset)
+        assert (reset.stream_id, reset.error_code) == (asked.stream_id, ErrorCodes.CANCEL)
+        assert not [event for event in server.got if isinstance(event, TrailersReceived)]
+        answer = await client.until(ResponseReceived, stream)
+        assert dict(answer.headers)[b":status"] == status
+        assert [each for each, _ in record.refusals] == [verdict]
+        good = await client.ask()
+        await server.answer((await server.until(RequestReceived)).stream_id, b"ok")
+        await client.until(ResponseReceived, good)
+
+
+async def test_other_trailers_pass() -> None:
+    async with both_sides() as (client, server, record):
+        stream = await client.ask(end=False)
+        await server.until(RequestReceived)
+        client.connection.send_headers(stream, [(b"x-checksum", b"abc")], end_stream=True)
+        await client.flush()
+        trailers = await server.until(TrailersReceived)
+        assert dict(trailers.headers) == {b"x-checksum": b"abc"}
+        assert record.refusals == []
 
 
 async def test_a_body_that_the_client_does_not_read_stops_the_server_not_other_streams() -> None:
@@ -375,8 +420,12 @@ def _empty_data() -> Iterator[Frame]:
     yield DataFrame(1)
 
 
+def _goaways() -> Iterator[Frame]:
+    yield GoAwayFrame(0, last_stream_id=1)
+
+
 async def _flood(
-    client: ScriptedPeer, frames: Callable[[], Iterator[Frame]], record: Http2Record
+    peer: ScriptedPeer, frames: Callable[[], Iterator[Frame]], record: Http2Record
 ) -> None:
     piece = list(frames()) * 50
     async with trio.open_nursery() as nursery:
@@ -384,22 +433,74 @@ async def _flood(
         async def send() -> None:
             try:
                 for _ in range(2 * FLOOD_FRAMES // 50):
-                    await client.send_frames(*piece)
+                    await peer.send_frames(*piece)
             except trio.BrokenResourceError:
                 pass
 
         nursery.start_soon(send)
-        while bytes(await client.stream.receive_some(65536)):
+        while bytes(await peer.stream.receive_some(65536)):
             pass
     assert [verdict for verdict, _ in record.refusals] == ["flood"]
 
 
-@pytest.mark.parametrize("frames", [_pings, _settings, _empty_data])
+@pytest.mark.parametrize("frames", [_pings, _settings, _empty_data, _goaways])
 async def test_floods_end_the_connection(frames: Callable[[], Iterator[Frame]]) -> None:
     async with both_sides() as (client, server, record):
         await client.ask(end=False)
         await server.until(RequestReceived)
         await _flood(client, frames, record)
+
+
+async def test_a_server_that_floods_with_goodbyes() -> None:
+    """The client is told, by the answer to its request and by the end of the connection."""
+    async with both_sides() as (client, server, record):
+        stream = await client.ask()
+        await server.until(RequestReceived)
+        await _flood(server, _goaways, record)
+        answer = await client.until(ResponseReceived, stream)
+        assert dict(answer.headers)[b":status"] == b"502"
+        await client.read_to_end()
+
+
+@pytest.mark.parametrize("floods", ["client", "server"])
+async def test_a_goodbye_that_is_too_long_ends_the_connection(floods: str) -> None:
+    async with both_sides() as (client, server, record):
+        await client.ask()
+        await server.until(RequestReceived)
+        peer = client if floods == "client" else server
+        await peer.stream.send_all(GoAwayFrame(0, 1, 0, bytes(16384 - 7)).serialize())
+        while bytes(await peer.stream.receive_some(65536)):
+            pass
+        assert [verdict for verdict, _ in record.refusals] == ["flood"]
+
+
+class SlowRecord(Http2Record):
+    """Has nobody who takes what it is told, until that is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.go_on = trio.Event(), trio.Event()
+
+    async def refused(self, refusal: RefusedRequestError, method: str, path: str) -> None:
+        self.waits.set()
+        await self.go_on.wait()
+        await super().refused(refusal, method, path)
+
+
+async def test_a_request_after_a_server_s_flood_gets_an_end_while_that_is_told() -> None:
+    """The others get theirs, too: nothing of it ends the whole connection at once."""
+    record = SlowRecord()
+    async with both_sides(record=record) as (client, server, _):
+        first = await client.ask()
+        await server.until(RequestReceived)
+        await server.send_frames(*list(_pings()) * (FLOOD_FRAMES + 1))
+        await record.waits.wait()
+        late = await client.ask()
+        reset = await client.until(StreamReset, late)
+        assert reset.error_code == ErrorCodes.CANCEL
+        record.go_on.set()
+        answer = await client.until(ResponseReceived, first)
+        assert dict(answer.headers)[b":status"] == b"502"
 
 
 async def test_rapid_resets_end_the_connection() -> None:
