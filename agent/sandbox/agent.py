@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -37,7 +38,7 @@ from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from sandbox.execution import CurrentExecution
@@ -180,9 +181,14 @@ class Agent:
     def new_capture(self, stream: str) -> Capture:
         return Capture(stream, self._spills, self.limits)
 
-    def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
+    def send(
+        self,
+        message: dict[str, Any],
+        descriptor: int | None = None,
+        without: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         if not self.executions.rehearses:
-            self.channel.send(message, descriptor)
+            self.channel.send(message, descriptor, without)
 
     def may_send(self) -> bool:
         """False while the supervisor lags behind with what it has been sent."""
@@ -196,8 +202,12 @@ class Agent:
             self._jobs.go_on()
 
     def fail(self, text: str, request_id: object = None) -> None:
-        about = {"id": request_id} if isinstance(request_id, (str, int)) else {}
-        self.send({"type": "error", "message": text, **about})
+        self.send(refusal(text, request_id))
+
+    def send_descriptor(self, message: dict[str, Any], descriptor: int, otherwise: str) -> None:
+        """Answer with a descriptor, or say that what was asked for could not be done without."""
+        why = f"{otherwise}: {os.strerror(errno.ETOOMANYREFS)}"
+        self.channel.send(message, descriptor, lambda: refusal(why, message["id"]))
 
     def _on_request(self, message: Mapping[str, Any]) -> None:
         if message is RESUMED:
@@ -295,7 +305,7 @@ class Agent:
             return
         port = listener.getsockname()[1]
         answer = {"type": "listening", "id": request_id, "port": port}
-        self.channel.send(answer, listener.detach())
+        self.send_descriptor(answer, listener.detach(), "cannot listen")
         self.setups.set_variables(
             {
                 name: value.replace("{port}", str(port)).replace("{certificates}", bundle)
@@ -411,6 +421,12 @@ class Agent:
 
     def live_jobs(self) -> list[JobProcess]:
         return [] if self._jobs is None else self._jobs.live
+
+
+def refusal(text: str, request_id: object = None) -> dict[str, Any]:
+    """Make the answer to a request that cannot be done."""
+    about = {"id": request_id} if isinstance(request_id, (str, int)) else {}
+    return {"type": "error", "message": text, **about}
 
 
 def wake_up(_number: int, _frame: object) -> None:

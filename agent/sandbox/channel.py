@@ -74,20 +74,28 @@ class Channel:
         self._reader.marker = marker
         self._sequence = 0
 
-    def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
+    def send(
+        self,
+        message: dict[str, Any],
+        descriptor: int | None = None,
+        without: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         """Send a message and, with a sequence, keep it.
 
         Args:
             descriptor: goes along, once: repeated frames have none.
+            without: makes the message that goes instead if the kernel takes no descriptor.
 
         Raises:
             FrameError: it does not fit a frame.
         """
         if self._sequence is None:
-            self._link.send(encode_frame(message), descriptor)
+            unnumbered = None if without is None else lambda: encode_frame(without())
+            self._link.send(encode_frame(message), descriptor, unnumbered)
         else:
-            frame = encode_frame({**message, "seq": self._sequence + 1})
-            self._sequence += 1
+            number = self._sequence + 1
+            frame = encode_frame({**message, "seq": number})
+            self._sequence = number
             result = None
             if message["type"] == "result":
                 result = str(message["id"])
@@ -96,9 +104,19 @@ class Channel:
                     del self.recent[0]
             self._kept[self._sequence] = (frame, result)
             self._kept_bytes += len(frame)
-            self._link.send(frame, descriptor)
+            instead = None if without is None else lambda: self._replace(number, without())
+            self._link.send(frame, descriptor, instead)
         if self._link.unsent_bytes > UNSENT_BYTES:
             self._link.read_on(False)
+
+    def _replace(self, number: int, message: dict[str, Any]) -> bytes:
+        """Keep another message under a number, and return its frame."""
+        frame = encode_frame({**message, "seq": number})
+        if number in self._kept:
+            old, result = self._kept[number]
+            self._kept[number] = (frame, result)
+            self._kept_bytes += len(frame) - len(old)
+        return frame
 
     def together(self) -> AbstractContextManager[None]:
         """Send the messages of a block as a whole: each write wakes the supervisor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -120,7 +121,8 @@ class NonblockingStream:
         self._on_end = on_end
         self._on_sent = on_sent
         self._out = bytearray()
-        self._passed: list[tuple[int, int]] = []  # bytes that go before it, and a descriptor
+        # Bytes that go before it, a descriptor, and what its data is without it.
+        self._passed: list[tuple[int, int, Callable[[], bytes] | None, int]] = []
         self._reading = True
         self._gathers = False
         self._ended = False
@@ -134,15 +136,22 @@ class NonblockingStream:
     def unsent_bytes(self) -> int:
         return len(self._out)
 
-    def send(self, data: bytes, descriptor: int | None = None) -> None:
+    def send(
+        self,
+        data: bytes,
+        descriptor: int | None = None,
+        without: Callable[[], bytes] | None = None,
+    ) -> None:
         """Write what the peer has room for now and the rest later.
 
         Args:
             descriptor: goes along with the first byte, over a Unix socket; ours from now on.
+            without: what goes in place of `data` if the kernel takes no descriptor: it counts those
+                that are on their way for all processes of one user (unix(7), ETOOMANYREFS).
         """
         waiting = bool(self._out)
         if descriptor is not None:
-            self._passed.append((len(self._out), descriptor))
+            self._passed.append((len(self._out), descriptor, without, len(data)))
         self._out += data
         if not waiting and not self._gathers:
             self._flush()
@@ -210,23 +219,31 @@ class NonblockingStream:
 
     def _write_passing(self) -> int:
         """Write what goes before the next descriptor, or that with the byte that it belongs to."""
-        before, descriptor = self._passed[0]
+        before, descriptor, without, size = self._passed[0]
+        moved = 0
         if before:
             written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
         else:
             channel = socket.socket(fileno=self.write_fd)
             try:
                 written = socket.send_fds(channel, [self._out[:READ_BYTES]], [descriptor])
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or without is None:
+                    raise
+                written, data = 0, without()
+                self._out[:size] = data
+                moved = len(data) - size
             finally:
                 channel.detach()
             del self._passed[0]
             os.close(descriptor)
-        self._passed = [(place - written, other) for place, other in self._passed]
+        by = moved - written
+        self._passed = [(place + by, a, b, c) for place, a, b, c in self._passed]
         return written
 
     def _forget_unsent(self) -> None:
         self._out.clear()
-        for _, descriptor in self._passed:
+        for _, descriptor, *_ in self._passed:
             os.close(descriptor)
         self._passed.clear()
 

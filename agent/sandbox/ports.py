@@ -65,7 +65,9 @@ class PortConnector:
         ours.setblocking(False)
         self._channels.append(ours)
         self._agent.poller.watch(ours.fileno(), lambda _: self._receive(ours))
-        self._agent.channel.send({"type": "ports", "id": request_id}, theirs.detach())
+        answer = {"type": "ports", "id": request_id}
+        why = "cannot make a channel for ports"
+        self._agent.send_descriptor(answer, theirs.detach(), why)
 
     def _close(self, channel: socket.socket) -> None:
         if channel not in self._channels:

@@ -30,8 +30,14 @@ if TYPE_CHECKING:
     class Send(Protocol):
         """Takes an answer, and a descriptor that goes with it."""
 
-        def __call__(self, message: dict[str, Any], descriptor: int | None = None, /) -> None:
-            """Send it."""
+        def __call__(
+            self,
+            message: dict[str, Any],
+            descriptor: int | None = None,
+            without: Callable[[], dict[str, Any]] | None = None,
+            /,
+        ) -> None:
+            """Send it; `without` makes what goes instead if the kernel takes no descriptor."""
 
 
 WATCH_REQUESTS = ("file_watch", "file_unwatch")
@@ -173,8 +179,7 @@ class Transfers:
 
     def _fail(self, request_id: str | int, text: str, code: str) -> None:
         self._drop(request_id)
-        message = text[:MAX_ERROR]
-        self._send({"type": "file_error", "id": request_id, "message": message, "code": code})
+        self._send(_failure(request_id, text, code))
 
     def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         self._check_room(request_id)
@@ -235,9 +240,18 @@ class Transfers:
         }
         if file.free_bytes is not None:
             answer["free_bytes"] = file.free_bytes
-        if descriptor is not None:
-            answer["descriptor"] = True
-        self._send(answer, descriptor)
+        if descriptor is None:
+            self._send(answer)
+            return
+
+        def without() -> dict[str, Any]:
+            if not isinstance(file, ArchiveProcess):
+                return answer  # its data then goes through the channel
+            self._drop(request_id)
+            words = f"{file.path}: {os.strerror(errno.ETOOMANYREFS)}"
+            return _failure(request_id, words, "ETOOMANYREFS")
+
+        self._send({**answer, "descriptor": True}, descriptor, without)
 
     def _continue(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         kind = message["type"]
@@ -286,3 +300,8 @@ class Transfers:
             self._send({"type": "file_closed", "id": request_id, "path": archive.path, **answer})
         else:
             self._waiting[request_id] = message
+
+
+def _failure(request_id: str | int, text: str, code: str) -> dict[str, Any]:
+    message = text[:MAX_ERROR]
+    return {"type": "file_error", "id": request_id, "message": message, "code": code}

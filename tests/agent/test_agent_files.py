@@ -10,7 +10,7 @@ import resource
 import stat
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -815,8 +815,14 @@ def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) 
         answers: list[dict[str, Any]] = []
         lags = False
 
-        def send(message: dict[str, Any], descriptor: int | None = None, /) -> None:
+        def send(
+            message: dict[str, Any],
+            descriptor: int | None = None,
+            without: Callable[[], dict[str, Any]] | None = None,
+            /,
+        ) -> None:
             answers.append(message)
+            assert (without is None) == (descriptor is None)
             if descriptor is not None:
                 os.close(descriptor)
 

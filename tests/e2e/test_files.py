@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 
 EVERY_BYTE = os.fsdecode(bytes(byte for byte in range(1, 256) if byte != ord("/")))
 BIG = os.urandom(3_000_000)
+
+
+HOARD = """
+import os, socket
+fd, pairs = os.open("/dev/null", os.O_RDONLY), []
+try:
+    while True:
+        pairs.append(socket.socketpair())
+        for _ in range(4):
+            socket.send_fds(pairs[-1][0], [b"x"], [fd] * 250)
+except OSError as error:
+    print(error.errno)
+"""
+"""Code that has as many descriptors on their way as the kernel lets sessions have together."""
 
 
 @pytest.fixture
@@ -163,6 +178,35 @@ def test_directories_go_there_and_back(files: SessionFiles, tmp_path: Path) -> N
     assert totals[-1] == (len(BIG), len(BIG))
     files.download("there/tree/sub/tool", tmp_path, into=True)
     assert (tmp_path / "tool").read_bytes() == BIG
+
+
+@pytest.mark.alone  # the kernel counts them for the sessions of all workers
+def test_descriptors_that_another_session_has_on_their_way(
+    shared: Supervisor, client: nsm.Client, files: SessionFiles, tmp_path: Path
+) -> None:
+    """No session ends of it: files come as bytes, and what needs a descriptor is refused."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "big").write_bytes(BIG)
+    hoard = client.run(HOARD, env="python", session="hoard").stdout
+    assert int(hoard) == errno.ETOOMANYREFS, hoard
+    files.upload(tmp_path / "tree" / "big", "big")
+    files.download("big", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == BIG
+    with pytest.raises(FileError, match="Too many references") as caught:
+        files.upload(tmp_path / "tree", "tree")
+    assert caught.value.data["errno"] == "ETOOMANYREFS"
+    with pytest.raises(FileError, match="Too many references"):
+        files.download(".", tmp_path / "all")
+    assert names(files) == {"big"}
+    refused = shared.run("nsm", "port", "f", "8000", "--listen", f"unix:{tmp_path}/web")
+    assert refused.returncode != 0
+    assert "Too many references" in refused.stderr
+    client.fork("f", "copy")
+    assert client.run_in("copy", "print(x)").stdout == "1\n"
+    client.kill(["hoard"])
+    files.upload(tmp_path / "tree", "tree")
+    assert files.read("tree/big") == BIG
+    assert client.run_in("f", "print(x)").stdout == "1\n"
 
 
 def test_an_archive_as_a_stream(files: SessionFiles, tmp_path: Path) -> None:

@@ -285,6 +285,7 @@ def few_descriptors() -> Generator[None, None, None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.alone  # sessions of other workers could send none, either
 @pytest.mark.usefixtures("few_descriptors")
 @pytest.mark.parametrize(
     "bounded",

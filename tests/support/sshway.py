@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,9 @@ def way(notes: Path, delay_s: float, bytes_s: float, command: list[str]) -> None
         bytes_s: bytes that pass in a second, both ways together.
     """
     note = notes / str(os.getpid())
+    # ssh sends it when it ends, which is seen all the same. The note must not outlive this process:
+    # whoever cuts would kill another one that has got its number.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     ends = socket.socketpair()
     near, far = ends[0].detach(), ends[1].detach()
     # Of another machine: the terminal's Ctrl-C does not get there.

@@ -122,6 +122,7 @@ class FirstProcess:
             owner = namespace(1, "user")
             self._shut_in()
             self._tell_ready(owner)
+            limit_resources(session_limits(self._order["common"]["limits"]))
             self._wait_for(b"copy")
             copied = self._copy()
             drop_privileges(*self._kit)
@@ -191,10 +192,11 @@ class FirstProcess:
         become_user()
         for name, value in COUNTED.items():
             write_file(f"/proc/sys/user/{name}", str(value))
-        limit_resources(session_limits(self._order["common"]["limits"]))
 
     def _tell_ready(self, owner: int) -> None:
         """Give the helper the namespaces, in the order of entering, and the copy of the project.
+
+        Before descriptors are limited: one in flight counts against that limit, too.
 
         Args:
             owner: the user namespace that owns all but the last, which is that of its user.
