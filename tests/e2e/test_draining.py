@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNTIL_IT_IS_THERE = "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo finished"
 
+ENDLESS = {"python": "import time; time.sleep(1000)", "bash": "sleep 1000"}
+
 
 class Call:
     """A call in a thread of its own, which has begun to run when this is made."""
@@ -60,6 +62,23 @@ def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
         assert isinstance(answer, nsm.RunResult), answer
         assert (answer.stdout, answer.exit_code) == ("begun\nfinished\n", 0)
         assert it.process.wait(END_TIMEOUT_S) == 0
+
+
+def test_signals_that_its_starter_has_blocked(short_dir: Path) -> None:
+    """Ray's actors block SIGINT; code is interrupted by it all the same, and keeps its state."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    try:
+        with supervisor(short_dir) as it, it.client() as client:
+            for env in ("python", "bash"):
+                client.run("x=42", env=env, session=env)
+                late = client.run(ENDLESS[env], env=env, session=env, timeout_s=0.3)
+                assert (late.timed_out, late.interpreter_restarted) == (True, False), late
+            assert client.run_in("python", "print(x)").stdout == "42\n"
+            assert client.run_in("bash", "echo $x").stdout == "42\n"
+            it.process.send_signal(signal.SIGTERM)
+            assert it.process.wait(END_TIMEOUT_S) == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.mark.slow

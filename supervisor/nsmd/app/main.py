@@ -10,6 +10,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -64,6 +65,9 @@ def _main(arguments: list[str] | None) -> int:
         return report.report(
             settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
         )
+    # Jails inherit what the program that starts a supervisor has blocked, as Ray's actors block
+    # SIGINT. Code could then not be interrupted, only killed with its state.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return _Starter(options.ready_fd).run(config_path, strict=options.strict)
 
 

@@ -6,120 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 from ray.util import placement_group, remove_placement_group
 
 import framework_pages
 import nsm
-from nsm.integrations.ray import NodeLostError, Pool, PoolSandbox
+from nsm.integrations.ray import NodeLostError, Pool
 from nsm.wire.errors import BadRequestError, NotRunningError, SessionEndedError
-from packageindex import IndexServer, index_server
+from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on, wait_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
-
-LOOPBACK = "127.0.0.2"
-"""Ray replaces 127.0.0.1 by the address of the machine."""
-
-SESSIONS = 20
-PATIENCE_S = 60
-OBJECT_STORE_BYTES = 80 * 2**20
-QUICK_VERDICT = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_failure_threshold": 3,
-}
-
-
-class World:
-    """A cluster whose nodes have stores of their own, as machines have, and an index of packages.
-
-    Its head has no sessions.
-    """
-
-    def __init__(self, cluster: Cluster, directory: Path, index: IndexServer) -> None:
-        self.cluster = cluster
-        self.directory = directory
-        self.index = index
-
-    def add_node(self) -> Any:
-        number = len(list(self.directory.iterdir()))
-        store = self.directory / f"node-{number}"
-        store.mkdir()
-        variables = {
-            "XDG_DATA_HOME": str(store),
-            "PIP_INDEX_URL": self.index.url("/simple", host="127.0.0.1"),
-        }
-        return self.cluster.add_node(
-            num_cpus=1,
-            resources={"nsm_sessions": SESSIONS},
-            object_store_memory=OBJECT_STORE_BYTES,
-            node_ip_address=LOOPBACK,
-            env_vars=variables,
-        )
-
-    def kill(self, node: Any) -> None:
-        self.cluster.remove_node(node, allow_graceful=False)
-
-    @contextmanager
-    def further_node(self) -> Generator[Any]:
-        """A node that may be killed in the block."""
-        node = self.add_node()
-        yield node
-        if node in self.cluster.worker_nodes:
-            self.kill(node)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
-    head = {
-        "num_cpus": 0,
-        "node_ip_address": LOOPBACK,
-        "_system_config": QUICK_VERDICT,
-        "object_store_memory": OBJECT_STORE_BYTES,
-    }
-    with index_server(None) as index:
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
-        yield World(cluster, tmp_path_factory.mktemp("stores"), index)
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.fixture(scope="module")
-def nodes(world: World) -> list[Any]:
-    """Two nodes that stay."""
-    return [world.add_node() for _ in range(2)]
-
-
-@pytest.fixture(scope="module")
-def pool(nodes: list[Any]) -> Generator[Pool]:
-    with Pool() as it:
-        yield it
-
-
-def sandbox_on(pool: Pool, node: Any, **settings: Any) -> PoolSandbox:
-    """A sandbox on that node: others are closed."""
-    others: list[PoolSandbox] = []
-    for _ in range(3 * SESSIONS):
-        sandbox = pool.sandbox(**settings)
-        if sandbox.node_id == node.node_id:
-            for other in others:
-                other.close()
-            return sandbox
-        others.append(sandbox)
-    raise AssertionError("Ray placed no sandbox there")
-
 
 def test_one_program(pool: Pool) -> None:
     result = pool.run("print(6 * 7)", timeout_s=5)
@@ -240,14 +143,6 @@ def test_a_killed_node(world: World, pool: Pool) -> None:
         assert caught.value.data["lost"]
         sandbox.close()
         wait_gone(facts["pid"])
-
-
-def wait_gone(pid: int) -> None:
-    """Wait until a supervisor, which is no child of ours, has ended."""
-    with suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        assert select.select([process], [], [], PATIENCE_S)[0], "the supervisor is left"
-        os.close(process)
 
 
 def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ pool.py           `Pool`: what programs use
 sandboxes.py      sandboxes of a pool
 cluster.py        the nodes of a pool, with their actors
 leases.py         sessions that Ray has placed
+head.py           calls that the cluster's head answers
 node.py           the actor of a node, which has its supervisor
 forwarding.py     sockets here that lead to supervisors of other nodes
 environments.py   configuration and environments of a node's supervisor
@@ -14,7 +15,8 @@ calls.py          calls of actors from asyncio
 from __future__ import annotations
 
 from nsm.integrations.ray.cluster import NodeLostError
+from nsm.integrations.ray.head import HeadLostError
 from nsm.integrations.ray.pool import RayPool as Pool
 from nsm.integrations.ray.sandboxes import PoolSandbox, PoolSharedSandbox
 
-__all__ = ["NodeLostError", "Pool", "PoolSandbox", "PoolSharedSandbox"]
+__all__ = ["HeadLostError", "NodeLostError", "Pool", "PoolSandbox", "PoolSharedSandbox"]

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nsm.dataclass import dataclass
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.forwarding import ForwardedSocket
+from nsm.integrations.ray.head import from_head
 from nsm.integrations.ray.leases import RESOURCE, Leases
 from nsm.integrations.ray.node import NodeActor
 from nsm.wire.errors import NotRunningError, NsmError
@@ -92,7 +93,7 @@ class PoolNodes:
             NotRunningError: no node has the resource.
             NsmError: a supervisor cannot be started, or an environment cannot be made.
         """
-        nodes = deque(node["NodeID"] for node in usable_nodes())
+        nodes = deque(node["NodeID"] for node in await from_head(usable_nodes))
         while self._environments and not self._shipments:
             await self._build(nodes.popleft())
         await asyncio.gather(*map(self._begin_on, nodes))
@@ -102,7 +103,7 @@ class PoolNodes:
         try:
             return await self.node(node_id)
         except NodeLostError:
-            if node_id in {node["NodeID"] for node in usable_nodes()}:
+            if node_id in {node["NodeID"] for node in await from_head(usable_nodes)}:
                 raise
             return None
 
@@ -117,7 +118,7 @@ class PoolNodes:
     async def end(self) -> None:
         """End all supervisors, and wait for that."""
         self._closed = True
-        self.leases.close()
+        await self.leases.close()
         for task in self._asking.values():
             task.cancel()
         found = await asyncio.gather(*self._nodes.values(), return_exceptions=True)
@@ -179,7 +180,8 @@ class PoolNodes:
             del self._asking[node_id]
 
     async def _start(self, node_id: str) -> PoolNode:
-        capacity = next((sessions_of(node) for node in ray.nodes() if node["NodeID"] == node_id), 0)
+        nodes = await from_head(ray.nodes)
+        capacity = next((sessions_of(node) for node in nodes if node["NodeID"] == node_id), 0)
         actor = (
             ray.remote(NodeActor)
             .options(
@@ -194,7 +196,7 @@ class PoolNodes:
             if self._shipments:
                 await asked(actor.build.remote(self._environments, ship=False))
         except NsmError:
-            ray.kill(actor)
+            await from_head(ray.kill, actor)
             raise
         path = os.path.join(self._directory, f"{node_id[:16]}.sock")
         with suppress(FileNotFoundError):
@@ -208,7 +210,7 @@ async def _end(node: PoolNode) -> None:
     await node.socket.close()
     with suppress(RayError, NsmError):
         await asked(node.actor.end.remote())
-    ray.kill(node.actor)
+        await from_head(ray.kill, node.actor)
 
 
 def usable_nodes() -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from nsm.dataclass import dataclass
+from nsm.integrations.ray.head import HeadLostError, from_head
 
 if TYPE_CHECKING:
     from typing import Any
@@ -36,6 +37,9 @@ PLACED_S = 1.0
 KEPT_S = 5.0
 """How long a pool keeps an unused lease, for the next call of a program that makes one call after
 another."""
+
+RETURNED_S = 5.0
+"""Time for Ray to take all leases back when a pool is closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +86,7 @@ class Leases:
         self._gone: set[str] = set()
         self._suspended: set[str] = set()
         self._closed = False
+        self._returns: set[asyncio.Task[None]] = set()
 
     @property
     def used(self) -> int:
@@ -131,7 +136,7 @@ class Leases:
         self._suspended.discard(node_id)
         self._serve()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Return everything, and have nobody wait."""
         self._closed = True
         if self._asking is not None:
@@ -140,6 +145,8 @@ class Leases:
             self._return(lease)
         while self.waiting:
             self.waiting.popleft().cancel()
+        if self._returns:
+            await asyncio.wait(self._returns, timeout=RETURNED_S)
 
     def _return_later(self, lease: Lease) -> None:
         """Return a lease that nobody uses, if that is still so after a while."""
@@ -155,8 +162,13 @@ class Leases:
         self._leases.discard(lease)
         if not lease.returned:
             lease.returned = True
-            with suppress(RayError):
-                remove_placement_group(lease.group)
+            self._remove(lease.group)
+
+    def _remove(self, group: Any) -> None:
+        """Have Ray take a group back; nobody waits for that, unless the pool is closed."""
+        task = asyncio.create_task(_removed(group))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
 
     def _serve(self) -> None:
         """Hand out free slots, of the least used leases first, and ask Ray for more if need be."""
@@ -191,29 +203,36 @@ class Leases:
         total = sum(lease.size for lease in self._leases)
         size = max(1, min(MAX_LEASE, len(self.waiting), total // nodes))
         while True:
-            group = placement_group([{RESOURCE: size}])
+            bundles = [{RESOURCE: size}]
+            group = await from_head(placement_group, bundles, late=remove_placement_group)
             try:
-                # In a thread, as it blocks; `ready` would start a process on the node.
-                placed = await asyncio.to_thread(group.wait, PLACED_S)
+                # `ready` would start a process on the node.
+                placed = await from_head(group.wait, PLACED_S)
                 while not placed and size == 1 and self.waiting:
-                    placed = await asyncio.to_thread(group.wait, PLACED_S)
+                    placed = await from_head(group.wait, PLACED_S)
             except BaseException:
-                remove_placement_group(group)
+                self._remove(group)
                 raise
             if placed:
                 break
-            remove_placement_group(group)
+            self._remove(group)
             if not self.waiting:
                 return
             size = max(1, size // 2)
-        (node_id,) = placement_group_table(group)["bundles_to_node_id"].values()
+        table = await from_head(placement_group_table, group)
+        (node_id,) = table["bundles_to_node_id"].values()
         lease = Lease(group, node_id, size, size)
-        if node_id in self._gone and not _is_alive(node_id):
+        if node_id in self._gone and not await from_head(_is_alive, node_id):
             self._return(lease)
             return
         self._leases.add(lease)
         self._serve()
         self._return_later(lease)
+
+
+async def _removed(group: Any) -> None:
+    with suppress(RayError, HeadLostError):
+        await from_head(remove_placement_group, group)
 
 
 def _is_alive(node_id: str) -> bool:

@@ -19,6 +19,7 @@ from nsm.client.operations import RunSettings, check_names
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.cluster import NodeLostError, PoolNodes, usable_nodes
 from nsm.integrations.ray.forwarding import Loop
+from nsm.integrations.ray.head import from_head
 from nsm.integrations.ray.sandboxes import PoolSandbox, PoolSharedSandbox
 from nsm.wire.errors import NotRunningError, NsmError
 
@@ -188,7 +189,7 @@ class RayPool:
             NsmError: one could not be run; see `return_errors`.
         """
         together = self._settings(env, settings)
-        at_once = at_once or _twice_the_processors()
+        at_once = at_once or self._loop.wait(from_head(_twice_the_processors))
         limit = asyncio.Semaphore(at_once)
         under_way: deque[Future[Sequence[RunResult | NsmError]]] = deque()
         codes = iter(codes)
