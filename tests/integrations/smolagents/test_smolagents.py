@@ -391,7 +391,7 @@ class TestFaults(adapter_faults.AdapterFaults):
         return str(box(code.format(command)).logs)
 
     def run_beside(self, box: Any, command: str) -> str:
-        """As a program of the session: its interpreter does one thing at a time."""
+        """Run a program of the session, whose interpreter does one thing at a time."""
         return str(box.sandbox.execute(["bash", "-c", command]).output.decode())
 
     def run_for(self, box: Any, command: str, seconds: float) -> None:
