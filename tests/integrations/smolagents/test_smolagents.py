@@ -26,6 +26,7 @@ from smolagents.local_python_executor import LocalPythonExecutor
 from smolagents.models import ChatMessage, MessageRole, Model
 from smolagents.utils import AgentError
 
+import adapter_faults
 import framework_pages
 import host_attacks
 import nsm
@@ -373,3 +374,31 @@ def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
             with nsm.Client() as client:
                 assert client.sessions() == []
         end_supervisor(it.socket)
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    """The shared faults, with Bash as a program of Python code, and 20 threads at once."""
+
+    owner = "smolagents"
+    at_once = 20
+    slow = "echo $$ >pid; exec sleep 1000"  # a step is interrupted; its background goes on
+
+    def open(self, **settings: Any) -> Any:
+        return NsmExecutor(**settings)
+
+    def run(self, box: Any, command: str) -> str:
+        code = "import subprocess; subprocess.run(['bash', '-c', {!r}], check=True)"
+        return str(box(code.format(command)).logs)
+
+    def run_beside(self, box: Any, command: str) -> str:
+        """Run a program of the session, whose interpreter does one thing at a time."""
+        return str(box.sandbox.execute(["bash", "-c", command]).output.decode())
+
+    def run_for(self, box: Any, command: str, seconds: float) -> None:
+        box._timeout_s = seconds
+        with pytest.raises(AgentError, match="time limit"):
+            self.run(box, command)
+        box._timeout_s = None
+
+    def close(self, box: Any) -> None:
+        box.cleanup()
