@@ -19,6 +19,10 @@ from pathlib import Path
 PASS_BYTES = 65536
 
 
+def ignore(_number: int, _frame: object) -> None:
+    """Handle a signal that changes nothing."""
+
+
 def way(notes: Path, delay_s: float, bytes_s: float, command: list[str]) -> None:
     """Pass bytes between our standard streams and a program that has both on one socket.
 
@@ -29,7 +33,7 @@ def way(notes: Path, delay_s: float, bytes_s: float, command: list[str]) -> None
     note = notes / str(os.getpid())
     # ssh sends it when it ends, which is seen all the same. The note must not outlive this process:
     # whoever cuts would kill another one that has got its number.
-    signal.signal(signal.SIGHUP, lambda *_: None)
+    signal.signal(signal.SIGHUP, ignore)
     ends = socket.socketpair()
     near, far = ends[0].detach(), ends[1].detach()
     # Of another machine: the terminal's Ctrl-C does not get there.

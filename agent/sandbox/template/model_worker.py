@@ -209,8 +209,8 @@ class ModelWorker:
         out, err, control, page = map(os.fstat, given)
         at, _, saved_out, saved_err = self._private
         own = {1: out, saved_out: out, 2: err, saved_err: err, at: control}
-        for fd, wanted in own.items():
-            if not os.path.samestat(os.stat(f"/proc/{worker.pid}/fd/{fd}"), wanted):
+        for fd, expected in own.items():
+            if not os.path.samestat(os.stat(f"/proc/{worker.pid}/fd/{fd}"), expected):
                 wrong.append(f"descriptor {fd}")
         if page_of(worker.pid, page.st_ino) != self._page:
             wrong.append("page")
