@@ -24,6 +24,7 @@ from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on, wait_gone
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 def test_one_program(pool: Pool) -> None:
     result = pool.run("print(6 * 7)", timeout_s=5)
     assert (result.stdout, result.exit_code) == ("42\n", 0)
