@@ -124,6 +124,7 @@ MODULES = tuple(
         "staying": STAYING,
         "opening": OPENING,
         "thread": THREAD,
+        "hanging": "import time; time.sleep(1e6)",
         "filtering": FILTERING,
         "talking": TALKING,
         "writing": WRITING,
@@ -274,6 +275,16 @@ for number in opening.numbers:
         print(type(error).__name__)
 """
         assert (await session.run(code)).stdout == "FileNotFoundError\n" * 2
+
+
+@pytest.mark.slow  # it takes the time that a template has for its start
+async def test_sessions_start_without_a_module_that_hangs(
+    image: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with session_of(image, "hanging") as (session, launcher):
+        assert "which imports hanging, said nothing" in caplog.text
+        assert not launcher.templates
+        assert (await session.run("print(1)")).stdout == "1\n"
 
 
 async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(
