@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,9 @@ class NotStartedError(Exception):
 
 
 @contextmanager
-def private_supervisor(prefix: str, configuration: str = "") -> Generator[dict[str, str]]:
+def private_supervisor(
+    prefix: str, configuration: str = "", more: Mapping[str, str] = {}
+) -> Generator[dict[str, str]]:
     """Start a supervisor in a new directory; end it and remove the directory afterwards.
 
     For use in the main thread: Ctrl-C is put off while the supervisor starts and ignored while it
@@ -34,6 +36,7 @@ def private_supervisor(prefix: str, configuration: str = "") -> Generator[dict[s
     Args:
         prefix: of the directory's name.
         configuration: text of its `config.toml`.
+        more: environment variables for the supervisor alone.
 
     Yields:
         The variables that lead nsm's programs to it.
@@ -50,7 +53,7 @@ def private_supervisor(prefix: str, configuration: str = "") -> Generator[dict[s
             folder.mkdir(parents=True)
             (folder / "config.toml").write_text(configuration)
         with interrupts_deferred():
-            process, reading = start(variables, directory / "log")
+            process, reading = start({**variables, **more}, directory / "log")
         with open(reading, "rb") as ready:
             answer = ready.readline()
         if answer != b"\n":

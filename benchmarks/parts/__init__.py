@@ -15,6 +15,7 @@
 - `files`: a gigabyte in and out of a session, and small files
 - `undo`: what an undo takes, and what it costs calls
 - `saves`: sessions saved and restored, beside a pickle
+- `secrets`: requests into which nsm puts a secret
 - `ports`: bytes and connections through open ports of sessions
 - `box`: how long a box takes to start
 - `restart`: how long a restart of the supervisor interrupts its clients
@@ -48,6 +49,7 @@ PARTS: Mapping[str, str] = {
     "files": "parts.files",
     "undo": "parts.undo",
     "saves": "parts.saves",
+    "secrets": "parts.secrets",
     "ports": "parts.ports",
     "box": "parts.box",
     "restart": "parts.restart",
