@@ -18,7 +18,12 @@ from ray.util import placement_group, remove_placement_group
 import framework_pages
 import nsm
 from nsm.integrations.ray import NodeLostError, Pool
-from nsm.wire.errors import BadRequestError, NotRunningError, SessionEndedError
+from nsm.wire.errors import (
+    BadRequestError,
+    EnvironmentUnavailableError,
+    NotRunningError,
+    SessionEndedError,
+)
 from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on, wait_gone
 
 if TYPE_CHECKING:
@@ -226,6 +231,27 @@ def test_an_environment_is_built_once_and_shipped(world: World, nodes: list[Any]
 def test_an_environment_that_cannot_be_built(nodes: list[Any]) -> None:
     with pytest.raises(nsm.NsmError, match=r"science.*cannot be made"):
         Pool(environments={"science": {"pip": ["no-such-package"]}})
+
+
+IMAGE = {"image": "docker-archive:/none-such.tar", "language": "python"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"environments": {"web": IMAGE}},
+        {"config": {"environments": {"web": {"image": IMAGE["image"]}}}},
+        {"config": {"environments": {"web": {"flake": "/none-such#web"}}}},
+    ],
+    ids=["image", "configured-image", "nix"],
+)
+def test_an_environment_that_a_node_cannot_provide(
+    nodes: list[Any], settings: dict[str, Any]
+) -> None:
+    """It is refused by its name, before code runs, with what works on all nodes."""
+    with pytest.raises(EnvironmentUnavailableError, match="'web' cannot be made on ") as caught:
+        Pool(**settings)
+    assert "`Pool(environments={'web': {'pip': [...]}})`" in (caught.value.hint or "")
 
 
 def test_configuration_of_the_supervisors(nodes: list[Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -85,13 +86,50 @@ def build(client: Client, wanted: Mapping[str, PackageArguments], *, ship: bool)
     for name, packages in wanted.items():
         row = client.builds.add_packages(name, **packages)
         if row.state != "ready" or row.path is None:
-            raise EnvironmentUnavailableError(
-                f"the environment {name!r} cannot be made: {row.cause or row.state}",
-                hint=row.hint or "",
-            )
+            raise _refusal(name, row.cause or row.state, row.hint, is_image="image" in packages)
         if ship and os.path.dirname(row.path) == store():
             shipments.append(pack(name, row.path, row.lock))
     return shipments
+
+
+def check(client: Client, configured: Mapping[str, Any]) -> None:
+    """Wait for the environments that the configuration names.
+
+    Raises:
+        EnvironmentUnavailableError: this node cannot provide one of them.
+    """
+    for row in client.builds.list_all():
+        if row.going_on and row.name in configured:
+            client.builds.log(row.name, lambda _: None, follow=True)
+    built = {row.name: row for row in client.builds.list_all()}
+    for each in client.envs():
+        if each.name in configured and not each.available:
+            build = built.get(each.name)
+            why = (build and build.cause) or each.problem or "it is not there"
+            table = configured[each.name]
+            is_image = "image" in table or "flake" in table
+            raise _refusal(each.name, why, build and build.hint, is_image=is_image)
+
+
+def _refusal(
+    name: str, why: str, hint: str | None, *, is_image: bool
+) -> EnvironmentUnavailableError:
+    """The error of a node that cannot provide an environment.
+
+    Args:
+        is_image: it is of an image, or of Nix, which is not shipped to nodes.
+    """
+    hints = [hint] if hint else []
+    if is_image:
+        hints.append(
+            "Each node makes environments of images and of Nix by itself. Prepare all nodes, or "
+            f"have it made from packages, which one node ships to the others: "
+            f"`Pool(environments={{{name!r}: {{'pip': [...]}}}})`."
+        )
+    return EnvironmentUnavailableError(
+        f"the environment {name!r} cannot be made on {socket.gethostname()}: {why}",
+        hint=" ".join(hints),
+    )
 
 
 def store() -> str:

@@ -58,6 +58,10 @@ class Loop:
             future.cancel()  # Ctrl-C
             raise
 
+    async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work there, and await it in the caller's own loop. To cancel it cancels the work."""
+        return await asyncio.wrap_future(self.start(work))
+
     def close(self) -> None:
         """End the thread, after what was called there has ended."""
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -122,6 +122,9 @@ class NodeActor:
             environments.unpack(shipment)
         self._shipments = ()
         start.connect(self._socket).close()
+        if configured := self._config.get("environments"):
+            with self._blocking_client() as client:
+                environments.check(client, configured)
 
     async def _count_sessions(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections import deque
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -135,8 +136,7 @@ class RayPool:
         self, code: str, *, env: str = "python", **settings: Unpack[RunSettings]
     ) -> RunResult:
         """Run code as `run`, awaited under asyncio. Cancelling interrupts the code."""
-        work = self._run_one(code, self._settings(env, settings))
-        return await asyncio.wrap_future(self._loop.start(work))
+        return await self._loop.awaited(self._run_one(code, self._settings(env, settings)))
 
     if TYPE_CHECKING:
 
@@ -225,26 +225,17 @@ class RayPool:
             settings: as of `nsm.Client.sandbox`. `project` is a directory of the node; by default
                 there is none.
         """
-        slot = self._loop.wait(self._nodes.leases.take())
-        try:
+        with self._held(self.take()) as slot:
             return PoolSandbox(self, slot, save, settings)
-        except BaseException:
-            self.release(slot)
-            raise
 
     async def asandbox(self, **settings: Unpack[SandboxSettings]) -> PoolSharedSandbox:
         """Make a session on some node for any thread and asyncio, as `nsm.SharedSandbox`.
 
         Use it as ``async with await pool.asandbox() as sandbox:``.
         """
-        slot = await asyncio.wrap_future(self._loop.start(self._nodes.leases.take()))
-        try:
-            place = self._loop.start(self.node(slot))
-            node = await asyncio.wrap_future(place)
+        with self._held(await self._loop.awaited(self._nodes.leases.take())) as slot:
+            node = await self._loop.awaited(self.node(slot))
             return await PoolSharedSandbox(self, slot, node.socket.path, settings).aopen()
-        except BaseException:
-            self.release(slot)
-            raise
 
     # Of sandboxes and tests
 
@@ -278,6 +269,15 @@ class RayPool:
         """Give the place of a session back. Idempotent, and nothing once the pool is closed."""
         if not self.closed:
             self._loop.loop.call_soon_threadsafe(self._nodes.leases.release, slot)
+
+    @contextmanager
+    def _held(self, slot: Slot) -> Iterator[Slot]:
+        """Give a place back if the block fails."""
+        try:
+            yield slot
+        except BaseException:
+            self.release(slot)
+            raise
 
     async def node(self, slot: Slot) -> PoolNode:
         """The node of a session, where a supervisor is started first if there is none."""
