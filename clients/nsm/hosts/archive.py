@@ -1,7 +1,7 @@
 """The archive that `nsm host setup` copies: nsm and all that it needs, in one file.
 
-The packages come from this machine's own installation. For another version of Python, pip fetches
-the compiled ones.
+The packages come from this machine's own installation, or for another version of Python from where
+pip or uv gets them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -19,16 +18,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from nsm._version import COMMIT_FILE, program_commit
 from nsm.hosts import installer
+from nsm.hosts.fetched import LEAST_GLIBC, fetch, requirements
 from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
+
+    from nsm.hosts.fetched import Version
 
 DISTRIBUTION = "nsm-sessions"
 
@@ -41,8 +42,6 @@ _OLDER_NAMES = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014":
 _TAG = re.compile(r"^Tag: \S+-(\S+)$", re.MULTILINE)
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 
-Version = tuple[int, int]
-
 
 def write_archive(file: IO[bytes], python: Version) -> None:
     """Write the archive.
@@ -53,17 +52,18 @@ def write_archive(file: IO[bytes], python: Version) -> None:
     Raises:
         HostError: it cannot be made.
     """
-    needed = _needed()
     with (
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
         tempfile.TemporaryDirectory(prefix="nsm-host-") as fetched,
     ):
         archive.write(installer.__file__, "__main__.py")
         if python == sys.version_info[:2]:
+            needed = _needed()
             files = [pair for each in needed for pair in _files_of(each)]
             glibc = max(map(_glibc_of, needed))
         else:
-            glibc = _fetch(needed, python, fetched)
+            fetch(DISTRIBUTION, python, fetched)
+            glibc = LEAST_GLIBC
             files = list(_files_below(fetched))
         files += _own_files()
         found = dict(files)
@@ -90,10 +90,8 @@ def _needed() -> list[Distribution]:
         if name in found:
             continue
         found[name] = _distribution(name)
-        for text in found[name].requires or ():
-            requirement = Requirement(text)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                wanted.append(requirement.name)
+        here = (sys.version_info[0], sys.version_info[1])
+        wanted += [requirement.name for requirement in requirements(found[name], here)]
     del found[DISTRIBUTION]
     return list(found.values())
 
@@ -167,30 +165,3 @@ def _glibc_of(found: Distribution) -> Version:
 def _own_glibc() -> Version:
     major, _, minor = platform.libc_ver()[1].partition(".")
     return (int(major or 0), int(minor.partition(".")[0] or 0))
-
-
-def _fetch(needed: list[Distribution], python: Version, directory: str) -> Version:
-    """Fetch wheels for another Python with pip, in the versions of this installation; returns the
-    glibc that they need.
-    """
-    platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in _FETCHED_GLIBC]
-    command = [
-        *(sys.executable, "-m", "pip", "install", "--quiet", "--target", directory, "--no-deps"),
-        *("--only-binary", ":all:", "--implementation", "cp"),
-        *("--python-version", f"{python[0]}.{python[1]}", "--no-compile"),
-        *[word for each in platforms for word in ("--platform", each)],
-        *[f"{each.name}=={each.version}" for each in needed],
-    ]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise HostError(
-            f"the packages for Python {python[0]}.{python[1]} could not be fetched: "
-            f"{' '.join(said[-1:])}",
-            hint="Install the version of Python there that nsm has here, or nsm itself.",
-        )
-    return (2, max(_FETCHED_GLIBC))
-
-
-_FETCHED_GLIBC = (17, 28)
-"""Minor versions of glibc 2 whose wheels are fetched: those of manylinux2014, and of Debian 10."""

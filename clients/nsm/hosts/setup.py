@@ -7,7 +7,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.hosts.archive import Version, write_archive
+from nsm.hosts.archive import write_archive
 from nsm.hosts.connections import connection_of, locked
 from nsm.hosts.place import socket_of
 from nsm.hosts.tunnel import INSTALLED, ask_ready, connect, read_answer
@@ -15,6 +15,7 @@ from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from nsm.hosts.address import RemoteHost
+    from nsm.hosts.fetched import Version
     from nsm.hosts.ssh import SshConnection
     from nsm.hosts.tunnel import HostAnswer
 

@@ -158,8 +158,10 @@ class SshConnection:
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             raise HostUnreachableError(
-                f"{here} can't be forwarded to {self._host.name}: {' '.join(said[-1:])}",
-                hint=f"What ssh said is in {self._log}.",
+                f"ssh could not forward {here} to {self._host.name}: "
+                f"{' '.join(said[-1:]) or 'it did not say why'}",
+                hint=f"End the connection by `{self._end_command()}`, and try again. What ssh said "
+                f"is in {self._log}.",
             )
 
     def unforward(self, here: str, there: str) -> None:
@@ -169,6 +171,11 @@ class SshConnection:
     def close(self) -> None:
         """End the connection, and all that goes through it."""
         self._ask_master("exit")
+
+    def _end_command(self) -> str:
+        """Command that ends the connection, for people. It works while nsm gets no answer, too."""
+        control = ["-S", _literal(self._control), "-O", "exit"]
+        return shlex.join([*self._host.ssh, *control, *self._host.destination])
 
     def _ask_master(self, what: str, *more: str) -> subprocess.CompletedProcess[bytes]:
         command = [
@@ -184,7 +191,7 @@ class SshConnection:
                 timeout=_MUX_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 1, b"", b"its ssh does not answer")
+            return subprocess.CompletedProcess(command, 1, b"", _SILENT)
         except OSError as error:
             raise self._no_ssh(error) from error
 
@@ -223,6 +230,8 @@ class SshConnection:
             f"ssh cannot be started: {error}", hint="Install OpenSSH's client, or set NSM_SSH."
         )
 
+
+_SILENT = f"the process of the connection has not answered for {_MUX_TIMEOUT_S:g} s".encode()
 
 _CHANGED_KEY = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 """Words of ssh's warning, which it has in English only."""

@@ -105,7 +105,7 @@ def test_ctrl_c_in_run_and_map(pool: Pool) -> None:
 
 
 def test_ctrl_c_in_a_sandbox(pool: Pool) -> None:
-    """As in a session of this machine: the code is interrupted, and its variables stay."""
+    """The code is interrupted as in a session of this machine, and its variables stay."""
     with pool.sandbox() as sandbox:
         sandbox.run("x = 42")
         pressing = interrupt_once(1, pool)
