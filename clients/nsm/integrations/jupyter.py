@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import uuid
 from functools import partial
@@ -57,15 +58,24 @@ _FORK = """
 def _start_kernel(argv, cwd, variables, alive, log):
     import asyncio, os, signal, sys, traceback
     from ipykernel import kernelapp
-    alive = os.open(alive, os.O_WRONLY)
-    pid = os.fork()
+    path, held = alive, [os.open(alive, os.O_WRONLY)]
+    def let_go():
+        while held:
+            os.close(held.pop())
+    try:
+        os.unlink(path)
+        pid = os.fork()
+    except BaseException:
+        let_go()
+        raise
     if pid:
-        os.close(alive)
-        print(pid)
+        let_go()
+        sys.stdout.write("%s: %d\\n" % (path, pid))
         return
     code = 1
     try:
         os.setsid()
+        os.register_at_fork(after_in_child=let_go)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -84,18 +94,25 @@ def _start_kernel(argv, cwd, variables, alive, log):
     except BaseException:
         traceback.print_exc()
     finally:
-        os.write(alive, b"%d\\n" % code)
+        for fd in held:
+            os.write(fd, b"%d\\n" % code)
         os._exit(code & 255)
 _start_kernel(*{arguments!r})
 del _start_kernel
 """
-"""Code that forks the kernel from the interpreter, and prints its process id."""
+"""Code that forks the kernel from the interpreter, and prints the pipe's path with its process id.
+
+The pipe is the kernel's alone: a process that it forks may outlive it, and lets go of the pipe.
+"""
 
 _POLL_S = 0.1
 """How often it is asked whether a kernel has ended."""
 
 _TAIL_BYTES = 4096
 """Output to show of a kernel that has died."""
+
+_SHOWN = 200
+"""Characters to show of output that is not as expected."""
 
 _DIED = 1
 """Exit code of a kernel whose session has ended."""
@@ -292,7 +309,8 @@ class NsmProvisioner(LocalProvisioner):
             A program that ends with it.
 
         Raises:
-            RuntimeError: the interpreter has no ipykernel, or cannot fork.
+            RuntimeError: the interpreter has no ipykernel, cannot fork, or does not tell of the
+                kernel.
         """
         assert self._sandbox is not None, "`pre_launch` has made it"
         sandbox = await self._sandbox.opened()
@@ -307,7 +325,15 @@ class NsmProvisioner(LocalProvisioner):
         if made.exit_code:
             await job.signal("KILL")
             raise RuntimeError(self._explained(made.stderr))
-        self._pid = int(made.stdout.split()[-1])
+        # Code of the environment runs at the fork, too, and may print.
+        told = re.search(rf"{alive}: (\d+)$", made.stdout, re.MULTILINE)
+        if told is None:  # ending the session, as the caller does, ends the kernel
+            raise RuntimeError(
+                f"the interpreter of nsm's environment {self.env!r} did not tell the kernel's "
+                f"process id; it printed {made.stdout[-_SHOWN:]!r}. Find what its packages do at "
+                "a fork, or set `forked` to false in the kernel's specification."
+            )
+        self._pid = int(told[1])
         return job
 
     async def _signal(self, job: AsyncJob, signum: int) -> None:

@@ -191,6 +191,25 @@ def test_a_kernel_that_dies(notebook: nbformat.NotebookNode) -> None:
     assert sessions() == []
 
 
+def test_a_kernel_that_dies_before_a_process_that_it_forked(
+    notebook: nbformat.NotebookNode,
+) -> None:
+    code = """
+import os, signal
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    os.write(writing, b"x")
+    while True:
+        signal.pause()
+os.read(reading, 1)
+os.kill(os.getpid(), 9)
+"""
+    with pytest.raises(DeadKernelError):
+        run(notebook, code)
+    assert sessions() == []
+
+
 def said(client: Any, code: str) -> str:
     """Return what code prints."""
     texts: list[str] = []
@@ -257,6 +276,37 @@ def test_an_environment_without_ipykernel(caplog: pytest.LogCaptureFixture) -> N
     with pytest.raises(RuntimeError, match="has no ipykernel"):
         start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="bare")
     assert sessions() == []
+
+
+def in_interpreter(code: str) -> None:
+    """Run code in the interpreter that kernels are forked from."""
+    (row,) = sessions()
+    with nsm.Client() as own:
+        assert own.run_in(row.id, code).exit_code == 0
+
+
+def test_an_interpreter_that_prints_more_than_the_process_of_its_fork(
+    kernel: tuple[KernelManager, Any],
+) -> None:
+    manager, client = kernel
+    in_interpreter(
+        "import sys; write = sys.stdout.write\n"
+        "sys.stdout.write = lambda text: write(f'more{text}more\\n')"
+    )
+    manager.restart_kernel()
+    client.wait_for_ready(timeout=PATIENCE_S)
+    assert said(client, "print(6 * 7)") == "42"
+
+
+def test_an_interpreter_that_does_not_tell_of_its_fork(kernel: tuple[KernelManager, Any]) -> None:
+    manager, client = kernel
+    in_interpreter("import sys; sys.stdout.write = lambda text: sys.__stdout__.buffer.write(b'no')")
+    with pytest.raises(RuntimeError, match=r"environment 'kernel' did not tell .* printed 'no'"):
+        manager.restart_kernel()
+    assert sessions() == []
+    manager.restart_kernel()
+    client.wait_for_ready(timeout=PATIENCE_S)
+    assert said(client, "print(6 * 7)") == "42"
 
 
 def test_what_nsm_refuses_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
