@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -97,6 +98,15 @@ def copied(*programs: str) -> list[tuple[tarfile.TarInfo, bytes]]:
             name = path.lstrip("/")
             made[name] = file(name, Path(path).read_bytes(), 0o755)
     return list(made.values())
+
+
+def programs_layer(*names: str) -> bytes:
+    """Make a layer with programs of the host's PATH, which are in `/bin`, too."""
+    found = {name: os.path.realpath(str(shutil.which(name))) for name in names}
+    members = {each[0].name: each for each in copied(*found.values())}
+    for name, path in found.items():
+        members[f"bin/{name}"] = file(f"bin/{name}", members[path.lstrip("/")][1], 0o755)
+    return layer(*members.values())
 
 
 class Layout:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +13,7 @@ from harbor.environments.factory import EnvironmentFactory
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
 from harbor.models.trial.paths import TrialPaths
 
-from image_world import Layout, copied, file, folder, layer
+from image_world import Layout, folder, layer, programs_layer
 from nsm.integrations.harbor import NsmTaskEnvironment
 from nsm.wire.errors import BadRequestError
 
@@ -31,12 +29,8 @@ PROGRAMS = ("bash", "cat", "find", "ls", "mkdir", "rm", "sh", "sleep", "tar", "g
 def image(shared: Supervisor) -> str:
     """An image with a few of the host's programs."""
     layout = Layout(shared.directory / "images")
-    found = {name: os.path.realpath(str(shutil.which(name))) for name in PROGRAMS}
-    members = {each[0].name: each for each in copied(*found.values())}
-    for name, path in found.items():
-        content = members[path.lstrip("/")][1]
-        members[f"bin/{name}"] = file(f"bin/{name}", content, 0o755)
-    layout.add([layer(*members.values(), folder("app"))], Env=["PATH=/bin"], WorkingDir="/app")
+    parts = [programs_layer(*PROGRAMS), layer(folder("app"))]
+    layout.add(parts, Env=["PATH=/bin"], WorkingDir="/app")
     return f"oci:{layout.place}"
 
 

@@ -1,0 +1,176 @@
+"""Runtime of verifiers, with the package itself, whose programs are in an image."""
+
+# pyright: basic, reportMissingImports=false
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+from verifiers.v1.errors import SandboxError
+from verifiers.v1.runtimes.subprocess import SubprocessConfig, SubprocessRuntime
+
+import adapter_faults
+import host_attacks
+import nsm
+from image_world import Layout, programs_layer, python_layer
+from nsm.integrations.verifiers import NsmImageConfig, NsmImageRuntime, provision
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from e2e_support import Supervisor
+
+PROGRAMS = (
+    "base64", "bash", "cat", "head", "mktemp", "rm", "sh", "sleep", "touch", "true", "wc",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def image() -> Generator[str]:
+    """An image with Python and a few of the host's programs."""
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        Path(path).chmod(0o755)
+        layout = Layout(Path(path, "images"))
+        layout.add([programs_layer(*PROGRAMS), python_layer()], Env=["PATH=/bin:/opt/python/bin"])
+        yield f"oci:{layout.place}"
+
+
+def test_programs_and_files(shared: Supervisor, image: str) -> None:
+    async def main() -> None:
+        config = NsmImageConfig(image=image, workdir="/work", memory=0.5)
+        async with provision(config, name="mine", env={"TASK": "hello"}) as runtime:
+            with nsm.Client() as client:
+                (row,) = client.sessions()
+            assert runtime.info.id == row.id
+            assert row.labels["runtime"] == "mine"
+            words = ["sh", "-c", 'echo "$PWD $TASK $MORE"; echo no >&2; exit 3']
+            done = await runtime.run(words, {"MORE": "yes"})
+            assert (done.exit_code, done.stdout, done.stderr) == (3, "/work hello yes\n", "no\n")
+            assert (await runtime.run(["no-such"], {})).exit_code == 127
+            # As root, which is the session's own user, code writes anywhere in its copy.
+            assert (await runtime.run(["touch", "/bin/new"], {})).exit_code == 0
+            await runtime.write("deep/data", b"\xff\x00data")
+            assert await runtime.read("/work/deep/data") == b"\xff\x00data"
+            assert await runtime.read("deep/data", max_bytes=6) == b"\xff\x00data"
+            for path, limit in (("deep/data", 5), ("none", 5), ("none", None)):
+                with pytest.raises(SandboxError):
+                    await runtime.read(path, max_bytes=limit)
+            assert await runtime.alive()
+        assert runtime.stopped
+        assert not await runtime.alive()
+        with pytest.raises(SandboxError, match="closed"):
+            await runtime.run(["true"], {})
+
+    asyncio.run(main())
+    with nsm.Client() as client:
+        assert client.sessions() == []
+
+
+def test_a_live_process(shared: Supervisor, image: str) -> None:
+    async def main() -> None:
+        async with provision(NsmImageConfig(image=image)) as runtime:
+            assert runtime.supports_live_processes
+            words = ["sh", "-c", 'read line; echo "$line"; echo "no $line" >&2; exec sleep 1000']
+            process = await runtime.open_process(words, {})
+            await process.write(b"hello\n")
+            streams = [anext(process.stdout), anext(process.stderr)]
+            assert await asyncio.gather(*streams) == [b"hello\n", b"no hello\n"]
+            assert await process.poll() is None
+            await process.terminate()
+            assert await process.wait() == 128 + 15
+            assert [each async for each in process.stdout] == []
+            assert await process.poll() == 128 + 15
+            words = ["sh", "-c", "trap '' INT TERM; echo ready; exec sleep 1000"]
+            other = await runtime.open_process(words, {})
+            assert await anext(other.stdout) == b"ready\n"
+            await other.kill()
+            assert await other.wait() == 128 + 9
+
+    asyncio.run(main())
+
+
+def test_a_server_in_the_background(shared: Supervisor, image: str) -> None:
+    server = (
+        "import http.server as s, os, sys; print('serving', flush=True)\n"
+        "it = s.ThreadingHTTPServer(('0.0.0.0', 8000), s.SimpleHTTPRequestHandler)\n"
+        "os.close(os.open('up', os.O_CREAT))\n"
+        "it.serve_forever()"
+    )
+
+    async def main() -> None:
+        async with provision(NsmImageConfig(image=image, workdir="/work")) as runtime:
+            await runtime.run_background(["python3", "-c", server], {}, "log")
+            await runtime.run(["sh", "-c", "until [ -e up ]; do sleep 0.05; done"], {})
+            url = await runtime.expose(8000)
+
+            def get() -> bytes:
+                with urlopen(f"{url}/log") as answer:
+                    return answer.read()
+
+            assert (await asyncio.to_thread(get)).startswith(b"serving\n")
+
+    asyncio.run(main())
+
+
+def test_a_hostile_model_reaches_nothing(shared: Supervisor, image: str, tmp_path: Path) -> None:
+    async def outputs(argv: list[str]) -> list[str]:
+        said = []
+        for runtime in (
+            SubprocessRuntime(SubprocessConfig()),
+            NsmImageRuntime(NsmImageConfig(image=image)),
+        ):
+            await runtime.start()
+            said.append((await runtime.run(argv, {})).stdout)
+            await runtime.stop()
+        return said
+
+    with host_attacks.target(tmp_path) as target:
+        theirs, ours = asyncio.run(outputs(target.argv))
+    assert host_attacks.gained(theirs) == host_attacks.ALL
+    assert host_attacks.gained(ours) == set()
+
+
+def test_what_a_session_does_not_have(shared: Supervisor, image: str) -> None:
+    with pytest.raises(ValueError, match="another user"):
+        NsmImageRuntime(NsmImageConfig(image=image)).with_user("agent")
+    for config in (NsmImageConfig(image=image, gpu="A100"), NsmImageConfig(image="oci:/none")):
+        with pytest.raises(SandboxError):
+            asyncio.run(NsmImageRuntime(config).start())
+    with nsm.Client() as client:
+        assert client.sessions() == []
+
+
+class TestFaults(adapter_faults.AdapterFaults):
+    owner = "verifiers"
+    refusal = SandboxError
+
+    @pytest.fixture(autouse=True)
+    def use_image(self, image: str) -> None:
+        self.image = image
+
+    def open(self, **_: Any) -> NsmImageRuntime:
+        """Make a runtime; there is no setting for its idle time."""
+        runtime = NsmImageRuntime(NsmImageConfig(image=self.image, workdir="/work"))
+        asyncio.run(runtime.start())
+        return runtime
+
+    def run(self, box: NsmImageRuntime, command: str) -> str:
+        return asyncio.run(box.run(["bash", "-c", command], {})).stdout
+
+    def run_for(self, box: NsmImageRuntime, command: str, seconds: float) -> None:
+        """Cancel it, as verifiers does at a limit of its own."""
+
+        async def run() -> None:
+            await asyncio.wait_for(box.run(["bash", "-c", command], {}), seconds)
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(run())
+
+    def close(self, box: NsmImageRuntime) -> None:
+        asyncio.run(box.stop())
