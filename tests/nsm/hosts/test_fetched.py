@@ -44,8 +44,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[IndexSer
             (place / "METADATA").write_text(
                 f"Metadata-Version: 2.1\nName: {name}\nVersion: {facts}\n"
             )
-        monkeypatch.syspath_prepend(tmp_path / "here")
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "here"), *sys.path])
         yield server
+
+
+def no_module(_name: str) -> None:
+    """Find no module, as a Python without pip does."""
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
@@ -56,8 +60,8 @@ def test_what_the_other_python_needs(
     """Versions are those that are installed here; what is not comes in a permitted one."""
     if tool == "uv":
         if shutil.which("uv") is None:
-            pytest.skip("uv is not on PATH")
-        monkeypatch.setattr(fetched, "find_spec", lambda _: None)
+            pytest.skip("not here: no uv on PATH")
+        monkeypatch.setattr(fetched, "find_spec", no_module)
     fetched.fetch("program", OTHER, str(tmp_path / "got"))
     got = {each.name: each.version for each in distributions(path=[str(tmp_path / "got")])}
     assert got == {"common": "1.0", "newer": "2.0", "below": "1.0"}
@@ -71,7 +75,7 @@ def test_a_package_that_is_not_there(index: IndexServer, tmp_path: Path) -> None
 
 
 def test_without_pip_and_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "find_spec", lambda _: None)
+    monkeypatch.setattr(fetched, "find_spec", no_module)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="has no pip, and uv is not on PATH") as caught:
         fetched.fetch("nsm-sessions", OTHER, str(tmp_path / "got"))
