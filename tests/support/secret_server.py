@@ -102,6 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Shows requests in many forms."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the body waits 40 ms for the headers' acknowledgement
     seen: ClassVar[list[tuple[str, str, Mapping[str, str], bytes]]]
     repositories: ClassVar[Path | None]
     go_on: ClassVar[threading.Event]
