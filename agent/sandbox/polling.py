@@ -225,8 +225,9 @@ class NonblockingStream:
             written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
         else:
             channel = socket.socket(fileno=self.write_fd)
+            end = min([READ_BYTES, *(place for place, *_ in self._passed[1:2])])
             try:
-                written = socket.send_fds(channel, [self._out[:READ_BYTES]], [descriptor])
+                written = socket.send_fds(channel, [self._out[:end]], [descriptor])
             except OSError as error:
                 if error.errno != errno.ETOOMANYREFS or without is None:
                     raise

@@ -266,3 +266,28 @@ def test_what_is_dropped_is_not_waited_for() -> None:
             turns += 1
         link.close()
     assert turns <= 2
+
+
+def test_descriptors_that_wait_go_with_their_own_bytes() -> None:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    with theirs:
+        poller = Poller()
+        fd = ours.detach()
+        link = NonblockingStream(poller, fd, fd, lambda _: None, lambda: None)
+        with link.together():
+            link.send(b"before ")
+            link.send(b"first ", read)
+            link.send(b"second ", write)
+        link.send(b"after")
+        got: list[tuple[bytes, int]] = []
+        while sum(len(data) for data, _ in got) < len(b"before first second after"):
+            data, fds, _, _ = socket.recv_fds(theirs, 100, 5)
+            got.append((data, len(fds)))
+            for each in fds:
+                os.close(each)
+        link.close()
+    assert b"".join(data for data, _ in got) == b"before first second after"
+    first, second = (data for data, count in got if count)
+    assert first.endswith(b"first ")
+    assert second.startswith(b"second ")

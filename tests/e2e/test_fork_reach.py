@@ -116,6 +116,29 @@ def test_a_program_that_cannot_be_kept_from_the_fork(client: Client) -> None:
     assert printed(client, "alone", "print(x)") == "1\n"
 
 
+LAYERS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+symbolic_links = ctypes.c_uint64(1 << 12)
+for _ in range(16):
+    ruleset = libc.syscall(444, ctypes.byref(symbolic_links), 8, 0)  # landlock_create_ruleset
+    assert libc.syscall(446, ruleset, 0) == 0  # landlock_restrict_self
+open('/workspace/here', 'w').close()
+while True: time.sleep(0.01)
+"""
+
+
+def test_a_program_that_the_kernel_gives_no_more_rules(client: Client) -> None:
+    printed(client, "layered", "import os; os.mkfifo('here')")
+    job = client.exec("layered", ["python3", "-c", LAYERS], env="python")
+    printed(client, "layered", "_ = open('here').read()")
+    with pytest.raises(ForkRefusedError, match="takes no more rules"):
+        client.fork("layered")
+    job.stop()
+    client.fork("layered", "without")
+    client.kill_all()
+
+
 def test_the_last_fork_that_the_kernel_allows(client: Client) -> None:
     count = "import os; print(len(os.listdir('/proc/self/fd')))"
     before = printed(client, "often", count)

@@ -335,7 +335,8 @@ class Traced:
                 self.registers = {**again, "orig_rax": NO_CALL}
                 self._to_call()
                 try:
-                    known[RESULT] = known[RESULT] or checked(name, made)
+                    result = checked(name, made)
+                    known[RESULT] = known[RESULT] or result
                 except CallError as error:
                     failure = failure or error
         finally:

@@ -32,7 +32,9 @@ def requirements(found: Distribution, python: Version) -> Iterator[Requirement]:
     """List what a distribution needs with that version of Python, without extras."""
     version = f"{python[0]}.{python[1]}"
     environment: dict[str, str] = {name: str(fact) for name, fact in default_environment().items()}
-    environment |= {"python_version": version, "python_full_version": f"{version}.0", "extra": ""}
+    environment["extra"] = ""
+    if python != sys.version_info[:2]:
+        environment |= {"python_version": version, "python_full_version": f"{version}.0"}
     for text in found.requires or ():
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate(environment):

@@ -122,8 +122,9 @@ class Outgoing:
             written = os.write(self._descriptor, data[:before])
         else:
             channel = socket.socket(fileno=self._descriptor)
+            end = self._passed[1][0] if len(self._passed) > 1 else len(data)
             try:
-                written = socket.send_fds(channel, [data], [descriptor])
+                written = socket.send_fds(channel, [data[:end]], [descriptor])
             finally:
                 channel.detach()
             self._passed.popleft()

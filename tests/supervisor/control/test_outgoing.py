@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -66,6 +67,25 @@ async def test_room_is_waited_for_and_comes_back() -> None:
         assert not room.is_set()
         await received(client, 5 * HIGH_WATER_BYTES // 2)
         await room.wait()
+
+
+async def test_descriptors_that_wait_go_with_their_own_bytes() -> None:
+    full = bytes(HIGH_WATER_BYTES)
+    async with a_client() as (outgoing, client, _):
+        outgoing.put(full)
+        for data, descriptor in zip((b"first", b"second"), os.pipe(), strict=True):
+            outgoing.put(data, descriptor)
+        got, descriptors = b"", list[tuple[int, int]]()
+        while len(got) < len(full) + len(b"firstsecond"):
+            await trio.lowlevel.wait_readable(client)
+            data, fds, _, _ = socket.recv_fds(client, 1 << 20, 5)
+            descriptors += [(len(got), fd) for fd in fds]
+            got += data
+        assert got == full + b"firstsecond"
+        for _, fd in descriptors:
+            os.close(fd)
+        assert len(descriptors) == 2
+        assert [place for place, _ in descriptors][1] == len(full) + len(b"first")
 
 
 async def test_a_client_that_is_gone_ends_its_tasks() -> None:

@@ -210,6 +210,7 @@ async def _end(node: PoolNode) -> None:
     await node.socket.close()
     with suppress(RayError, NsmError):
         await asked(node.actor.end.remote())
+    with suppress(RayError, NsmError):
         await from_head(ray.kill, node.actor)
 
 

@@ -141,6 +141,7 @@ class Leases:
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
+            await asyncio.wait([self._asking], timeout=RETURNED_S)
         for lease in list(self._leases):
             self._return(lease)
         while self.waiting:
@@ -210,19 +211,20 @@ class Leases:
                 placed = await from_head(group.wait, PLACED_S)
                 while not placed and size == 1 and self.waiting:
                     placed = await from_head(group.wait, PLACED_S)
+                if placed:
+                    table = await from_head(placement_group_table, group)
+                    (node_id,) = table["bundles_to_node_id"].values()
+                    gone = node_id in self._gone and not await from_head(_is_alive, node_id)
+                    break
             except BaseException:
                 self._remove(group)
                 raise
-            if placed:
-                break
             self._remove(group)
             if not self.waiting:
                 return
             size = max(1, size // 2)
-        table = await from_head(placement_group_table, group)
-        (node_id,) = table["bundles_to_node_id"].values()
         lease = Lease(group, node_id, size, size)
-        if node_id in self._gone and not await from_head(_is_alive, node_id):
+        if gone:
             self._return(lease)
             return
         self._leases.add(lease)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nsm.dataclass import dataclass
 from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
@@ -188,9 +188,7 @@ class HostRules:
         if not request.secrets:
             return request.headers
         await self._vault.refresh(request.secrets)
-        usable = self._vault.usable(self.host, self.port)
-        if gone := next((name for name in request.secrets if name not in usable), None):
-            raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
+        usable = self.check_usable(request)
         made = [
             (header, value)
             if header.lower() in _NEVER_SEARCHED
@@ -203,6 +201,17 @@ class HostRules:
                 value = f"{prefix} {usable[name][1]}" if prefix else usable[name][1]
                 made.append((header.encode(), value.encode()))
         return made
+
+    def check_usable(self, request: CheckedRequest) -> Mapping[str, tuple[str, str]]:
+        """Return stand-ins and values of the secrets of this host, by name.
+
+        Raises:
+            RefusedRequestError: one of the request's secrets was revoked since it was checked.
+        """
+        usable = self._vault.usable(self.host, self.port)
+        if gone := next((name for name in request.secrets if name not in usable), None):
+            raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
+        return usable
 
     def answered(self, request: CheckedRequest, status: int) -> None:
         """Note the status of a response."""

@@ -109,12 +109,13 @@ class Http1:
             try:
                 request = self._check(event)
                 headers = await self._rules.with_values(request)
+                if request.secrets:
+                    await self._traffic.used(request)
+                self._rules.check_usable(request)
             except RefusedRequestError as refusal:
                 await self._refuse(refusal, event.method, event.target)
                 return
             self._request = request
-            if request.secrets:
-                await self._traffic.used(request)
             await self._to_server_send(
                 h11.Request(method=request.method, target=request.target, headers=headers)
             )
@@ -145,7 +146,7 @@ class Http1:
     async def _refuse(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
         path = target.partition(b"?")[0][:300].decode("ascii", "replace")
         await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
-        await self._answer(refusal.status, str(refusal))
+        await self._answer(refusal.status, str(refusal), method)
 
     async def _send_body(self) -> None:
         """Pass on a request's body and what is behind it.
@@ -308,8 +309,12 @@ class Http1:
         if data:
             await self._client.send_all(data)
 
-    async def _answer(self, status: int, text: str) -> None:
-        """Answer in the server's place, if it has not begun to; nothing follows."""
+    async def _answer(self, status: int, text: str, method: bytes = b"") -> None:
+        """Answer in the server's place, if it has not begun to; nothing follows.
+
+        Args:
+            method: of the request; empty for that of the last one.
+        """
         if self._from_client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"nsm: {text}\n".encode()
@@ -322,7 +327,9 @@ class Http1:
         try:
             head = h11.Response(status_code=status, headers=headers, reason=b"Refused (nsm)")
             await self._to_client_send(head)
-            if self._request is None or self._request.method != b"HEAD":
+            if not method and self._request is not None:
+                method = self._request.method
+            if method != b"HEAD":
                 await self._to_client_send(h11.Data(data=body))
             await self._to_client_send(h11.EndOfMessage())
             await self._flush_client()

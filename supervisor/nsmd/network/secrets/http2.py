@@ -253,14 +253,15 @@ class Http2:
         try:
             request = self._check(method, target, headers)
             values = await self._rules.with_values(request)
+            if request.secrets:
+                await self._traffic.used(request)
+            while not (self._leaving or self._server.may_open):
+                await self._server.change()
+            self._rules.check_usable(request)  # it may have waited for long
         except RefusedRequestError as refusal:
             await self._tell_of(refusal, method, target)
             await self._answer(exchange, refusal.status, str(refusal), head_only=method == b"HEAD")
             return
-        if request.secrets:
-            await self._traffic.used(request)
-        while not (self._leaving or self._server.may_open):
-            await self._server.change()
         if self._leaving:
             exchange.code = ErrorCodes.REFUSED_STREAM
             return

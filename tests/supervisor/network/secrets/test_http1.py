@@ -262,6 +262,16 @@ async def test_a_secret_that_is_revoked_while_its_source_is_asked() -> None:
     assert (record.uses, record.refusals) == ([], [("stand-in", "/x")])
 
 
+async def test_a_refused_head_is_answered_without_a_body() -> None:
+    vault = make_vault()
+    vault.revoke("key")
+    asks = request(f"X: {STAND_IN}").replace(b"GET ", b"HEAD ", 1)
+    client, server, _ = await exchange(asks, vault=vault)
+    assert client.startswith(b"HTTP/1.1 403 ")
+    assert client.endswith(b"\r\n\r\n")
+    assert server == b""
+
+
 async def test_a_value_that_expires_between_two_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
