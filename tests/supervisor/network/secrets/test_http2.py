@@ -21,6 +21,7 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
+from h2.settings import SettingCodes
 from hpack import Encoder
 from hyperframe.frame import (
     ContinuationFrame,
@@ -32,7 +33,7 @@ from hyperframe.frame import (
     RstStreamFrame,
     SettingsFrame,
 )
-from trio.testing import memory_stream_pair
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import parse_secret
@@ -148,14 +149,14 @@ class ScriptedPeer:
 
 @asynccontextmanager
 async def both_sides(
-    *requests: str, record: Http2Record | None = None
+    *requests: str, record: Http2Record | None = None, vault: Vault | None = None
 ) -> AsyncGenerator[tuple[ScriptedPeer, ScriptedPeer, Http2Record]]:
     """A client and a server with `Http2` between them, which ends with the block."""
     client, our_client = memory_stream_pair()
     server, our_server = memory_stream_pair()
     record = record or Http2Record()
     allowed = AllowList.of(requests).requests_to(HOST, 443)
-    rules = HostRules(HOST, 443, make_vault(), allowed)
+    rules = HostRules(HOST, 443, vault or make_vault(), allowed)
     ends = (ScriptedPeer(client, client=True), ScriptedPeer(server, client=False))
 
     async def carry() -> None:
@@ -218,6 +219,24 @@ async def test_requests_that_no_server_gets(ask: dict[str, str], status: bytes) 
         await server.answer((await server.until(RequestReceived)).stream_id, b"ok")
         await client.until(ResponseReceived, good)
         assert len(record.refusals) == 1
+        assert not [event for event in server.got if isinstance(event, RequestReceived)]
+
+
+async def test_a_secret_that_is_revoked_while_its_request_waits_for_a_stream() -> None:
+    vault = make_vault()
+    async with both_sides(vault=vault) as (client, server, record):
+        server.connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 1})
+        await server.flush()
+        first = await client.ask()
+        asked = await server.until(RequestReceived)
+        waits = await client.ask((b"authorization", f"Bearer {STAND_IN}".encode()))
+        await wait_all_tasks_blocked()
+        assert [secrets for _, secrets in record.uses if secrets] == [("key",)]
+        vault.revoke("key")
+        await server.answer(asked.stream_id, b"ok")
+        await client.until(ResponseReceived, first)
+        refused = await client.until(ResponseReceived, waits)
+        assert dict(refused.headers)[b":status"] == b"403"
         assert not [event for event in server.got if isinstance(event, RequestReceived)]
 
 
