@@ -185,10 +185,10 @@ class Agent:
         self,
         message: dict[str, Any],
         descriptor: int | None = None,
-        without: Callable[[], dict[str, Any]] | None = None,
+        fallback: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         if not self.executions.rehearses:
-            self.channel.send(message, descriptor, without)
+            self.channel.send(message, descriptor, fallback)
 
     def may_send(self) -> bool:
         """False while the supervisor lags behind with what it has been sent."""
@@ -204,9 +204,13 @@ class Agent:
     def fail(self, text: str, request_id: object = None) -> None:
         self.send(refusal(text, request_id))
 
-    def send_descriptor(self, message: dict[str, Any], descriptor: int, otherwise: str) -> None:
-        """Answer with a descriptor, or say that what was asked for could not be done without."""
-        why = f"{otherwise}: {os.strerror(errno.ETOOMANYREFS)}"
+    def send_descriptor(self, message: dict[str, Any], descriptor: int, failure: str) -> None:
+        """Send an answer with a descriptor, or an error if the kernel refuses to pass it.
+
+        Args:
+            failure: what could not be done, such as "cannot listen".
+        """
+        why = f"{failure}: {os.strerror(errno.ETOOMANYREFS)}"
         self.channel.send(message, descriptor, lambda: refusal(why, message["id"]))
 
     def _on_request(self, message: Mapping[str, Any]) -> None:

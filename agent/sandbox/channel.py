@@ -78,20 +78,20 @@ class Channel:
         self,
         message: dict[str, Any],
         descriptor: int | None = None,
-        without: Callable[[], dict[str, Any]] | None = None,
+        fallback: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         """Send a message and, with a sequence, keep it.
 
         Args:
             descriptor: goes along, once: repeated frames have none.
-            without: makes the message that goes instead if the kernel takes no descriptor.
+            fallback: makes the message to send if the kernel refuses to pass the descriptor.
 
         Raises:
             FrameError: it does not fit a frame.
         """
         if self._sequence is None:
-            unnumbered = None if without is None else lambda: encode_frame(without())
-            self._link.send(encode_frame(message), descriptor, unnumbered)
+            other = None if fallback is None else lambda: encode_frame(fallback())
+            self._link.send(encode_frame(message), descriptor, other)
         else:
             number = self._sequence + 1
             frame = encode_frame({**message, "seq": number})
@@ -104,8 +104,8 @@ class Channel:
                     del self.recent[0]
             self._kept[self._sequence] = (frame, result)
             self._kept_bytes += len(frame)
-            instead = None if without is None else lambda: self._replace(number, without())
-            self._link.send(frame, descriptor, instead)
+            other = None if fallback is None else lambda: self._replace(number, fallback())
+            self._link.send(frame, descriptor, other)
         if self._link.unsent_bytes > UNSENT_BYTES:
             self._link.read_on(False)
 

@@ -96,6 +96,22 @@ class Poller:
                 self._timers[name] = (when + late, callback)
 
 
+class _Passed:
+    """A descriptor that waits to be passed.
+
+    Attributes:
+        offset: bytes that go before it.
+        size: bytes of the data that it goes along with.
+        fallback: makes what to send in place of that data if the kernel refuses to pass it.
+    """
+
+    def __init__(
+        self, offset: int, descriptor: int, size: int, fallback: Callable[[], bytes] | None
+    ) -> None:
+        self.offset, self.descriptor = offset, descriptor
+        self.size, self.fallback = size, fallback
+
+
 class NonblockingStream:
     """A byte stream in both directions that never blocks.
 
@@ -121,8 +137,7 @@ class NonblockingStream:
         self._on_end = on_end
         self._on_sent = on_sent
         self._out = bytearray()
-        # Bytes that go before it, a descriptor, and what its data is without it.
-        self._passed: list[tuple[int, int, Callable[[], bytes] | None, int]] = []
+        self._passed: list[_Passed] = []
         self._reading = True
         self._gathers = False
         self._ended = False
@@ -140,18 +155,19 @@ class NonblockingStream:
         self,
         data: bytes,
         descriptor: int | None = None,
-        without: Callable[[], bytes] | None = None,
+        fallback: Callable[[], bytes] | None = None,
     ) -> None:
         """Write what the peer has room for now and the rest later.
 
         Args:
             descriptor: goes along with the first byte, over a Unix socket; ours from now on.
-            without: what goes in place of `data` if the kernel takes no descriptor: it counts those
-                that are on their way for all processes of one user (unix(7), ETOOMANYREFS).
+            fallback: makes what to send in place of `data` if the kernel refuses to pass the
+                descriptor: it limits how many are in flight for all processes of one user (unix(7),
+                ETOOMANYREFS).
         """
         waiting = bool(self._out)
         if descriptor is not None:
-            self._passed.append((len(self._out), descriptor, without, len(data)))
+            self._passed.append(_Passed(len(self._out), descriptor, len(data), fallback))
         self._out += data
         if not waiting and not self._gathers:
             self._flush()
@@ -219,33 +235,33 @@ class NonblockingStream:
 
     def _write_passing(self) -> int:
         """Write what goes before the next descriptor, or that with the byte that it belongs to."""
-        before, descriptor, without, size = self._passed[0]
-        moved = 0
-        if before:
-            written = os.write(self.write_fd, self._out[: min(before, 4 * READ_BYTES)])
+        passed = self._passed[0]
+        longer = 0
+        if passed.offset:
+            written = os.write(self.write_fd, self._out[: min(passed.offset, 4 * READ_BYTES)])
         else:
             channel = socket.socket(fileno=self.write_fd)
-            end = min([READ_BYTES, *(place for place, *_ in self._passed[1:2])])
+            end = min([READ_BYTES, *(each.offset for each in self._passed[1:2])])
             try:
-                written = socket.send_fds(channel, [self._out[:end]], [descriptor])
+                written = socket.send_fds(channel, [self._out[:end]], [passed.descriptor])
             except OSError as error:
-                if error.errno != errno.ETOOMANYREFS or without is None:
+                if error.errno != errno.ETOOMANYREFS or passed.fallback is None:
                     raise
-                written, data = 0, without()
-                self._out[:size] = data
-                moved = len(data) - size
+                written, data = 0, passed.fallback()
+                self._out[: passed.size] = data
+                longer = len(data) - passed.size
             finally:
                 channel.detach()
             del self._passed[0]
-            os.close(descriptor)
-        by = moved - written
-        self._passed = [(place + by, a, b, c) for place, a, b, c in self._passed]
+            os.close(passed.descriptor)
+        for each in self._passed:
+            each.offset += longer - written
         return written
 
     def _forget_unsent(self) -> None:
         self._out.clear()
-        for _, descriptor, *_ in self._passed:
-            os.close(descriptor)
+        for each in self._passed:
+            os.close(each.descriptor)
         self._passed.clear()
 
     def _continue(self) -> None:

@@ -184,7 +184,7 @@ class PortConnector:
         try:
             socket.send_fds(channel, [_answer_of(number, error)], passed)
         except OSError as failure:
-            # Too many descriptors may be on their way for one user (unix(7), ETOOMANYREFS).
+            # Too many descriptors may be in flight for one user (unix(7), ETOOMANYREFS).
             if passed and failure.errno == errno.ETOOMANYREFS:
                 self._answer(channel, number, errno.ETOOMANYREFS)
             else:  # it does not read, or is gone

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
             self,
             message: dict[str, Any],
             descriptor: int | None = None,
-            without: Callable[[], dict[str, Any]] | None = None,
+            fallback: Callable[[], dict[str, Any]] | None = None,
             /,
         ) -> None:
-            """Send it; `without` makes what goes instead if the kernel takes no descriptor."""
+            """Send it; `fallback` makes what to send if the kernel refuses the descriptor."""
 
 
 WATCH_REQUESTS = ("file_watch", "file_unwatch")
@@ -244,14 +244,14 @@ class Transfers:
             self._send(answer)
             return
 
-        def without() -> dict[str, Any]:
+        def fallback() -> dict[str, Any]:
             if not isinstance(file, ArchiveProcess):
                 return answer  # its data then goes through the channel
             self._drop(request_id)
             words = f"{file.path}: {os.strerror(errno.ETOOMANYREFS)}"
             return _failure(request_id, words, "ETOOMANYREFS")
 
-        self._send({**answer, "descriptor": True}, descriptor, without)
+        self._send({**answer, "descriptor": True}, descriptor, fallback)
 
     def _continue(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         kind = message["type"]

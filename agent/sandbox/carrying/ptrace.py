@@ -306,7 +306,7 @@ class Traced:
         Args:
             data: is in its memory meanwhile; `DATA` among the arguments stands for the address.
             calls: names and arguments; `RESULT` stands for the first result that is not zero. After
-                one has failed, only those are made that close it.
+                one has failed, only `close` is called, so that no descriptor stays open.
 
         If this process ends meanwhile, the other one goes on, at worst with another result of that
         call.
