@@ -405,8 +405,8 @@ class Checkpoints:
         text = f"undid {calls}: variables, working directory and files are as they were before\n"
         interpreter.captures["stdout"].write(text.encode())
         interpreter.add_note(words_of(count))
-        is_all = self._agent.layers or not _has_overlay()
-        interpreter.add_note(f"{NOT_TAKEN_BACK}{'' if is_all else NOR_THE_COPY}")
+        copy_stays = not self._agent.layers and _has_overlay()
+        interpreter.add_note(f"{NOT_TAKEN_BACK}{NOR_THE_COPY if copy_stays else ''}")
         if self._agent.live_jobs():
             interpreter.add_note("jobs go on, and files that they write are as they were, too")
         if back.failed:
@@ -480,6 +480,9 @@ def memory_of(pid: int) -> dict[str, int]:
 
 def _has_overlay() -> bool:
     """Tell whether there is a copy of the project, with changes of its own."""
-    with open("/proc/self/mounts", "rb") as mounts:
-        rows = [row.split() for row in mounts]
+    try:
+        with open("/proc/self/mounts", "rb") as mounts:
+            rows = [row.split() for row in mounts]
+    except OSError:  # no descriptor is left: better one warning too many
+        return True
     return any(row[2] == b"overlay" and b"rw" in row[3].split(b",") for row in rows)
