@@ -65,7 +65,10 @@ def filters_of(pid: int) -> int:
     """
     found = status_of(pid).get("Seccomp_filters")
     if found is None:
-        raise CannotForkError("this kernel tells no number of system call filters (Linux 5.9)")
+        raise CannotForkError(
+            "this kernel does not tell how many system call filters a process has, which takes "
+            "Linux 5.9"
+        )
     return int(found)
 
 
@@ -83,7 +86,7 @@ def page_of(pid: int, inode: int = 0) -> int:
     """Address of the page that it shares with its agent, which nothing else may share.
 
     Args:
-        inode: of the page; 0 for any.
+        inode: inode that the page must have; 0 accepts any.
 
     Raises:
         CannotForkError: it has no such page, or shares memory that a fork would share as well.
@@ -98,7 +101,7 @@ def check_memory(pid: int, page_inode: int = 0) -> int:
     """Refuse a process with memory that a fork would share.
 
     Args:
-        page_inode: of the page that it shares with its agent; 0 for any.
+        page_inode: inode that the page shared with its agent must have; 0 accepts any.
 
     Returns:
         Address of the page that it shares with its agent; 0 without.

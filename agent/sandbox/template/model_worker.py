@@ -92,7 +92,8 @@ class ModelWorker:
     def _check_descriptors(self) -> None:
         """Refuse it if its sessions would share a descriptor.
 
-        All that are left are replaced in each worker, but for standard input.
+        Each worker gets descriptors of its own in place of those that are left, except for standard
+        input and its copy. These two stay, so they must be /dev/null.
 
         Raises:
             CannotForkError: there are others, or its standard input is not empty.
@@ -191,13 +192,13 @@ class ModelWorker:
         calls.run()
 
     def _check(self, worker: Traced, namespaces: Sequence[int], given: Sequence[int]) -> int:
-        """Read in /proc that it has no rights, is in its namespaces and shares nothing with others.
+        """Check in /proc that a worker has no rights, is in its namespaces and shares nothing.
 
         Returns:
             Its number in its namespace.
 
         Raises:
-            CannotForkError: it is not shut in.
+            CannotForkError: it is not isolated.
         """
         status = status_of(worker.pid)
         wrong = [name for name in _RIGHTS if int(status[name], 16)]
@@ -215,7 +216,7 @@ class ModelWorker:
         if page_of(worker.pid, page.st_ino) != self._page:
             wrong.append("page")
         if wrong:
-            raise CannotForkError(f"the worker is not shut in ({', '.join(wrong)})")
+            raise CannotForkError(f"the worker is not isolated: {', '.join(wrong)}")
         return int(status["NSpid"].split()[-1])
 
     def release(self, worker: Traced) -> None:
