@@ -178,7 +178,7 @@ def test_what_is_refused(client: nsm.Client, place: Place) -> None:
         "github",
     )
     assert "is in the URL" in out
-    assert "with https:// only. Ask a host of the secret" in out
+    assert "with https:// only. Send it with https:// to a host of the secret" in out
     assert f"its host is not {host.partition(':')[0]}" in out
     assert "no connection" in out
     assert len(place.server.seen) == seen

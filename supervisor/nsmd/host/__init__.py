@@ -1,6 +1,6 @@
 """Linux, for the rest of nsmd. This package knows nothing of sessions.
 
-channel_process  a Python program of ours that talks to the supervisor and may outlive it
+channel_process  a Python process of nsm that talks with the supervisor and may outlive it
 descriptors      division of the supervisor's descriptors between their uses
 heap             give freed memory back to the system
 journald         log lines in the format of systemd's journal

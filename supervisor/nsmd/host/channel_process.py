@@ -1,4 +1,4 @@
-"""A Python program of ours beside the supervisor, which talks to it and may outlive it."""
+"""Python processes of nsm that talk with the supervisor and may outlive it, such as relays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REAP_S = 1.0
 
 
 class ChannelProcess:
-    """Such a program that runs, or has run, and a channel to it: its standard input.
+    """A Python process of nsm, and the supervisor's socket to it, which is its standard input.
 
     Args:
         pidfd, control: its descriptors; owned from now on.

@@ -105,8 +105,8 @@ class ReachableHosts:
             # Whatever else the list allows: a wider pattern must not lead past the rules.
             raise RefusedError(
                 "not-allowed",
-                f"{shown} is not reached: there are rules for requests to it, and nothing here "
-                "that reads them. The user can start another session or box.",
+                f"{shown} is not reached: the list of hosts has rules for requests to it, and no "
+                "secret helper runs that reads them. The user can start another session or box.",
             )
         if allowed.permits(host, port):
             return allowed

@@ -298,10 +298,11 @@ class _Web(_ProxyConnection):
             raise RefusedError(
                 "secret",
                 f"This request was not sent: it has the stand-in of secret {name}, and nsm puts "
-                "the value in its place with https:// only. Ask a host of the secret, with https://."
+                "the value in its place with https:// only. Send it with https:// to a host of "
+                "the secret."
                 if name
                 else f"This request was not sent: {show_host(host)} has a secret or rules for "
-                "requests, and nsm reads requests with https:// only. Ask for the https:// URL.",
+                "requests, and nsm reads requests with https:// only. Use the https:// URL.",
             )
 
     async def _pass_on(self, server: trio.SocketStream) -> None:

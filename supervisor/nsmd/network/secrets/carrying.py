@@ -96,7 +96,7 @@ class CountedTraffic:
                 "secret": refusal.secret,
                 "why": str(refusal),
                 "method": method[:32],
-                "path": "".join(c if c.isprintable() else "?" for c in path[:300]),
+                "path": path,
             }
         )
 

@@ -264,7 +264,8 @@ class Grant:
             else:
                 return
         raise InternalError(
-            "The helper that reads requests dies at once.", hint="The supervisor's log may say why."
+            "The secret helper ends right after its start, again and again.",
+            hint="The supervisor's log may say why.",
         )
 
     async def _running(self) -> HelperProcess:
@@ -351,7 +352,7 @@ def _started() -> HelperProcess:
         return HelperProcess.start(MODULE)  # with this environment, for commands that yield secrets
     except OSError as error:
         raise InternalError(
-            f"The helper that reads requests cannot be started: {error.strerror}.",
+            f"The secret helper cannot be started: {error.strerror}.",
             hint="End some sessions.",
         ) from error
 
@@ -383,7 +384,7 @@ async def _begin(
         answer = await helper.next_message()
     if answer is None:
         raise InternalError(
-            "The helper that reads requests has died at its start.",
+            "The secret helper ended while it started.",
             hint="The supervisor's log may say why.",
         )
     if answer["op"] == "failed":

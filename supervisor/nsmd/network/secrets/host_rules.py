@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
 from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
@@ -31,8 +31,8 @@ _OVERRIDING = frozenset(
 
 _NEVER_SEARCHED = frozenset((b"content-length", b"host", b"transfer-encoding"))
 _NEVER_IN_TRAILERS = _NEVER_SEARCHED | _DROPPED | {b"connection", b"upgrade"}
-"""Headers that say where a message goes or ends (RFC 9110, 6.5.1), or how to answer it: some
-servers add trailers to the headers of their request.
+"""Headers that say where a message goes, where it ends or how to answer it (RFC 9110, 6.5.1). They
+are refused as trailers, because some servers add trailers to the headers.
 """
 
 _METHOD = re.compile(rb"[A-Z][A-Z-]{0,31}")
@@ -89,8 +89,7 @@ class CheckedRequest:
     @property
     def path(self) -> str:
         """The path without its query, for people."""
-        path = self.target.partition(b"?")[0][:MAX_PATH].decode("ascii", "replace")
-        return "".join(c if c.isprintable() else "?" for c in path)
+        return shown_path(self.target)
 
 
 class HostRules:
@@ -169,7 +168,7 @@ class HostRules:
             lower = trailer.lower()
             if lower in _NEVER_IN_TRAILERS:
                 shown = lower.decode("ascii", "replace")
-                raise _bad(f"{shown} is behind its body, where no server expects it")
+                raise bad_request(f"{shown} may be among its headers, and not behind its body")
             if (name := find_in_header(lower, value, stand_ins)) is not None:
                 raise RefusedRequestError(
                     "stand-in",
@@ -188,7 +187,8 @@ class HostRules:
         if not request.secrets:
             return request.headers
         await self._vault.refresh(request.secrets)
-        usable = self.check_usable(request)
+        self.check_not_revoked(request)
+        usable = self._vault.usable(self.host, self.port)
         made = [
             (header, value)
             if header.lower() in _NEVER_SEARCHED
@@ -202,16 +202,15 @@ class HostRules:
                 made.append((header.encode(), value.encode()))
         return made
 
-    def check_usable(self, request: CheckedRequest) -> Mapping[str, tuple[str, str]]:
-        """Return stand-ins and values of the secrets of this host, by name.
+    def check_not_revoked(self, request: CheckedRequest) -> None:
+        """Refuse a request if one of its secrets was revoked after it was checked.
 
         Raises:
-            RefusedRequestError: one of the request's secrets was revoked since it was checked.
+            RefusedRequestError: one was.
         """
         usable = self._vault.usable(self.host, self.port)
         if gone := next((name for name in request.secrets if name not in usable), None):
             raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
-        return usable
 
     def answered(self, request: CheckedRequest, status: int) -> None:
         """Note the status of a response."""
@@ -273,7 +272,7 @@ class HostRules:
             raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_overriding(self, headers: Headers) -> None:
-        """Check that a request with rules has no header that asks for what they do not see.
+        """Refuse headers and trailers that ask for a method or path that no rule has seen.
 
         Raises:
             RefusedRequestError: it has one.
@@ -282,17 +281,19 @@ class HostRules:
             return
         if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
             shown = other.decode("ascii", "replace")
-            raise _against_rules(f"its header {shown} may ask for another method or path")
+            raise _against_rules(
+                f"its header or trailer {shown} may ask for another method or path"
+            )
 
     def _check_form(self, method: bytes, target: bytes, headers: Headers) -> None:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":
-            raise _bad("nsm does not know its method, or it is CONNECT")
+            raise bad_request("nsm does not know its method, or it is CONNECT")
         if not target.startswith(b"/") and not (target == b"*" and method == b"OPTIONS"):
-            raise _bad("its target is no path")
+            raise bad_request("its target is no path")
         hosts = [value for name, value in headers if name.lower() == b"host"]
         own = {self.host, f"{self.host}:{self.port}"}
         if len(hosts) != 1 or hosts[0].decode("ascii", "replace").lower() not in own:
-            raise _bad(f"its host is not {self.host}, the server of this connection")
+            raise bad_request(f"its host is not {self.host}, the server of this connection")
 
 
 class BodyFilter:
@@ -357,5 +358,12 @@ def _against_rules(why: str) -> RefusedRequestError:
     return RefusedRequestError("rule", f"nsm does not pass this request on: {why}")
 
 
-def _bad(why: str) -> RefusedRequestError:
+def shown_path(target: bytes) -> str:
+    """The path of a request's target without its query, for people."""
+    path = target.partition(b"?")[0][:MAX_PATH].decode("ascii", "replace")
+    return "".join(c if c.isprintable() else "?" for c in path)
+
+
+def bad_request(why: str) -> RefusedRequestError:
+    """Make the refusal of a request that no server should get."""
     return RefusedRequestError("bad-request", f"nsm does not pass this request on: {why}")

@@ -18,6 +18,7 @@ from nsmd.network.secrets.host_rules import (
     HostRules,
     RefusedRequestError,
     RefusedResponseError,
+    shown_path,
 )
 from nsmd.network.web_proxy import WrongLengthError, check_length
 
@@ -111,7 +112,7 @@ class Http1:
                 headers = await self._rules.with_values(request)
                 if request.secrets:
                     await self._traffic.used(request)
-                self._rules.check_usable(request)
+                self._rules.check_not_revoked(request)
             except RefusedRequestError as refusal:
                 await self._refuse(refusal, event.method, event.target)
                 return
@@ -144,8 +145,7 @@ class Http1:
         return self._rules.check(event.method, event.target, headers)
 
     async def _refuse(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
-        path = target.partition(b"?")[0][:300].decode("ascii", "replace")
-        await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
+        await self._traffic.refused(refusal, method.decode("ascii", "replace"), shown_path(target))
         await self._answer(refusal.status, str(refusal), method)
 
     async def _send_body(self) -> None:

@@ -31,6 +31,8 @@ from nsmd.network.secrets.host_rules import (
     HostRules,
     RefusedRequestError,
     RefusedResponseError,
+    bad_request,
+    shown_path,
 )
 from nsmd.network.secrets.http1 import LINGER_S, PIECE_BYTES, ConnectionTraffic
 from nsmd.network.secrets.http2_end import MAX_STREAMS, RESET_COSTS, FloodError, Http2End
@@ -257,7 +259,7 @@ class Http2:
                 await self._traffic.used(request)
             while not (self._leaving or self._server.may_open):
                 await self._server.change()
-            self._rules.check_usable(request)  # it may have waited for long
+            self._rules.check_not_revoked(request)  # which may have waited for a stream
         except RefusedRequestError as refusal:
             await self._tell_of(refusal, method, target)
             await self._answer(exchange, refusal.status, str(refusal), head_only=method == b"HEAD")
@@ -281,8 +283,7 @@ class Http2:
             nursery.cancel_scope.cancel()
 
     async def _tell_of(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
-        path = target.partition(b"?")[0][:300].decode("ascii", "replace")
-        await self._traffic.refused(refusal, method.decode("ascii", "replace"), path)
+        await self._traffic.refused(refusal, method.decode("ascii", "replace"), shown_path(target))
 
     def _check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
         """Check a request.
@@ -297,10 +298,8 @@ class Http2:
             hosts.add(pseudo[b":authority"])
         fields = [(name, value) for name, value in rest if name != b"host"]
         if pseudo.get(b":scheme") != b"https" or not _VISIBLE.fullmatch(target):
-            raise RefusedRequestError(
-                "bad-request",
-                "nsm does not pass this request on: its scheme is not https, or a character is "
-                "in its path that must not be there",
+            raise bad_request(
+                "its scheme is not https, or its path has a character that is not allowed"
             )
         _check_characters(fields)
         return self._rules.check(method, target, [(b"host", host) for host in hosts] + fields)
@@ -463,11 +462,7 @@ def _check_characters(headers: Headers) -> None:
     """Check headers or trailers.
 
     Raises:
-        RefusedRequestError: a character is in them that must not be there.
+        RefusedRequestError: they have a character that is not allowed.
     """
     if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in headers):
-        raise RefusedRequestError(
-            "bad-request",
-            "nsm does not pass this request on: a character is in its headers that must not be "
-            "there",
-        )
+        raise bad_request("its headers or trailers have a character that is not allowed")
