@@ -17,7 +17,7 @@ from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import ForkRefusedError, NsmError
 from nsmd.agent_link.frames import CompletionsFrame, ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
-from nsmd.fdstore.holder import receive
+from nsmd.fdstore import holder
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.interface import Jail
 from nsmd.jail.project_copy import ProjectCopy
@@ -237,7 +237,7 @@ class LiveFork:
     async def _until_ended(self, channel: socket.socket) -> None:
         while True:
             told, fds = await self._hear(channel)
-            _close_all(fds)
+            holder.close(fds)
             if told.get("failed") == ENDED:
                 return
 
@@ -294,7 +294,7 @@ class LiveFork:
             report = decode(CarrierReport, told)
             if len(report.forks) == self._count and len(fds) == self._count * self._descriptors:
                 return report, fds
-        _close_all(fds)
+        holder.close(fds)
         raise _refused(self._original, why)
 
     @property
@@ -309,7 +309,7 @@ class LiveFork:
         while True:
             await trio.lowlevel.wait_readable(channel)
             try:
-                message, fds, _ = receive(channel, size=MESSAGE_BYTES)
+                message, fds, _ = holder.receive(channel, size=MESSAGE_BYTES)
             except BlockingIOError:
                 continue
             except ConnectionError:
@@ -319,11 +319,6 @@ class LiveFork:
                 if isinstance(told, dict):
                     return cast("dict[str, object]", told), fds
             return {"failed": ENDED}, fds
-
-
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _is_own_python(path: str) -> bool:
