@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nsm.dataclass import dataclass
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.forwarding import ForwardedSocket
-from nsm.integrations.ray.head import from_head
+from nsm.integrations.ray.head import ask_head
 from nsm.integrations.ray.leases import RESOURCE, Leases
 from nsm.integrations.ray.node import NodeActor
 from nsm.wire.errors import NotRunningError, NsmError
@@ -93,7 +93,7 @@ class PoolNodes:
             NotRunningError: no node has the resource.
             NsmError: a supervisor cannot be started, or an environment cannot be made.
         """
-        nodes = deque(node["NodeID"] for node in await from_head(usable_nodes))
+        nodes = deque(node["NodeID"] for node in await ask_head(usable_nodes))
         while self._environments and not self._shipments:
             await self._build(nodes.popleft())
         await asyncio.gather(*map(self._begin_on, nodes))
@@ -103,7 +103,7 @@ class PoolNodes:
         try:
             return await self.node(node_id)
         except NodeLostError:
-            if node_id in {node["NodeID"] for node in await from_head(usable_nodes)}:
+            if node_id in {node["NodeID"] for node in await ask_head(usable_nodes)}:
                 raise
             return None
 
@@ -180,7 +180,7 @@ class PoolNodes:
             del self._asking[node_id]
 
     async def _start(self, node_id: str) -> PoolNode:
-        nodes = await from_head(ray.nodes)
+        nodes = await ask_head(ray.nodes)
         capacity = next((sessions_of(node) for node in nodes if node["NodeID"] == node_id), 0)
         actor = (
             ray.remote(NodeActor)
@@ -196,7 +196,7 @@ class PoolNodes:
             if self._shipments:
                 await asked(actor.build.remote(self._environments, ship=False))
         except NsmError:
-            await from_head(ray.kill, actor)
+            await ask_head(ray.kill, actor)
             raise
         path = os.path.join(self._directory, f"{node_id[:16]}.sock")
         with suppress(FileNotFoundError):
@@ -211,7 +211,7 @@ async def _end(node: PoolNode) -> None:
     with suppress(RayError, NsmError):
         await asked(node.actor.end.remote())
     with suppress(RayError, NsmError):
-        await from_head(ray.kill, node.actor)
+        await ask_head(ray.kill, node.actor)
 
 
 def usable_nodes() -> list[dict[str, Any]]:

@@ -86,7 +86,9 @@ def build(client: Client, wanted: Mapping[str, PackageArguments], *, ship: bool)
     for name, packages in wanted.items():
         row = client.builds.add_packages(name, **packages)
         if row.state != "ready" or row.path is None:
-            raise _refusal(name, row.cause or row.state, row.hint, is_image="image" in packages)
+            raise _refusal(
+                name, row.cause or row.state, row.hint, is_made_per_node="image" in packages
+            )
         if ship and os.path.dirname(row.path) == store():
             shipments.append(pack(name, row.path, row.lock))
     return shipments
@@ -105,22 +107,22 @@ def check(client: Client, configured: Mapping[str, Any]) -> None:
     for each in client.envs():
         if each.name in configured and not each.available:
             build = built.get(each.name)
-            why = (build and build.cause) or each.problem or "it is not there"
+            why = (build and build.cause) or each.problem or "this node does not have it"
             table = configured[each.name]
-            is_image = "image" in table or "flake" in table
-            raise _refusal(each.name, why, build and build.hint, is_image=is_image)
+            is_made_per_node = "image" in table or "flake" in table
+            raise _refusal(each.name, why, build and build.hint, is_made_per_node=is_made_per_node)
 
 
 def _refusal(
-    name: str, why: str, hint: str | None, *, is_image: bool
+    name: str, why: str, hint: str | None, *, is_made_per_node: bool
 ) -> EnvironmentUnavailableError:
-    """The error of a node that cannot provide an environment.
+    """Make the error for an environment that this node cannot provide.
 
     Args:
-        is_image: it is of an image, or of Nix, which is not shipped to nodes.
+        is_made_per_node: each node makes it itself, of an image or by Nix; none is shipped.
     """
     hints = [hint] if hint else []
-    if is_image:
+    if is_made_per_node:
         hints.append(
             "Each node makes environments of images and of Nix by itself. Prepare all nodes, or "
             f"have it made from packages, which one node ships to the others: "

@@ -59,7 +59,7 @@ class Loop:
             raise
 
     async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work there, and await it in the caller's own loop. To cancel it cancels the work."""
+        """Run work on this thread's loop, and await it on the caller's; cancelling cancels it."""
         return await asyncio.wrap_future(self.start(work))
 
     def close(self) -> None:

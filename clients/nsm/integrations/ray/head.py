@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Calls of Ray that its head answers: they block, and do so until it is back or Ray ends us."""
+"""Calls of Ray that need the cluster's head, and block without it until Ray ends the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HeadLostError(NsmError):
     code = "head-lost"
 
 
-async def from_head(
+async def ask_head(
     function: Callable[..., T],
     *arguments: Any,
     late: Callable[[T], object] | None = None,
@@ -35,7 +35,7 @@ async def from_head(
     """Call a function of Ray in a thread of its own.
 
     Args:
-        late: called there with a result that nobody waits for any more.
+        late: called in that thread with the result, to undo it, if nobody waits for that any more.
 
     Raises:
         HeadLostError: it takes too long.

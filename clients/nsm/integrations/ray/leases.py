@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from nsm.dataclass import dataclass
-from nsm.integrations.ray.head import HeadLostError, from_head
+from nsm.integrations.ray.head import HeadLostError, ask_head
 
 if TYPE_CHECKING:
     from typing import Any
@@ -137,7 +137,7 @@ class Leases:
         self._serve()
 
     async def close(self) -> None:
-        """Return everything, and have nobody wait."""
+        """Return all leases, and cancel what waits for one."""
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
@@ -167,7 +167,7 @@ class Leases:
 
     def _remove(self, group: Any) -> None:
         """Have Ray take a group back; nobody waits for that, unless the pool is closed."""
-        task = asyncio.create_task(_removed(group))
+        task = asyncio.create_task(_remove_group(group))
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
 
@@ -205,16 +205,16 @@ class Leases:
         size = max(1, min(MAX_LEASE, len(self.waiting), total // nodes))
         while True:
             bundles = [{RESOURCE: size}]
-            group = await from_head(placement_group, bundles, late=remove_placement_group)
+            group = await ask_head(placement_group, bundles, late=remove_placement_group)
             try:
                 # `ready` would start a process on the node.
-                placed = await from_head(group.wait, PLACED_S)
+                placed = await ask_head(group.wait, PLACED_S)
                 while not placed and size == 1 and self.waiting:
-                    placed = await from_head(group.wait, PLACED_S)
+                    placed = await ask_head(group.wait, PLACED_S)
                 if placed:
-                    table = await from_head(placement_group_table, group)
+                    table = await ask_head(placement_group_table, group)
                     (node_id,) = table["bundles_to_node_id"].values()
-                    gone = node_id in self._gone and not await from_head(_is_alive, node_id)
+                    gone = node_id in self._gone and not await ask_head(_is_alive, node_id)
                     break
             except BaseException:
                 self._remove(group)
@@ -232,9 +232,9 @@ class Leases:
         self._return_later(lease)
 
 
-async def _removed(group: Any) -> None:
+async def _remove_group(group: Any) -> None:
     with suppress(RayError, HeadLostError):
-        await from_head(remove_placement_group, group)
+        await ask_head(remove_placement_group, group)
 
 
 def _is_alive(node_id: str) -> bool:

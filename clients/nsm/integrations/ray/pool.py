@@ -20,7 +20,7 @@ from nsm.client.operations import RunSettings, check_names
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.cluster import NodeLostError, PoolNodes, usable_nodes
 from nsm.integrations.ray.forwarding import Loop
-from nsm.integrations.ray.head import from_head
+from nsm.integrations.ray.head import ask_head
 from nsm.integrations.ray.sandboxes import PoolSandbox, PoolSharedSandbox
 from nsm.wire.errors import NotRunningError, NsmError
 
@@ -189,7 +189,7 @@ class RayPool:
             NsmError: one could not be run; see `return_errors`.
         """
         together = self._settings(env, settings)
-        at_once = at_once or self._loop.wait(from_head(_twice_the_processors))
+        at_once = at_once or self._loop.wait(ask_head(_twice_the_processors))
         limit = asyncio.Semaphore(at_once)
         under_way: deque[Future[Sequence[RunResult | NsmError]]] = deque()
         codes = iter(codes)
@@ -225,7 +225,7 @@ class RayPool:
             settings: as of `nsm.Client.sandbox`. `project` is a directory of the node; by default
                 there is none.
         """
-        with self._held(self.take()) as slot:
+        with self._released_on_error(self.take()) as slot:
             return PoolSandbox(self, slot, save, settings)
 
     async def asandbox(self, **settings: Unpack[SandboxSettings]) -> PoolSharedSandbox:
@@ -233,7 +233,7 @@ class RayPool:
 
         Use it as ``async with await pool.asandbox() as sandbox:``.
         """
-        with self._held(await self._loop.awaited(self._nodes.leases.take())) as slot:
+        with self._released_on_error(await self._loop.awaited(self._nodes.leases.take())) as slot:
             node = await self._loop.awaited(self.node(slot))
             return await PoolSharedSandbox(self, slot, node.socket.path, settings).aopen()
 
@@ -271,8 +271,8 @@ class RayPool:
             self._loop.loop.call_soon_threadsafe(self._nodes.leases.release, slot)
 
     @contextmanager
-    def _held(self, slot: Slot) -> Iterator[Slot]:
-        """Give a place back if the block fails."""
+    def _released_on_error(self, slot: Slot) -> Iterator[Slot]:
+        """Give a session's place back if the block raises."""
         try:
             yield slot
         except BaseException:
