@@ -102,7 +102,7 @@ del _start_kernel
 """
 """Code that forks the kernel from the interpreter, and prints the pipe's path with its process id.
 
-The pipe is the kernel's alone: a process that it forks may outlive it, and lets go of the pipe.
+Only the kernel keeps the pipe open: processes that it forks close it, as they may outlive it.
 """
 
 _POLL_S = 0.1
@@ -329,9 +329,10 @@ class NsmProvisioner(LocalProvisioner):
         told = re.search(rf"{alive}: (\d+)$", made.stdout, re.MULTILINE)
         if told is None:  # ending the session, as the caller does, ends the kernel
             raise RuntimeError(
-                f"the interpreter of nsm's environment {self.env!r} did not tell the kernel's "
-                f"process id; it printed {made.stdout[-_SHOWN:]!r}. Find what its packages do at "
-                "a fork, or set `forked` to false in the kernel's specification."
+                f"the interpreter of nsm's environment {self.env!r} did not print the "
+                f"kernel's process id. It printed {made.stdout[-_SHOWN:]!r}. Probably a package "
+                "changes standard output, or runs code when a process forks. Remove it, or set "
+                "`forked` to false in the kernel's specification."
             )
         self._pid = int(told[1])
         return job

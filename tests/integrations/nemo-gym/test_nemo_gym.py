@@ -46,9 +46,9 @@ def test_a_task_in_its_image(shared: Supervisor, image: str, tmp_path: Path) -> 
     assert "nsm" in list_providers()
     spec = SandboxSpec(
         image=image,
-        workdir="/work",
+        workdir="/srv",
         env={"TASK": "hello"},
-        files={"/work/deep/given.txt": "of the task"},
+        files={"/srv/deep/given.txt": "of the task"},
         metadata={"batch": "7"},
         resources={"memory_mib": 512},
     )
@@ -61,7 +61,7 @@ def test_a_task_in_its_image(shared: Supervisor, image: str, tmp_path: Path) -> 
             assert (row.labels["of"], row.labels["batch"]) == ("provider", "7")
             command = 'echo "$PWD $TASK $MORE"; cat deep/given.txt; echo no >&2; exit 3'
             done = await sandbox.exec(command, env={"MORE": "yes"})
-            assert (done.stdout, done.stderr) == ("/work hello yes\nof the task", "no\n")
+            assert (done.stdout, done.stderr) == ("/srv hello yes\nof the task", "no\n")
             assert (done.return_code, done.error_type) == (3, None)
             # As root, which is the session's own user, code writes anywhere in its copy.
             assert (await sandbox.exec("touch /bin/new", user="root")).return_code == 0

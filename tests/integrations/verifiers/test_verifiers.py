@@ -43,7 +43,7 @@ def image() -> Generator[str]:
 
 def test_programs_and_files(shared: Supervisor, image: str) -> None:
     async def main() -> None:
-        config = NsmImageConfig(image=image, workdir="/work", memory=0.5)
+        config = NsmImageConfig(image=image, workdir="/srv", memory=0.5)
         async with provision(config, name="mine", env={"TASK": "hello"}) as runtime:
             with nsm.Client() as client:
                 (row,) = client.sessions()
@@ -51,12 +51,12 @@ def test_programs_and_files(shared: Supervisor, image: str) -> None:
             assert row.labels["runtime"] == "mine"
             words = ["sh", "-c", 'echo "$PWD $TASK $MORE"; echo no >&2; exit 3']
             done = await runtime.run(words, {"MORE": "yes"})
-            assert (done.exit_code, done.stdout, done.stderr) == (3, "/work hello yes\n", "no\n")
+            assert (done.exit_code, done.stdout, done.stderr) == (3, "/srv hello yes\n", "no\n")
             assert (await runtime.run(["no-such"], {})).exit_code == 127
             # As root, which is the session's own user, code writes anywhere in its copy.
             assert (await runtime.run(["touch", "/bin/new"], {})).exit_code == 0
             await runtime.write("deep/data", b"\xff\x00data")
-            assert await runtime.read("/work/deep/data") == b"\xff\x00data"
+            assert await runtime.read("/srv/deep/data") == b"\xff\x00data"
             assert await runtime.read("deep/data", max_bytes=6) == b"\xff\x00data"
             for path, limit in (("deep/data", 5), ("none", 5), ("none", None)):
                 with pytest.raises(SandboxError):
@@ -104,7 +104,7 @@ def test_a_server_in_the_background(shared: Supervisor, image: str) -> None:
     )
 
     async def main() -> None:
-        async with provision(NsmImageConfig(image=image, workdir="/work")) as runtime:
+        async with provision(NsmImageConfig(image=image, workdir="/srv")) as runtime:
             await runtime.run_background(["python3", "-c", server], {}, "log")
             await runtime.run(["sh", "-c", "until [ -e up ]; do sleep 0.05; done"], {})
             url = await runtime.expose(8000)
@@ -156,7 +156,7 @@ class TestFaults(adapter_faults.AdapterFaults):
 
     def open(self, **_: Any) -> NsmImageRuntime:
         """Make a runtime; there is no setting for its idle time."""
-        runtime = NsmImageRuntime(NsmImageConfig(image=self.image, workdir="/work"))
+        runtime = NsmImageRuntime(NsmImageConfig(image=self.image, workdir="/srv"))
         asyncio.run(runtime.start())
         return runtime
 
