@@ -12,6 +12,9 @@ import pytest
 import trio
 
 from image_world import Layout, environment_of, give_to_jails, make_image, make_store, python_layer
+from isolation.stage import Stage
+from isolation.weaken import Weakness
+from isolation.weakjails import WeakLauncher
 from nsm.dataclass import replace
 from nsmd.environments.images.image_root import shown_image
 from nsmd.jail.templates import TemplateLauncher, open_templates
@@ -304,6 +307,43 @@ async def test_output_that_imports_have_replaced_is_the_sessions_own(image: Envi
         code = "import os, sys, stat; print([stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in (1, 2)])"
         ran = await session.run(code)
         assert (ran.stdout, ran.stderr) == ("[False, False]\n", "")
+
+
+CROSSED = """
+equip = space["ModelWorker"]._equip
+def crossed(self, worker, numbers):
+    out, err, control, page = numbers
+    equip(self, worker, (err, out, control, page))
+space["ModelWorker"]._equip = crossed
+"""
+PAGE_ELSEWHERE = """
+equip = space["ModelWorker"]._equip
+def elsewhere(self, worker, numbers):
+    known, self._page = self._page, 0x10000000000
+    try:
+        equip(self, worker, numbers)
+    finally:
+        self._page = known
+space["ModelWorker"]._equip = elsewhere
+"""
+
+
+@pytest.mark.parametrize("weakness", [CROSSED, PAGE_ELSEWHERE], ids=["descriptors", "page"])
+async def test_a_worker_that_has_others_descriptors_or_page_is_not_used(
+    image: Environment, tmp_path: Path, weakness: str
+) -> None:
+    """The session starts its interpreter as a program instead."""
+    environment = replace(image, preload=("heavy",))
+    weak = WeakLauncher(Weakness(template=weakness), Stage(tmp_path))
+    async with (
+        open_templates(weak) as launcher,
+        open_session(environment, launcher=launcher) as session,
+    ):
+        assert isinstance(launcher, TemplateLauncher)
+        (template,) = launcher.templates
+        assert set(template.imported) == {"heavy"}
+        ran = await session.run("import heavy, os; print(heavy.made_in == os.getpid())")
+        assert ran.stdout == "True\n"
 
 
 async def test_imports_reach_nothing_of_the_template(image: Environment) -> None:
