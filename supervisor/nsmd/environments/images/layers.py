@@ -66,7 +66,7 @@ class HashedFile(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def drain(self) -> None:
+    def read_rest(self) -> None:
         """Read the rest."""
         while self.read(PIECE_BYTES):
             pass
@@ -141,7 +141,7 @@ class Layer:
                         archive.members = []  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
                 while buffered.read(PIECE_BYTES):
                     pass
-                outer.drain()
+                outer.read_rest()
             except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ImageError(f"a layer is broken: {str(error)[:200]}") from error
             except (ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
