@@ -91,6 +91,7 @@ def test_only_the_environment_that_its_user_gave_it(world: World) -> None:
     assert "nvidia: /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl" in shown
 
 
+@pytest.mark.slow
 def test_an_added_environment_has_those_that_its_user_named(world: World) -> None:
     bash = os.path.realpath(str(shutil.which("bash")))
     layout = Layout(world.it.directory / "images")
