@@ -475,8 +475,8 @@ def keep_image_python(
             except NoImagePythonError as error:
                 theirs.send(json.dumps({"why": str(error)}).encode())
                 os._exit(0)
-            told = {"failed": keeper.failed, "imported": keeper.imported}
-            theirs.send(json.dumps(told).encode())
+            made = {"failed": keeper.failed, "imported": keeper.imported}
+            theirs.send(json.dumps(made).encode())
             keeper.serve(model, theirs)
         finally:
             os._exit(0)

@@ -57,7 +57,7 @@ def add_layer(layout: Layout, parts: Iterable[tuple[bytes, int]]) -> None:
     config = configuration([])
     config["rootfs"]["diff_ids"] = [f"sha256:{plain.hexdigest()}"]
     described = layout.blob(json.dumps(config).encode())
-    layout.add_manifest({"config": described, "layers": [layout.blob(packed)]}, "latest")
+    layout.add_manifest({"config": described, "layers": [layout.blob(bytes(packed))]}, "latest")
 
 
 def unpacked(
