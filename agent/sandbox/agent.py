@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sandbox.interpreters.base import Interpreter
     from sandbox.interpreters.image_worker import ImageWorkers
     from sandbox.job import JobProcess
-    from sandbox.project_layers import ProjectLayers
+    from sandbox.overlay_layers import OverlayLayers
 
 
 class Agent:
@@ -88,7 +88,7 @@ class Agent:
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
         self.checkpoints: Checkpoints | None = None
-        self.layers: Sequence[ProjectLayers] = ()
+        self.layers: Sequence[OverlayLayers] = ()
         self.workers: ImageWorkers | None = None
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None

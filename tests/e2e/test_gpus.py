@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,8 @@ import pytest
 import restricted_mounts
 from e2e_support import Supervisor, supervisor
 from fake_nvml import GIB
-from nsm.wire.errors import EnvironmentUnavailableError
+from image_world import Layout, copied, layer
+from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError
 from realjail import needs_bwrap, open_directory
 
 if TYPE_CHECKING:
@@ -87,6 +89,34 @@ def test_only_the_environment_that_its_user_gave_it(world: World) -> None:
     assert (rows["second"].available, rows["second"].device_nodes) == (False, ())
     shown = world.it.run("nsm", "env", "show", "ml").stdout
     assert "nvidia: /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl" in shown
+
+
+@pytest.mark.slow
+def test_an_added_environment_has_those_that_its_user_named(world: World) -> None:
+    bash = os.path.realpath(str(shutil.which("bash")))
+    layout = Layout(world.it.directory / "images")
+    layout.add([layer(*copied(bash))], Env=[f"PATH={os.path.dirname(bash)}"])
+    image = ("--image", f"oci:{layout.place}")
+    look = "echo /dev/nvidia*"
+    said = world.it.run("nsm", "env", "add", "tools", *image, "--device", "nvidia:0")
+    assert said.stdout.startswith("tools is ready: "), said.stderr
+    with world.it.client() as client:
+        assert client.run(look, env="tools").stdout == (
+            "/dev/nvidia-uvm /dev/nvidia0 /dev/nvidiactl\n"
+        )
+        (row,) = [each for each in client.envs() if each.name == "tools"]
+        assert row.devices == ("nvidia:0",)
+    assert '"devices": ["nvidia:0"]' in world.it.run("nsm", "audit", "--json").stdout
+    # It keeps them until it is added without.
+    assert world.it.run("nsm", "reload").returncode == 0
+    with world.it.client() as client:
+        assert "/dev/nvidia0" in client.run(look, env="tools").stdout
+        client.builds.add_packages("tools", image=image[1])
+        assert client.run(look, env="tools").stdout == "/dev/nvidia*\n"
+        with pytest.raises(BadRequestError, match="`devices`: found '/dev/nvidia0', allowed"):
+            client.builds.add_packages("tools", image=image[1], devices=["/dev/nvidia0"])
+        with pytest.raises(BadRequestError, match="`devices`: is for packages and images"):
+            client.call("env_add", {"reference": "github:me/envs#ml", "devices": ["nvidia"]})
 
 
 def test_use_of_gpus_is_that_of_the_session_s_processes(world: World) -> None:

@@ -51,6 +51,8 @@ def test_an_image_comes_and_goes_under_its_sessions(running: Supervisor) -> None
         said = running.run("nsm", "exec", "-e", "web", "other", "--", bash, "-c", code)
         assert said.stdout == expected, said.stderr
         assert running.run("nsm", "kill", "other").returncode == 0
+        with pytest.raises(ForkRefusedError, match="cannot be forked: it runs in a container im"):
+            client.fork("old")
         client.builds.remove(["web"])
         assert client.builds.gc().removed == (), "a session runs in it"
         assert client.run(code, env="web", session="old").stdout == expected
@@ -87,7 +89,7 @@ def test_forks_and_saves_of_a_writable_root_say_what_they_leave_out(running: Sup
             client.run("open('/opt/new', 'w').close()", env="web", session="work")
         except StartFailedError as error:
             pytest.skip(f"not here: {error.message}")
-        with pytest.raises(ForkRefusedError, match="cannot be forked"):
+        with pytest.raises(ForkRefusedError, match="cannot be forked: it runs in a container im"):
             client.fork("work")
         said = running.run("nsm", "save", "work")
         assert "changes of the image's files are not saved" in said.stdout + said.stderr

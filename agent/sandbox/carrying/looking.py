@@ -7,6 +7,10 @@ import re
 
 from sandbox.gpus import gpu_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PAGE = "/memfd:shared (deleted)"
 """Name in maps of the page that a worker shares with its agent."""
 
@@ -30,6 +34,11 @@ def status_of(pid: int) -> dict[str, str]:
     """Fields of /proc/PID/status."""
     pairs = (line.partition(":") for line in proc_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
+
+
+def inner_pid(status: Mapping[str, str]) -> int:
+    """Process id in the process's own namespace, of the fields that `status_of` returned."""
+    return int(status["NSpid"].split()[-1])
 
 
 def check_gpu(pid: int) -> None:

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import time
+from functools import partial
 from typing import NamedTuple
 
 from sandbox.carrying.entering import KINDS
@@ -43,17 +44,17 @@ from sandbox.template.session import drop_privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from sandbox.template.kernel import Filter
 
 
-START_S = 20.0
+START_S = 15.0
 """Time for the image's Python to start, and to fork."""
 
-IMPORT_S = 300.0
-"""Time for one import."""
+IMPORT_S = 15.0
+"""Time for one import. The supervisor waits for longer until it hears of the next."""
 
 MAX_REQUEST = 64 * 1024
 MOST_DESCRIPTORS = 16
@@ -286,11 +287,13 @@ class _Keeper:
     Args:
         plan: the Python.
         wanted: modules to import.
+        tell: called with the module that is imported next; with an empty text for other steps.
     """
 
-    def __init__(self, plan: ImagePlan, wanted: Sequence[str]) -> None:
+    def __init__(self, plan: ImagePlan, wanted: Sequence[str], tell: Callable[[str], None]) -> None:
         self._plan = plan
         self._wanted = wanted
+        self._tell = tell
         self.failed: dict[str, str] = {}
         self.imported: dict[str, float] = {}
 
@@ -304,6 +307,7 @@ class _Keeper:
         try:
             while python is None:  # again without the module that was at fault
                 python = self._imported()
+            self._tell("")
             traced = python.fork()
             python.end()
             self._end_others(traced.pid)
@@ -317,6 +321,7 @@ class _Keeper:
 
     def _imported(self) -> _ImportingPython | None:
         """A Python with all modules but those that failed; None if one more is to be left out."""
+        self._tell("")
         python = _ImportingPython(self._plan)
         self.imported = {}
         done = False
@@ -327,14 +332,21 @@ class _Keeper:
             for name in self._wanted:
                 if name in self.failed:
                     continue
+                self._tell(name)
                 began_s = time.monotonic()
-                if why := python.import_module(name):
+                try:
+                    why = python.import_module(name)
+                except NoImagePythonError as error:  # this import hangs, or ends it
+                    self.failed[name] = str(error)
+                    return None
+                if why:
                     self.failed[name] = why
                 else:
                     self.imported[name] = round(time.monotonic() - began_s, 3)
                 if why := python.why_unforkable():
                     self.failed[name] = why
                     return None
+            self._tell("")
             python.finish()
             done = True
             return python
@@ -433,6 +445,15 @@ def enter_own_user_namespace() -> None:
     write_file("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
+def _tell_of_import(requests: socket.socket, name: str) -> None:
+    requests.send(json.dumps({"importing": name}).encode())
+
+
+def _heard(requests: socket.socket) -> Mapping[str, Any]:
+    data = requests.recv(MAX_REQUEST)
+    return json.loads(data) if data else {"why": "the process that keeps it has ended"}
+
+
 def keep_image_python(
     plan: ImagePlan, wanted: Sequence[str], control: socket.socket
 ) -> ImagePython:
@@ -440,7 +461,7 @@ def keep_image_python(
 
     Args:
         plan, wanted: as for `_Keeper`.
-        control: the template's socket, which that process closes.
+        control: the template's socket, which that process closes; hears of each import.
     """
     found = ImagePython()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -448,19 +469,21 @@ def keep_image_python(
         try:
             control.close()
             ours.close()
-            keeper = _Keeper(plan, wanted)
+            keeper = _Keeper(plan, wanted, partial(_tell_of_import, theirs))
             try:
                 model = keeper.make_model()
             except NoImagePythonError as error:
                 theirs.send(json.dumps({"why": str(error)}).encode())
                 os._exit(0)
-            told = {"failed": keeper.failed, "imported": keeper.imported}
-            theirs.send(json.dumps(told).encode())
+            made = {"failed": keeper.failed, "imported": keeper.imported}
+            theirs.send(json.dumps(made).encode())
             keeper.serve(model, theirs)
         finally:
             os._exit(0)
     theirs.close()
-    told = json.loads(ours.recv(MAX_REQUEST) or b'{"why": "the process that keeps it has ended"}')
+    while "importing" in (told := _heard(ours)):
+        with contextlib.suppress(OSError):  # nobody waits for this template any more
+            control.send(json.dumps(told).encode())
     if why := told.get("why"):
         found.failed = dict.fromkeys(wanted, f"the image's Python cannot be forked: {why}")
         ours.close()

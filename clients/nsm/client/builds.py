@@ -44,6 +44,7 @@ class PackageArguments(TypedDict, total=False):
     interpreter: str | None
     allow_builds: bool
     preload: Iterable[str]
+    devices: Iterable[str]
 
 
 class Builds:
@@ -114,6 +115,8 @@ class Builds:
             interpreter: absolute path of its Python or Node; None for the one of the preset.
             allow_builds: build packages that are not ready to use.
             preload: modules that its sessions find imported.
+            devices: GPUs of the host that its sessions may use: ``nvidia``, ``nvidia:NUMBER``,
+                ``amd`` or ``dri``.
             wait, on_progress: as for `add`.
 
         Raises:
@@ -122,7 +125,7 @@ class Builds:
         """
         wire = self._client.call(
             "env_add",
-            {"name": name, "packages": _packages(packages), "wait": wait},
+            _package_arguments(name, packages, wait=wait),
             on_event=rows_to(on_progress),
             interruptible=wait,
         )
@@ -228,7 +231,7 @@ class AsyncBuilds:
         **packages: Unpack[PackageArguments],
     ) -> BuiltRow:
         """Have an environment made from packages, as `Builds.add_packages`."""
-        arguments = {"name": name, "packages": _packages(packages), "wait": wait}
+        arguments = _package_arguments(name, packages, wait=wait)
         wire = await self._client.call("env_add", arguments, on_event=rows_to(on_progress))
         return read(BuiltRow, wire, "environment")
 
@@ -281,14 +284,18 @@ def _preload_arguments(name: str, modules: Iterable[str], *, remove: bool) -> di
     return {"target": name, "modules": list(modules), "remove": remove}
 
 
-def _packages(settings: PackageArguments) -> dict[str, Any]:
+def _package_arguments(name: str, settings: PackageArguments, *, wait: bool) -> dict[str, Any]:
     check_names(settings, PackageArguments)
     given = cast("dict[str, Any]", settings).items()
-    return {
+    packages = {
         key: value if isinstance(value, str | bool) else list(value)
         for key, value in given
         if value
     }
+    arguments: dict[str, Any] = {"name": name, "wait": wait}
+    if devices := packages.pop("devices", None):
+        arguments["devices"] = devices
+    return {**arguments, "packages": packages}
 
 
 def _rows(wire: dict[str, Any]) -> list[BuiltRow]:

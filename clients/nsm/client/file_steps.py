@@ -168,10 +168,10 @@ def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[
             while data := reader.read(ARCHIVE_BYTES):
                 write(data)
 
-    return (yield from drain(target, path, take))
+    return (yield from archive_to_pipe(target, path, take))
 
 
-def drain(target: str, path: Path, take: Callable[[int], object]) -> Steps[TreeReport]:
+def archive_to_pipe(target: str, path: Path, take: Callable[[int], object]) -> Steps[TreeReport]:
     """Archive a directory into a pipe that `take` reads, and closes."""
     return (yield from _stream(target, path, "archive", take))
 
@@ -184,10 +184,10 @@ def unpack(target: str, path: Path, source: Source) -> Steps[TreeReport]:
             while data := source(local_trees.COPY_BYTES):
                 local_trees.write_whole(writer, data)
 
-    return (yield from fill(target, path, give))
+    return (yield from unpack_from_pipe(target, path, give))
 
 
-def fill(target: str, path: Path, give: Callable[[int], object]) -> Steps[TreeReport]:
+def unpack_from_pipe(target: str, path: Path, give: Callable[[int], object]) -> Steps[TreeReport]:
     """Unpack a tar archive that `give` writes to a pipe, which it closes."""
     return (yield from _stream(target, path, "unpack", give))
 

@@ -133,7 +133,7 @@ class _Filling:
 
     def _unpack(self, name: str, directory: str) -> None:
         give = partial(self._reader.send_part, name)
-        steps = file_steps.fill(self._sandbox.id, directory, give)
+        steps = file_steps.unpack_from_pipe(self._sandbox.id, directory, give)
         for each in self._client.carry_out(steps).skipped:
             self._leave_out(RestoredRow(f"{directory}/{each.path}", "file", each.why))
 

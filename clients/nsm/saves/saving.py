@@ -161,7 +161,7 @@ class Saving:
         return interpreters.read_state(files, self._interpreter)
 
     def _archive(self, directory: str, take: Callable[[int], object]) -> None:
-        steps = file_steps.drain(self._source.id, directory, take)
+        steps = file_steps.archive_to_pipe(self._source.id, directory, take)
         for each in self._client.carry_out(steps).skipped:
             self._notes.append(f"{directory}/{each.path}: {each.why}")
 

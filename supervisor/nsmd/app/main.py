@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -69,6 +70,18 @@ def _main(arguments: list[str] | None) -> int:
     # SIGINT. Code could then not be interrupted, only killed with its state.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return _Starter(options.ready_fd).run(config_path, strict=options.strict)
+
+
+def _unusable(settings: Settings) -> Iterator[str]:
+    """Find what this machine lacks for the devices and images of the configuration."""
+    if not any(each.devices or each.image for each in settings.environments.values()):
+        return iter(())
+    from nsmd.doctor.unusable import why_unusable  # noqa: PLC0415 (rarely needed)
+    from nsmd.environments.devices.device_host import device_host  # noqa: PLC0415
+    from nsmd.jail.user import JailUser  # noqa: PLC0415
+
+    host = device_host(JailUser(settings.defaults.jail_uid))
+    return why_unusable(settings, _search_path(), host)
 
 
 def _search_path() -> str:
@@ -135,6 +148,7 @@ def _report_config(config_path: str, *, show: bool, as_json: bool) -> int:
         sys.stdout.write(f"{config_path} {exists}\n")
         if unused := config_file.unused_keys(config_path):
             sys.stdout.write(f"The supervisor does not use: {', '.join(unused)}\n")
+        sys.stdout.writelines(f"On this machine: {line}\n" for line in _unusable(settings))
     elif as_json:
         sys.stdout.write(json.dumps(config_file.dump(settings), indent=2) + "\n")
     else:

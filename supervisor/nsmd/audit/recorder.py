@@ -22,7 +22,7 @@ TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "apply": ("target", "force", "changes"),
     "discard": ("target", "paths"),
     "drain": ("timeout_s", "cancel"),
-    "env_add": ("reference", "name"),
+    "env_add": ("reference", "name", "devices"),
     "env_preload": ("target", "modules", "remove"),
     "env_forget": ("project", "target"),
     "env_remove": ("targets", "name", "reference"),

@@ -9,6 +9,7 @@ secrets       sources of the secrets of the configuration
 service       control groups, systemd, lingering
 places        socket, lock, directories, free space
 devices       GPUs that environments have
+unusable      devices and images of the configuration that are not there, for `nsm config check`
 room          descriptors, processes, memory, the clock
 bridge        definitions of programs, and the file that records calls
 http          address of MCP over HTTP, and its token

@@ -10,6 +10,9 @@ from nsm.dataclass import dataclass
 DEVICE_WORDS = ('"nvidia"', '"nvidia:NUMBER"', '"amd"', '"dri"')
 """Words that `devices` may hold, for people."""
 
+MAX_DEVICES = 64
+"""Largest number of these words for one environment."""
+
 LEAST_PROCESS_MB = 4096
 """Least memory of one process where an environment has devices, MiB. Drivers reserve addresses that
 they never fill: torch with CUDA takes 1.5 GiB of RLIMIT_DATA, and fails with 1 GiB.
@@ -54,6 +57,8 @@ def has_nvidia(shown: ShownDevices | None) -> bool:
 
 def why_no_devices(words: Sequence[str]) -> str | None:
     """Why these words name no devices; None if they do."""
+    if len(words) > MAX_DEVICES:
+        return f"has {len(words)} entries, expected at most {MAX_DEVICES}"
     for word in words:
         if _WORD.fullmatch(word) is None:
             return f"found {word!r:.80}, allowed: {', '.join(DEVICE_WORDS)}"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
+from nsmd.model.devices import why_no_devices
 from nsmd.model.images import parse_image
 
 MAX_PACKAGES = 256
@@ -49,6 +50,8 @@ class WantedPackages:
         allow_builds: packages that are not ready to use are built, which runs their code in the
             build's jail.
         preload: modules that sessions find imported.
+        devices: devices of the host that sessions may use, of `nsm env add`; those of config.toml
+            are in its own entry.
     """
 
     pip: tuple[str, ...] = ()
@@ -65,6 +68,7 @@ class WantedPackages:
     interpreter: str = ""
     allow_builds: bool = False
     preload: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def preset(self) -> Literal["python", "node"]:
@@ -129,7 +133,14 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     python = packages.pip or packages.requirements or packages.project
     if packages.image or packages.language or packages.root:
         yield from _why_no_image(packages)
-    if not packages.text:
+    if why := why_no_devices(packages.devices):
+        yield "devices", why
+    if packages.devices and not packages.text:
+        yield (
+            "devices",
+            "is for packages and images; other environments of yours get devices in config.toml",
+        )
+    elif not packages.text:
         yield "pip", "it names no package"
     if python and packages.preset == "node":
         yield "npm", "an environment has either Python packages or Node packages"
@@ -168,6 +179,7 @@ def _why_no_image(packages: WantedPackages) -> Iterator[tuple[str, str]]:
         language=packages.language,
         root=packages.root,
         preload=packages.preload,
+        devices=packages.devices,
     )
     if not packages.image:
         yield "language" if packages.language else "root", "is for images only"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from nsm.dataclass import dataclass, field
+from nsmd.model.devices import MAX_DEVICES
 from nsmd.model.packages import WantedPackages
 from nsmd.model.secrets import MAX_HOSTS, MAX_SECRETS, SecretRule, parse_secret
 from nsmd.model.values import NetworkRule
@@ -127,7 +128,7 @@ class EnvironmentSettings(_Table):
     cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
-    devices: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    devices: Annotated[tuple[str, ...], Bounds(max_length=MAX_DEVICES)] = ()
     secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 

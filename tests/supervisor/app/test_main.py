@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,3 +63,15 @@ def test_options_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["--ready", "7"])
     assert "--ready" in capsys.readouterr().err
+
+
+def test_a_valid_configuration_says_what_is_not_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[environments.web]\nimage = "oci:{tmp_path}/gone"\n')
+    assert main.main(["--check-config", "--config", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        f"{path} is valid\n"
+        f"On this machine: environments.web.image: {tmp_path}/gone is missing or cannot be read\n"
+    )

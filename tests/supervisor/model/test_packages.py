@@ -38,9 +38,18 @@ def test_packages_of_npm(text: str, split: tuple[str, str]) -> None:
         ({"npm": ("left",), "preload": ("six",)}, "preload", "for Python environments only"),
         ({"npm": ("left",), "package_lock": "/x"}, "package_lock", "names all packages"),
         ({"package_lock": "x"}, "package_lock", "expected an absolute path"),
+        ({"pip": ("six",), "devices": ("/dev/nvidia0",)}, "devices", "found '/dev/nvidia0', allo"),
+        ({"pip": ("six",), "devices": ("nvidia", "nvidia:0")}, "devices", "every NVIDIA GPU"),
+        ({"pip": ("six",), "devices": ("nvidia:0",) * 65}, "devices", "at most 64"),
+        ({"devices": ("nvidia",)}, "devices", "is for packages and images"),
     ],
 )
 def test_what_is_refused(wanted: dict[str, Any], key: str, why: str) -> None:
     found = list(why_no_packages(WantedPackages(**wanted)))
     assert [each for each, _ in found] == [key]
     assert why in found[0][1]
+
+
+@pytest.mark.parametrize("wanted", [{"pip": ("six",)}, {"npm": ("zod",)}, {"image": "oci:/web"}])
+def test_packages_and_images_may_have_devices(wanted: dict[str, Any]) -> None:
+    assert list(why_no_packages(WantedPackages(**wanted, devices=("nvidia:0", "dri")))) == []

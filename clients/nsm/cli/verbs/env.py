@@ -195,6 +195,13 @@ def _add_packages(parser: Parser) -> None:
     )
     _add_installing(parser, "Python", "Node")
     parser.add_argument(
+        "--device",
+        action="append",
+        metavar="GPU",
+        help="let its sessions use GPUs of this machine: nvidia, nvidia:NUMBER, amd or dri; may be "
+        "repeated",
+    )
+    parser.add_argument(
         "--preload",
         action="append",
         metavar="MODULES",
@@ -240,7 +247,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
     with builds.BuildProgressLine() as progress:
         packages = (options.pip, options.requirements, options.pyproject)
         others = (options.npm, options.package_lock, options.image, options.language, options.root)
-        if any((*packages, *others)):
+        if any((*packages, *others, options.device)):
             row = client.builds.add_packages(
                 options.name or options.reference,
                 pip=_words(options.pip),
@@ -254,6 +261,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
                 interpreter=_absolute(options.interpreter),
                 allow_builds=options.allow_builds,
                 preload=_words(options.preload),
+                devices=_words(options.device),
                 wait=wait,
                 on_progress=progress.show,
             )

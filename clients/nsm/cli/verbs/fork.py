@@ -15,8 +15,8 @@ original.
 
 The session must be idle. Jobs that run in it stay with the original. Pipes and connections are
 closed in the forks. Both are listed here. Sessions with threads, GPU or shared memory, programs
-that have started others, and Node sessions are refused, and go on as before; `nsm save` and
-`nsm restore` may help.
+that have started others, sessions of container images, and Node sessions are refused, and go on as
+before; `nsm save` and `nsm restore` may help.
 
 examples:
   nsm fork analysis

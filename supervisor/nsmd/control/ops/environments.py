@@ -27,8 +27,10 @@ LOG_PIECE_BYTES = 64 * 1024
 async def env_add(call: Call) -> dict[str, Any]:
     """Add an environment, and report the progress of its build."""
     name = arguments.optional_text(call.args, "name") or ""
-    if (wanted := arguments.optional_map(call.args, "packages")) is not None:
-        packages = _packages(wanted)
+    devices = tuple(arguments.texts(call.args, "devices"))
+    wanted = arguments.optional_map(call.args, "packages")
+    if wanted is not None or devices:
+        packages = _packages(wanted or {}, devices)
         building = call.services.builder.add_packages(packages, name)
     else:
         packages = None
@@ -126,7 +128,7 @@ async def _tell(call: Call, building: Building) -> None:
                     await building.changed()
 
 
-def _packages(wanted: arguments.Arguments) -> WantedPackages:
+def _packages(wanted: arguments.Arguments, devices: tuple[str, ...]) -> WantedPackages:
     return WantedPackages(
         pip=tuple(arguments.texts(wanted, "pip")),
         requirements=arguments.optional_text(wanted, "requirements") or "",
@@ -139,6 +141,7 @@ def _packages(wanted: arguments.Arguments) -> WantedPackages:
         interpreter=arguments.optional_text(wanted, "interpreter") or "",
         allow_builds=arguments.flag(wanted, "allow_builds"),
         preload=tuple(arguments.texts(wanted, "preload")),
+        devices=devices,
     )
 
 

@@ -26,6 +26,11 @@ OPAQUE = ".wh..wh..opq"
 
 PIECE_BYTES = 1024 * 1024
 
+_ZEROS = bytes(PIECE_BYTES)
+
+_STREAM_BYTES = 32 * 1024
+"""Size of the reads of `tarfile`, which copies the rest of one for each header of 512 bytes."""
+
 ZSTD = "/usr/bin/zstd"
 """Program for layers that Python cannot read before 3.14."""
 
@@ -66,7 +71,7 @@ class HashedFile(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def drain(self) -> None:
+    def read_rest(self) -> None:
         """Read the rest."""
         while self.read(PIECE_BYTES):
             pass
@@ -134,17 +139,21 @@ class Layer:
             try:
                 # Buffered: each block of an archive would be a call otherwise.
                 buffered = io.BufferedReader(plain, PIECE_BYTES)
-                with tarfile.open(fileobj=buffered, mode="r|", bufsize=PIECE_BYTES) as archive:
+                with tarfile.open(fileobj=buffered, mode="r|", bufsize=_STREAM_BYTES) as archive:
                     for member in archive:
                         self._add(tree, archive, member)
                         # It would keep all of them in memory.
                         archive.members = []  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
                 while buffered.read(PIECE_BYTES):
                     pass
-                outer.drain()
+                outer.read_rest()
             except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ImageError(f"a layer is broken: {str(error)[:200]}") from error
-            except (ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
+            except MemoryError as error:
+                raise ImageError(
+                    "a layer takes too much memory: its names or headers are too large"
+                ) from error
+            except (ValueError, LookupError, OverflowError, RecursionError) as error:
                 # tarfile has more errors than its own for headers that nobody would write.
                 raise ImageError(f"a layer is broken ({type(error).__name__})") from error
         for what, said in ((outer, self._digest), (plain, self.diff_id)):
@@ -154,6 +163,7 @@ class Layer:
             raise ImageError(f"a layer has {outer.size} bytes, and its manifest says {self._size}")
 
     def _add(self, tree: Tree, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        tree.count()  # also what hides files, is left out, or is there: a few bytes stand for many
         parts = parts_of(member.name)
         if not parts:
             return
@@ -172,14 +182,12 @@ class Layer:
         path = join(folder, name)
         if member.isdir():
             if not tree.make_room(path, directory=True):
-                tree.count()
                 os.mkdir(path, 0o755, dir_fd=tree.root)
         elif member.isreg():
             tree.make_room(path)
             self._write(tree, archive, member, path)
         elif member.issym():
             tree.make_room(path)
-            tree.count()
             os.symlink(member.linkname, path, dir_fd=tree.root)
         elif member.islnk():
             self._link(tree, member, path)
@@ -199,13 +207,18 @@ class Layer:
     def _write(
         self, tree: Tree, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str
     ) -> None:
-        tree.count(member.size)
+        tree.count(member.size, files=0)
         content = archive.extractfile(member)
         assert content is not None
         written = 0
         with os.fdopen(tree.new_file(path), "wb") as file:
             while piece := content.read(PIECE_BYTES):
-                written += file.write(piece)
+                if piece == _ZEROS:  # they take no room on the disk
+                    file.seek(len(piece), os.SEEK_CUR)
+                else:
+                    file.write(piece)
+                written += len(piece)
+            file.truncate(written)
             # Everybody may run what its owner may, for the same reason as reading.
             os.fchmod(file.fileno(), 0o755 if member.mode & 0o111 else 0o644)
         if written != member.size:
@@ -224,7 +237,6 @@ class Layer:
         if there == path:
             return
         tree.make_room(path)
-        tree.count()
         flags = {"src_dir_fd": tree.root, "dst_dir_fd": tree.root}
         os.link(there, path, follow_symlinks=False, **flags)
 

@@ -183,7 +183,7 @@ class InstallerRun:
             secrets=entry.secrets,
             variables=tuple(entry.env.items()),
             packages=details.modules,
-            devices=entry.devices,
+            devices=entry.devices or wanted.devices,
         )
         return replace(environment, preload=wanted.preload)
 
@@ -233,7 +233,7 @@ def _of_image(
         variables=tuple({**image_root.variables_of(facts), **entry.env}.items()),
         setup=image_root.setup_of(details, facts),
         directory=facts.working_directory,
-        devices=entry.devices,
+        devices=entry.devices or wanted.devices,
     )
     return replace(environment, preload=wanted.preload if details.interpreter == "python" else ())
 

@@ -37,6 +37,9 @@ FORK_TIMEOUT_S = 10.0
 swaps.
 """
 
+IMPORT_TIMEOUT_S = 30.0
+"""Time between two words of a template whose image's Python imports. It gives each import half."""
+
 KEEP_S = 900.0
 """How long an unused template stays."""
 
@@ -266,9 +269,11 @@ async def start_template(
     Cancellation: ends the template.
     """
     jail = await launcher.launch_template(spec, system_calls)
-    message, fds = b"", list[int]()
-    with suppress(OSError):
-        message, fds, _ = receive(jail.socket, size=MESSAGE_BYTES)
+    try:
+        message, fds = await _after_imports(spec, jail)
+    except BaseException:
+        await discard(jail)
+        raise
     try:
         told = decode(_Told, json.loads(message))
     except (ValueError, RecursionError):
@@ -289,6 +294,44 @@ async def start_template(
         os.close(fd)
     await discard(jail)
     raise TemplateError(why)
+
+
+async def _after_imports(spec: TemplateSpec, jail: TemplateJail) -> tuple[bytes, list[int]]:
+    """Read what a template says once it has imported all. It has said something already.
+
+    Raises:
+        TemplateError: an import takes too long.
+    """
+    while True:
+        message, fds = b"", list[int]()
+        with suppress(OSError):
+            message, fds, _ = receive(jail.socket, size=MESSAGE_BYTES)
+        name = None if spec.image is None else _imported_next(message)
+        if name is None:
+            return message, fds
+        for fd in fds:
+            os.close(fd)
+        with trio.move_on_after(IMPORT_TIMEOUT_S) as waiting:
+            await trio.lowlevel.wait_readable(jail.socket)
+        if waiting.cancelled_caught:
+            imports = f", which imports {name}," if name else ""
+            raise TemplateError(
+                f"the image's Python{imports} said nothing for {IMPORT_TIMEOUT_S:g} s"
+            )
+
+
+def _imported_next(message: bytes) -> str | None:
+    """The module that a template says it imports next; None if it says something else."""
+    try:
+        return decode(_Importing, json.loads(message)).importing[:MAX_TEXT]
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Importing(NamedTuple):
+    """Message of a template of an image; `importing` is empty for other steps."""
+
+    importing: str
 
 
 class _Told(NamedTuple):

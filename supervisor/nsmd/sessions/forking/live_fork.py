@@ -337,6 +337,8 @@ def check_forkable(original: Session) -> None:
         ForkRefusedError: it is of a kind that cannot be forked, or code runs in it.
     """
     environment, jail = original.spec.environment, original.jail
+    if environment.image is not None:
+        raise _refused(original, "it runs in a container image")
     if environment.interpreter not in {"python", "bash"}:
         raise _refused(
             original, f"only Python and Bash sessions can, and this is {environment.interpreter}"
@@ -356,8 +358,6 @@ def check_forkable(original: Session) -> None:
         raise _refused(
             original, f"nsm can do that on x86-64 only, and this is {platform.machine()}"
         )
-    if environment.image is not None:
-        raise _refused(original, "it runs in a container image")
     if environment.artifact is not None:
         raise _refused(original, "it runs in an artifact of Nix, whose jail nsm does not make")
     if environment.interpreter == "python" and environment.program != environment.agent_python:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from sandbox.carrying.looking import CannotForkError, status_of
+from sandbox.carrying.looking import CannotForkError, inner_pid, status_of
 from sandbox.linux import PR_SET_DUMPABLE
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
@@ -101,7 +101,7 @@ class Original:
         # Nothing is mounted over /proc there: only then does the kernel allow a new /proc.
         self.below = namespace(template, "mnt")
         self.top = owner_of(self.below)
-        self.inner_pid = int(status_of(worker)["NSpid"].split()[-1])
+        self.inner_pid = inner_pid(status_of(worker))
 
     def levels(self) -> Sequence[int]:
         """User namespaces from the one below the template's down to its own."""

@@ -129,6 +129,26 @@ def test_a_project_is_its_file_or_its_directory(
     assert asked == [{"project": str(tmp_path / "pyproject.toml")}] * 3
 
 
+def test_devices_are_asked_for_beside_the_packages(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
+    options = ("--device", "nvidia:0", "--device", "nvidia:1")
+    assert nsm("env", "add", "ml", "--pip", "torch", *options)[0] == 0
+    assert supervisor.requests[-1].args == {
+        "name": "ml",
+        "packages": {"pip": ["torch"]},
+        "devices": ["nvidia:0", "nvidia:1"],
+        "wait": True,
+    }
+    # Of a flake they are not left out silently: the supervisor refuses them.
+    assert nsm("env", "add", "me", "--device", "nvidia")[0] == 0
+    assert supervisor.requests[-1].args == {
+        "name": "me",
+        "packages": {},
+        "devices": ["nvidia"],
+        "wait": True,
+    }
+
+
 def test_add_that_fails(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     supervisor.handlers["env_add"] = lambda _: {"environment": FAILED}
     code, out, err = nsm("env", "add", "github:me/envs#bad")

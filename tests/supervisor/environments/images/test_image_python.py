@@ -18,6 +18,7 @@ from isolation.weakjails import WeakLauncher
 from nsm.dataclass import replace
 from nsmd.environments.images.image_root import shown_image
 from nsmd.jail.templates import TemplateLauncher, open_templates
+from nsmd.jail.templates import template as template_module
 from nsmd.model.values import Environment, SessionLimits
 from realjail import (
     LiveSession,
@@ -57,6 +58,17 @@ numbers = os.pipe()
 THREAD = """
 import threading, time
 threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+"""
+
+DEAF = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+while True:
+    pass
+"""
+UNFORKING = """
+import os, time
+os.register_at_fork(before=lambda: time.sleep(1e6))
 """
 
 FILTERING = """
@@ -128,6 +140,10 @@ MODULES = tuple(
         "opening": OPENING,
         "thread": THREAD,
         "hanging": "import time; time.sleep(1e6)",
+        "deaf": DEAF,
+        "stopping": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "exiting": "import os; print('on the way out', flush=True); os._exit(3)",
+        "unforking": UNFORKING,
         "filtering": FILTERING,
         "talking": TALKING,
         "writing": WRITING,
@@ -259,12 +275,8 @@ async def test_modules_that_no_fork_can_have_are_left_out(
 async def test_programs_that_imports_start_are_ended(image: Environment) -> None:
     async with session_of(image, "staying") as (session, _):
         assert (await session.run("print(1)")).stdout == "1\n"
-        names = [
-            Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-            for pid in descendants(session.jail.template_pid)
-        ]
         # The model, what will enter the next session, and the worker; no fourth one.
-        assert names.count(b"/opt/python/bin/python3") == 3
+        assert pythons(session).count(b"/opt/python/bin/python3") == 3
 
 
 async def test_what_imports_open_is_closed(image: Environment) -> None:
@@ -280,14 +292,61 @@ for number in opening.numbers:
         assert (await session.run(code)).stdout == "FileNotFoundError\n" * 2
 
 
-@pytest.mark.slow  # it takes the time that a template has for its start
-async def test_sessions_start_without_a_module_that_hangs(
-    image: Environment, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with session_of(image, "hanging") as (session, launcher):
-        assert "which imports hanging, said nothing" in caplog.text
-        assert not launcher.templates
+@pytest.mark.slow  # it takes the time that an import has
+@pytest.mark.parametrize("module", ["hanging", "deaf", "stopping"])
+async def test_a_module_that_hangs_is_left_out(image: Environment, module: str) -> None:
+    async with session_of(image, "heavy", module) as (session, launcher):
+        (template,) = launcher.templates
+        assert template.failed == {module: "it takes longer than 15 s"}
+        assert await loaded(session) == {"heavy"}
+        assert launcher.unloaded["web"] == [f"{module}: it takes longer than 15 s"]
+        # Nothing of the one that hung is left: the model, what enters the next session, a worker.
+        assert pythons(session).count(b"/opt/python/bin/python3") == 3
+
+
+async def test_a_module_that_ends_its_interpreter_is_left_out(image: Environment) -> None:
+    async with session_of(image, "exiting", "heavy") as (session, launcher):
+        (template,) = launcher.templates
+        assert template.failed == {"exiting": "it has ended: on the way out"}
+        assert await loaded(session) == {"heavy"}
+
+
+@pytest.mark.slow  # as above
+async def test_sessions_start_where_the_fork_hangs(image: Environment) -> None:
+    """The modules are imported, and what they run before a fork does not return."""
+    async with session_of(image, "heavy", "unforking") as (session, launcher):
+        (template,) = launcher.templates
+        why = "the image's Python cannot be forked: it does not fork within 15 s"
+        assert template.failed == dict.fromkeys(("heavy", "unforking"), why)
         assert (await session.run("print(1)")).stdout == "1\n"
+        # The keeper has ended, too: this is the session's own.
+        assert pythons(session).count(b"/opt/python/bin/python3") == 1
+
+
+async def test_a_template_whose_image_says_nothing_is_given_up(
+    image: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_module, "IMPORT_TIMEOUT_S", 1.0)
+    async with session_of(image, "hanging") as (session, launcher):
+        assert not launcher.templates
+        assert launcher.reasons["web"] == (
+            "the image's Python, which imports hanging, said nothing for 1 s"
+        )
+        assert (await session.run("print(1)")).stdout == "1\n"
+
+
+async def loaded(session: LiveSession) -> set[str]:
+    """Return which of the image's own modules a session has."""
+    ran = await session.run("import sys; print(*sys.modules)")
+    return {name.partition(".")[0] for name, _ in MODULES} & set(ran.stdout.split())
+
+
+def pythons(session: LiveSession) -> list[bytes]:
+    """Return the programs of all processes below a session's template."""
+    return [
+        Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+        for pid in descendants(session.jail.template_pid)
+    ]
 
 
 async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from sandbox.file_states import ContentStore, Entry, FileLook
 
 
-class ProjectLayers:
+class OverlayLayers:
     """Directories of an overlay. Code cannot reach the descriptors of the agent.
 
     Args:
         changed: descriptor of the upper layer.
         shown: of the overlay.
-        below: of the project.
+        below: of the project or the image.
     """
 
     def __init__(self, changed: int, shown: int, below: int) -> None:
