@@ -8,6 +8,7 @@ import socket
 import struct
 
 from sandbox.carrying.call_lists import CallLists, StoredAt
+from sandbox.carrying.looking import status_of
 from sandbox.carrying.ptrace import CLONE_VM, Traced
 from sandbox.template.kernel import libc
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 KINDS = ("mnt", "ipc", "uts", "net", "cgroup", "pid")
 """Namespaces of a session besides that of its user, in the order in which they are entered."""
 
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _PIDFD_GETFD = 438
 
 
@@ -80,3 +82,19 @@ def _taken(pidfd: int, fd: int) -> int:
     if taken < 0:
         raise OSError("a descriptor of the fork cannot be taken")
     return taken
+
+
+def missing_isolation(pid: int, namespaces: Sequence[int]) -> list[str]:
+    """Name what /proc shows a process to lack before it may run code: empty if nothing.
+
+    Args:
+        namespaces: descriptors of those that it has to be in: `KINDS`, and its user's.
+    """
+    status = status_of(pid)
+    missing = [name for name in _CAPABILITIES if int(status[name], 16)]
+    wanted = (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
+    missing += [name for name, value in wanted if status[name] != value]
+    for kind, fd in zip((*KINDS, "user"), namespaces):
+        if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
+            missing.append(f"namespace {kind}")
+    return missing

@@ -8,12 +8,13 @@ import stat
 import struct
 
 from sandbox.carrying.call_lists import CallLists
-from sandbox.carrying.entering import KINDS, enter_namespaces
+from sandbox.carrying.entering import enter_namespaces, missing_isolation
 from sandbox.carrying.looking import (
     CannotForkError,
     check_filters,
     check_gpu,
     check_threads,
+    inner_pid,
     page_of,
     status_of,
 )
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _NO_CALL_AT_ALL = (1 << 64) - 1
-_RIGHTS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 _SHARED_AT, _READ_AND_WRITE = 0x11, 3  # MAP_SHARED | MAP_FIXED, PROT_READ | PROT_WRITE
 _SYSTEM_CALL = b"\x0f\x05"
 _CLONE_NUMBER, _FORK_NUMBER = 56, 57
@@ -200,13 +200,7 @@ class ModelWorker:
         Raises:
             CannotForkError: it is not isolated.
         """
-        status = status_of(worker.pid)
-        wrong = [name for name in _RIGHTS if int(status[name], 16)]
-        wanted = (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
-        wrong += [name for name, value in wanted if status[name] != value]
-        for kind, fd in zip((*KINDS, "user"), namespaces[1:]):
-            if os.stat(f"/proc/{worker.pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
-                wrong.append(f"namespace {kind}")
+        wrong = missing_isolation(worker.pid, namespaces[1:])
         out, err, control, page = map(os.fstat, given)
         at, _, saved_out, saved_err = self._private
         own = {1: out, saved_out: out, 2: err, saved_err: err, at: control}
@@ -216,8 +210,8 @@ class ModelWorker:
         if page_of(worker.pid, page.st_ino) != self._page:
             wrong.append("page")
         if wrong:
-            raise CannotForkError(f"the worker is not isolated: {', '.join(wrong)}")
-        return int(status["NSpid"].split()[-1])
+            raise CannotForkError(f"the worker is not isolated ({', '.join(wrong)})")
+        return inner_pid(status_of(worker.pid))
 
     def release(self, worker: Traced) -> None:
         """Let a worker run, as the child that its fork has just returned in."""

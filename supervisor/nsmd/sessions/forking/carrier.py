@@ -28,7 +28,7 @@ from nsmd.sessions.forking.original import check_shell, descriptors_of, worker_o
 from nsmd.sessions.forking.outfit import Found, Outfit
 from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
 from sandbox.carrying.call_lists import CallLists
-from sandbox.carrying.entering import KINDS, enter_namespaces
+from sandbox.carrying.entering import enter_namespaces, missing_isolation
 from sandbox.carrying.looking import (
     PAGE,
     CannotForkError,
@@ -37,6 +37,7 @@ from sandbox.carrying.looking import (
     check_memory,
     check_threads,
     filters_of,
+    inner_pid,
     page_of,
     status_of,
 )
@@ -73,8 +74,6 @@ HEARD_S = 0.05
 
 UNUSED = 3
 """Exit status of a helper that got no request."""
-
-_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def _ignore(number: int, frame: object) -> None:
@@ -288,7 +287,7 @@ class Carrier:
         self._resumed = {**self._registers, "rax": 0, "orig_rax": NO_CALL}
         if self._shell is not None:
             self._resumed = self._shell.resumed()
-            self._original_pid = _inner_pid(status_of(worker.pid))
+            self._original_pid = inner_pid(status_of(worker.pid))
         return Outfit(self._lists, found, self._kit.last_capability)
 
     @staticmethod
@@ -352,32 +351,19 @@ class Carrier:
             Its process id there.
 
         Raises:
-            CannotForkError: it is not shut in.
+            CannotForkError: it is not isolated.
         """
-        status = status_of(worker.pid)
-        wrong = [name for name in _CAPABILITIES if int(status[name], 16)]
-        wrong += [
-            name
-            for name, value in (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
-            if status[name] != value
-        ]
-        for kind, fd in zip((*KINDS, "user"), fork.jail.namespaces[1:], strict=True):
-            if os.stat(f"/proc/{worker.pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
-                wrong.append(f"namespace {kind}")
+        wrong = missing_isolation(worker.pid, fork.jail.namespaces[1:])
         if self._jails.user_namespaces != 0:
             wrong.append("limit of user namespaces")
         if wrong:
-            raise CannotForkError(f"the fork is not shut in ({', '.join(wrong)})")
-        return _inner_pid(status)
+            raise CannotForkError(f"the fork is not isolated ({', '.join(wrong)})")
+        return inner_pid(status_of(worker.pid))
 
     def _release(self, worker: Traced) -> None:
         worker.registers = self._resumed
         worker.detach()
         worker.close()
-
-
-def _inner_pid(status: Mapping[str, str]) -> int:
-    return int(status["NSpid"].split()[-1])
 
 
 def _explained(error: Exception) -> str:
