@@ -96,6 +96,7 @@ class Traced:
     """
 
     def __init__(self, pid: int) -> None:
+        assert pid > 1, "for kill(2), 0 and -1 are groups of processes"
         self.pid = pid
         self._memory = -1
         self._signals: list[int] = []

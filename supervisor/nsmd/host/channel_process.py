@@ -80,7 +80,7 @@ class ChannelProcess:
     @property
     def pid(self) -> int:
         """Process id, for people; 0 if it is gone."""
-        return max(0, pid_of(self.pidfd) or 0)
+        return pid_of(self.pidfd) or 0
 
     @property
     def ended(self) -> bool:

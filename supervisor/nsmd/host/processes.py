@@ -120,12 +120,14 @@ def inner_pids(pid: int, proc: str = "/proc") -> list[int]:
 
 
 def pid_of(descriptor: int) -> int | None:
-    """Process id of a pidfd (proc_pid_fdinfo(5)): -1 if the process is gone, 0 if it is in no
-    namespace of ours; None if the descriptor is no pidfd.
+    """Process id of a pidfd (proc_pid_fdinfo(5)): 0 if the process is gone, or in no namespace of
+    ours; None if the descriptor is no pidfd.
+
+    The kernel says -1 of one that is gone, which for kill(2) means all of the user's processes.
     """
     try:
         _, found, rest = read(f"/proc/self/fdinfo/{descriptor}").partition(b"\nPid:")
-        return int(rest.partition(b"\n")[0]) if found else None
+        return max(0, int(rest.partition(b"\n")[0])) if found else None
     except (OSError, ValueError):
         return None
 

@@ -34,7 +34,7 @@ def test_a_descriptor_of_a_process() -> None:
         assert (pid_of(pidfd), has_ended(pidfd)) == (process.pid, False)
         assert inner_pids(process.pid)[0] == process.pid
         process.stdin.close()
-    assert (pid_of(pidfd), has_ended(pidfd)) == (-1, True)
+    assert (pid_of(pidfd), has_ended(pidfd)) == (0, True)
     os.close(pidfd)
     assert pid_of(0) is None
     assert children_of(process.pid) == set()

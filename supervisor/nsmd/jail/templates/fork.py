@@ -185,7 +185,7 @@ class Birth:
                 if (pid := pid_of(fds[0])) is None:
                     raise OSError(errno.EMFILE, "none is left to look with")
                 copy = ProjectCopy(fds[1], fds[2]) if self._copies else None
-                self._jail = ForkedJail(self._channel, fds[0], max(0, pid), copy)
+                self._jail = ForkedJail(self._channel, fds[0], pid, copy)
         finally:
             if self._jail is None:
                 _close(fds)

@@ -121,7 +121,7 @@ class Template:
 
     @property
     def forker_pid(self) -> int:
-        """Host process id of the process that forks; 0 or less if it has ended."""
+        """Host process id of the process that forks; 0 if it has ended."""
         return pid_of(self._pidfd) or 0
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -50,8 +51,8 @@ class NewJail:
         group: `cgroup.procs` of its control group; None without.
 
     Attributes:
-        pid: host process id of its PID 1; 0 before there is one.
-        pidfd: the same; -1 before.
+        pid: host process id of its PID 1; 0 before there is one, or if that has ended.
+        pidfd: descriptor of it; -1 before there is one.
         namespaces: descriptors of its namespaces, in the order of entering: first the user
             namespace that owns its mounts, last its own user namespace.
         project_copy: descriptors of its copy of the project; none without.
@@ -63,6 +64,10 @@ class NewJail:
         self.pid, self.pidfd = 0, -1
         self.namespaces: Sequence[int] = ()
         self.project_copy: Sequence[int] = ()
+
+    def begin(self, pidfd: int) -> None:
+        """Take its PID 1, which may have ended with the original; the descriptor is owned."""
+        self.pid, self.pidfd = pid_of(pidfd) or 0, pidfd
 
     def wait_until_ready(self) -> None:
         """Wait for its namespaces and file systems.
@@ -108,9 +113,11 @@ class NewJail:
         return answer[1:], fds
 
     def kill(self) -> None:
-        if self.pid:
+        """End its PID 1, and close the socket to it."""
+        self._talk.close()
+        if self.pidfd >= 0:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, 9)
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
 class NewJails:
@@ -174,7 +181,7 @@ class NewJails:
         Raises:
             CannotForkError: they cannot.
         """
-        while not all(jail.pid for jail in self.all):
+        while any(jail.pidfd < 0 for jail in self.all):
             self._hear()
         for jail in self.all:
             jail.wait_until_ready()
@@ -196,9 +203,8 @@ class NewJails:
             group = self._groups[len(self.all)] if self._groups else None
             self.all.append(NewJail(fds[0], fds[1:], group))
         elif word == _BORN:
-            jail = next(jail for jail in self.all if not jail.pid)
-            jail.pidfd = fds[0]
-            jail.pid = pid_of(fds[0]) or 0
+            jail = next(jail for jail in self.all if jail.pidfd < 0)
+            jail.begin(fds[0])
         else:
             words = word[1:].decode(errors="replace") or "its maker ended"
             raise CannotForkError(f"its namespaces cannot be made: {words}")

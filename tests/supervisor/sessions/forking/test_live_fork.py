@@ -17,7 +17,7 @@ def test_a_busy_session_is_refused_with_what_it_does(undo: int, why: str) -> Non
     original = SimpleNamespace(
         id="s",
         name="work",
-        spec=SimpleNamespace(environment=SimpleNamespace(interpreter="python")),
+        spec=SimpleNamespace(environment=SimpleNamespace(interpreter="python", image=None)),
         jail=None,
         running=SimpleNamespace(request=SimpleNamespace(undo=undo)),
         runs=SimpleNamespace(queued=False),

@@ -1,0 +1,26 @@
+"""Jails of forks, as the helper has them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+
+import pytest
+
+from nsmd.sessions.forking.new_jails import NewJail
+
+
+def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives -1 as the number of an ended process: to kill that is to kill all."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _number: killed.append(pid))
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(["true"]) as process:
+        pidfd = os.pidfd_open(process.pid)
+    with theirs:
+        jail = NewJail(ours.detach(), (), None)
+        jail.begin(pidfd)
+        jail.kill()
+        assert (jail.pid, killed) == (0, [])
+    os.close(pidfd)
