@@ -126,7 +126,7 @@ def test_originals_that_are_killed_while_they_are_forked(
         printed(client, target, code.sets, code.env)
         for row in client.sessions():
             if row.name != "bystander":
-                client.kill(row.name)
+                client.kill(row.id)
     assert [row.name for row in client.sessions()] == ["bystander"]
     assert printed(client, "bystander", code.shows, code.env) == "5\n"
     printed(client, "sound", code.sets, code.env)

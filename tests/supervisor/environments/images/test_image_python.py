@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from image_world import Layout, environment_of, give_to_jails, make_image, make_store, python_layer
-from isolation.stage import Stage
+from isolation.stage import open_stage
 from isolation.weaken import Weakness
-from isolation.weakjails import WeakLauncher
+from isolation.weakjails import WeakLauncher, forking
 from nsm.dataclass import replace
 from nsmd.environments.images.image_root import shown_image
 from nsmd.jail.templates import TemplateLauncher, open_templates
@@ -389,16 +389,16 @@ space["ModelWorker"]._equip = elsewhere
 
 @pytest.mark.parametrize("weakness", [CROSSED, PAGE_ELSEWHERE], ids=["descriptors", "page"])
 async def test_a_worker_that_has_others_descriptors_or_page_is_not_used(
-    image: Environment, tmp_path: Path, weakness: str
+    image: Environment, weakness: str
 ) -> None:
     """The session starts its interpreter as a program instead."""
     environment = replace(image, preload=("heavy",))
-    weak = WeakLauncher(Weakness(template=weakness), Stage(tmp_path))
+    with open_stage() as stage:
+        weak = WeakLauncher(Weakness(template=weakness), stage)
     async with (
-        open_templates(weak) as launcher,
+        forking(weak) as launcher,
         open_session(environment, launcher=launcher) as session,
     ):
-        assert isinstance(launcher, TemplateLauncher)
         (template,) = launcher.templates
         assert set(template.imported) == {"heavy"}
         ran = await session.run("import heavy, os; print(heavy.made_in == os.getpid())")
