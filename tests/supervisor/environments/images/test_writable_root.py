@@ -24,6 +24,10 @@ from image_world import (
     make_store,
     symlink,
 )
+from isolation.stage import open_stage
+from isolation.weaken import Weakness
+from isolation.weakjails import WeakLauncher
+from isolation.weaknesses import NOT_CLOSED
 from nsm.dataclass import replace
 from nsmd.jail.project_copy import NoWritableRootError
 from nsmd.jail.templates import open_templates
@@ -41,6 +45,7 @@ from realjail import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from nsmd.jail.launcher import BwrapLauncher
     from nsmd.model.values import Environment
     from realjail import LiveSession
 
@@ -60,12 +65,14 @@ not_ours = ("/run/nsm/new", "/dev/new", "/project/new")
 written = {tried(os.open, path, os.O_WRONLY | os.O_CREAT) for path in not_ours}
 whiteout = tried(os.mknod, "/whiteout", 0o600 | stat.S_IFCHR, 0)
 tried(os.setxattr, "/app", "user.overlay.opaque", b"y")
-print(json.dumps([[*moved, *written, whiteout], os.listdir("/app"), os.listdir("/")]))
+print(json.dumps([[*moved], [*written], [whiteout], os.listdir("/app"), os.listdir("/")]))
 """
 
 
 @asynccontextmanager
-async def made(overlay_mb: int = 8) -> AsyncGenerator[tuple[Environment, LiveSession, Path]]:
+async def made(
+    overlay_mb: int = 8, launcher: BwrapLauncher | None = None
+) -> AsyncGenerator[tuple[Environment, LiveSession, Path]]:
     """Make a session of an image with Bash whose root directory it may change.
 
     Gives the environment, the session, and the image's files on the host.
@@ -88,8 +95,8 @@ async def made(overlay_mb: int = 8) -> AsyncGenerator[tuple[Environment, LiveSes
         spec = jail_spec(environment, mount_of(place / "project"))
         spec = replace(spec, sizes=replace(spec.sizes, overlay_mb=overlay_mb))
         async with (
-            open_templates(new_launcher()) as launcher,
-            launched(launcher, spec) as jail,
+            open_templates(launcher or new_launcher()) as forking,
+            launched(forking, spec) as jail,
             talking_to(jail, "bash") as session,
         ):
             yield environment, session, root
@@ -115,14 +122,45 @@ async def test_a_session_changes_its_own_copy_of_an_image() -> None:
 
 async def test_the_copy_is_bounded_and_leads_to_nothing_else() -> None:
     async with made(overlay_mb=2) as (environment, session, root):
-        assert environment.image is not None
-        python = shlex.join(environment.image.python)
-        ran = await session.run(f"{python} -I -c {shlex.quote(PROBES)}")
-        refused, app, shown = json.loads(ran.stdout)
-        assert (refused, app) == (["EBUSY", "EROFS", "EPERM"], ["data"])
+        moved, written, whiteout, app, shown = await probed(environment, session)
+        assert (moved, written, whiteout) == (["EBUSY"], ["EROFS"], ["EPERM"])
+        assert app == ["data"]
         own = {"dev", "etc", "proc", "project", "run", "tmp", "workspace"}
         assert set(shown) == {path.name for path in root.iterdir()} | own
         ran = await session.run("printf '%03000000d' 1 >/big")
         assert "No space left on device" in ran.stderr
         ran = await session.run("i=0; while >/app/$((i++)); do :; done; echo $i")
         assert int(ran.stdout) < 2 * INODES_PER_MB
+
+
+async def probed(environment: Environment, session: LiveSession) -> list[list[str]]:
+    """Return what the probes found."""
+    assert environment.image is not None
+    python = shlex.join(environment.image.python)
+    ran = await session.run(f"{python} -I -c {shlex.quote(PROBES)}")
+    found: list[list[str]] = json.loads(ran.stdout)
+    return found
+
+
+NOT_PINNED = """
+mount = space["mount"]
+def mount_others(source, target, kind, flags=0, options=""):
+    if flags != space["MS_BIND"] or source != target:
+        mount(source, target, kind, flags, options)
+space["mount"] = mount_others
+"""
+"""Patch of the template with which directories above mounts are no mounts themselves."""
+
+
+@pytest.mark.parametrize(
+    ("probe", "weakness"),
+    [(0, Weakness(template=NOT_PINNED)), (1, NOT_CLOSED)],
+    ids=["moved", "written"],
+)
+async def test_the_probes_detect_success(probe: int, weakness: Weakness) -> None:
+    """Where what holds them is left out. Whiteouts are refused by every overlay of the kernel."""
+    with open_stage() as stage:
+        weak = WeakLauncher(weakness, stage)
+    async with made(launcher=weak) as (environment, session, _):
+        found = await probed(environment, session)
+        assert "done" in found[probe], found
