@@ -33,7 +33,7 @@ def ending(process: subprocess.Popen[AnyStr]) -> Generator[subprocess.Popen[AnyS
 
 
 def collect(pid: int) -> None:
-    """Wait for a child's end, and collect it."""
+    """Wait for a process's end, and collect it if it is our child."""
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         try:

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import os
-import select
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -81,11 +79,3 @@ def sandbox_on(pool: Pool, node: Any, **settings: Any) -> PoolSandbox:
             return sandbox
         others.append(sandbox)
     raise AssertionError("Ray placed no sandbox there")
-
-
-def wait_gone(pid: int) -> None:
-    """Wait until a supervisor, which is no child of ours, has ended."""
-    with suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        assert select.select([process], [], [], PATIENCE_S)[0], "the supervisor is left"
-        os.close(process)

@@ -24,7 +24,8 @@ from nsm.wire.errors import (
     NotRunningError,
     SessionEndedError,
 )
-from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on, wait_gone
+from processes import collect
+from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +149,7 @@ def test_a_killed_node(world: World, pool: Pool) -> None:
             sandbox.run("print(x)")
         assert caught.value.data["lost"]
         sandbox.close()
-        wait_gone(facts["pid"])
+        collect(facts["pid"])
 
 
 def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_a_session_is_restored_from_its_save(world: World, pool: Pool, tmp_path:
         sandbox.run("x = 0")
         pid = pool.nodes()[node.node_id]["pid"]
         world.kill(node)
-        wait_gone(pid)
+        collect(pid)
         with pytest.raises(SessionEndedError):
             sandbox.run("x")
         sandbox.restore()
@@ -198,7 +199,7 @@ def test_a_killed_actor_is_replaced(nodes: list[Any]) -> None:
             os.kill(facts["process"], signal.SIGKILL)
             with pytest.raises(SessionEndedError):
                 sandbox.run("1")
-            wait_gone(facts["pid"])
+            collect(facts["pid"])
         outputs = [result.stdout for result in pool.map(["print(1)"] * 30)]
         assert outputs == ["1\n"] * 30
 
@@ -269,7 +270,7 @@ def test_nothing_is_left(nodes: list[Any]) -> None:
         sandbox.run("1")
         facts = list(pool.nodes().values())
     for each in facts:
-        wait_gone(each["pid"])
+        collect(each["pid"])
         assert not os.path.exists(os.path.dirname(each["socket"]))
     pool.close()
     sandbox.close()

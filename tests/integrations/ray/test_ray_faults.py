@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import nsm
+from agent_process import becomes_true
 from e2e_support import descendants
 from nsm.wire.errors import SessionEndedError
-from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on, wait_gone
+from processes import collect
+from ray_world import PATIENCE_S, SESSIONS, World, sandbox_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +42,6 @@ def running(pool: Pool) -> int:
     return len([row for row in rows if row.state == "running"])
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-
-
 # A node
 
 
@@ -58,7 +53,10 @@ def test_a_node_with_many_sessions_is_killed(world: World, pool: Pool) -> None:
             boxes.append(sandbox_on(pool, node))
         calls = [threads.submit(box.run, ENDLESS) for box in boxes]
         facts = pool.nodes()[node.node_id]
-        wait_until(lambda: len([r for r in sessions_of(facts) if r.state == "running"]) == SESSIONS)
+        becomes_true(
+            lambda: len([r for r in sessions_of(facts) if r.state == "running"]) == SESSIONS,
+            "all run",
+        )
         processes = descendants(facts["pid"])
         assert len(processes) > SESSIONS
         world.kill(node)
@@ -68,7 +66,7 @@ def test_a_node_with_many_sessions_is_killed(world: World, pool: Pool) -> None:
             assert caught.value.data == {"node": node.node_id, "lost": True}
             assert caught.value.hint == "Make another sandbox, or restore a save of this one."
         for pid in (facts["pid"], *processes):
-            wait_gone(pid)
+            collect(pid)
         for box in boxes:
             box.close()
         assert pool.run("print(42)").stdout == "42\n"
@@ -81,7 +79,7 @@ def interrupt_once(count: int, pool: Pool) -> threading.Thread:
     """Press Ctrl-C when code runs in so many sessions."""
 
     def interrupt() -> None:
-        wait_until(lambda: running(pool) >= count)
+        becomes_true(lambda: running(pool) >= count, "code runs")
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -100,7 +98,7 @@ def test_ctrl_c_in_run_and_map(pool: Pool) -> None:
         with pytest.raises(KeyboardInterrupt):
             call()
         pressing.join()
-        wait_until(lambda: not any(map(sessions_of, pool.nodes().values())))
+        becomes_true(lambda: not any(map(sessions_of, pool.nodes().values())), "no session")
         assert pool.run("print(42)").stdout == "42\n"
 
 
@@ -124,6 +122,7 @@ import sys
 import ray
 from ray.cluster_utils import Cluster
 from nsm.integrations.ray import HeadLostError, Pool, head
+from processes import collect
 from ray_world import LOOPBACK, OBJECT_STORE_BYTES
 
 head.ANSWER_S = 3
@@ -173,8 +172,8 @@ def test_the_head_goes(end: str) -> None:
         said = [process.stdout.readline() for _ in range(5 + (end == "close"))]
         assert said[:5] == ["42\n", *["head-lost\n"] * 3, "43\n"], said
         if end == "close":
-            wait_gone(pid)
+            collect(pid)
             assert said[5] == "closed\n"
         # Ray ends the program, and says why.
         assert "Failed to connect to GCS" in process.stderr.read()
-        wait_gone(pid)
+        collect(pid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -20,12 +19,12 @@ import pytest
 from nsm.paths import PathError
 from nsm.startup import spawn, start
 from nsm.wire.errors import NotRunningError
+from processes import collect
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 FAKE = str(Path(__file__).parents[2] / "support" / "fakensmd.py")
-EXIT_TIMEOUT_MS = 5000
 INHERITABLE = 77
 
 
@@ -62,20 +61,7 @@ class Place:
             connection.sendall(b"end")
             connection.recv(1)
         for note in self.starts():
-            wait_gone(note["pid"])
-
-
-def wait_gone(pid: int) -> None:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        assert poll.poll(EXIT_TIMEOUT_MS), f"process {pid} has not ended"
-    finally:
-        os.close(pidfd)
+            collect(note["pid"])
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +18,7 @@ import pytest
 import trio
 
 import nsm
+from agent_process import becomes_true
 from cgroup_world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
 from nsmd.jail.cgroups import SessionEnforcer, files, find_enforcer
@@ -271,7 +270,7 @@ async def test_a_long_execution_has_less_of_the_processor(enforcer: SessionEnfor
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(world.run, "a", "while True: pass", timeout_s=WAIT_S))
             lowered = partial(
-                wait_until, lambda: it.facts()["cpu_weight"] == 100 // PART, "it stays"
+                becomes_true, lambda: it.facts()["cpu_weight"] == 100 // PART, "it is lowered"
             )
             await trio.to_thread.run_sync(lowered)  # the kernel tells nobody of it
             assert world.session("a").interrupt()
@@ -299,7 +298,7 @@ def test_a_supervisor_makes_sessions_groups_and_says_so(short_dir: Path) -> None
         assert row.limited_by == "cgroup"
     assert not Path(directory).exists()
     if Path("/run/systemd/system").exists():
-        wait_until(lambda: not Path(directory).parent.exists(), "its scope stays")
+        becomes_true(lambda: not Path(directory).parent.exists(), "its scope is gone")
 
 
 UNIT = f"nsm-test-{os.getpid()}.service"
@@ -332,7 +331,7 @@ def test_a_service_starts_again_after_its_supervisor_was_killed(short_dir: Path)
                 assert "/nsm-sessions-" in group_of(row.pid)
                 old = client.status().pid
             os.kill(old, 9)
-            wait_until(partial(is_back, old, variables["NSM_SOCKET"]), "it is not started again")
+            becomes_true(partial(is_back, old, variables["NSM_SOCKET"]), "it is started again")
     finally:
         subprocess.run(["systemctl", manager_flag(), "stop", UNIT], check=False, timeout=WAIT_S)
 
@@ -364,11 +363,3 @@ def bus() -> dict[str, str]:
     """Variables that lead to the user's service manager."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    """systemd tells nobody when it has cleaned up; a bound, and small steps."""
-    deadline = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
