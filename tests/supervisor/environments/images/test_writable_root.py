@@ -158,7 +158,7 @@ space["mount"] = mount_others
     ids=["moved", "written"],
 )
 async def test_the_probes_detect_success(probe: int, weakness: Weakness) -> None:
-    """Where what holds them is left out. Whiteouts are refused by every overlay of the kernel."""
+    """Leave out what holds them. Every overlay of the kernel refuses whiteouts."""
     with open_stage() as stage:
         weak = WeakLauncher(weakness, stage)
     async with made(launcher=weak) as (environment, session, _):

@@ -14,7 +14,11 @@ from nsmd.sessions.forking.new_jails import NewJail
 def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel gives -1 as the number of an ended process: to kill that is to kill all."""
     killed: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, _number: killed.append(pid))
+
+    def kill(pid: int, _number: int) -> None:
+        killed.append(pid)
+
+    monkeypatch.setattr(os, "kill", kill)
     ours, theirs = socket.socketpair()
     with subprocess.Popen(["true"]) as process:
         pidfd = os.pidfd_open(process.pid)
