@@ -21,7 +21,7 @@ MAP_FIXED = 0x10
 
 
 class SharedPage:
-    """Two numbers of executions in memory that the agent shares with a Python worker.
+    """Numbers of executions in memory that the agent shares with a Python worker.
 
     Each is written by one side and looked at by the other when it matters, so that a call that
     nobody interrupts wakes nobody for that. Code can write to it as well: all that it decides is
@@ -79,6 +79,15 @@ class SharedPage:
     @awaited.setter
     def awaited(self, number: int) -> None:
         self._numbers[1] = number
+
+    @property
+    def put_off(self) -> int:
+        """The execution whose interrupt waits for its event loop; the worker's to write."""
+        return self._numbers[6]
+
+    @put_off.setter
+    def put_off(self, number: int) -> None:
+        self._numbers[6] = number
 
     def show_descriptors(self, descriptors: Sequence[int]) -> None:
         """Show whoever forks the worker from outside which descriptors are private; the worker's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import signal
 import sys
 
 from sandbox.capture import OutputPipe
@@ -160,6 +161,11 @@ class PythonInterpreter(FramedInterpreter):
         if self.takes_signals and ignores_interrupts(self.pid):
             self.send({"type": "interrupt"})
             send_signal(self.pid, INTERRUPT)
+
+    def interrupt_again(self) -> None:
+        # Another task than that of the code computes, and keeps the event loop from going on.
+        if self._page is not None and self._page.put_off == self._number:
+            send_signal(self.pid, signal.SIGINT)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         self.send({"type": "limits", "limits": dict(limits)})

@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 
+from sandbox.linux import set_handler
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType
+    from collections.abc import Callable
+    from types import CodeType, FrameType
     from typing import Any
 
     from sandbox.workers.python.library import Library
@@ -22,18 +25,27 @@ COROUTINE = 0x80
 class EventLoop:
     """One loop for all code of a session; it exists once code has a use for it.
 
+    Args:
+        put_off: called with whether an interrupt waits for the loop to go on.
+
     Attributes:
         is_wanted: code has imported asyncio, or seems to.
         context: the context variables of all code; None as long as no code has awaited.
     """
 
     def __init__(
-        self, library: Library, reporter: Reporter, tracing: Tracing, namespace: dict[str, Any]
+        self,
+        library: Library,
+        reporter: Reporter,
+        tracing: Tracing,
+        namespace: dict[str, Any],
+        put_off: Callable[[bool], None],
     ) -> None:
         self._library = library
         self._reporter = reporter
         self._tracing = tracing
         self._namespace = namespace
+        self._put_off = put_off
         self._loop: Any = None
         self.context: Any = None
         # A template has asyncio already, and a loop takes memory and descriptors.
@@ -134,21 +146,42 @@ class EventLoop:
             task = loop.create_task(self._in_turn(pieces), context=self.context)
         else:
             task = loop.create_task(self._in_turn(pieces))
-        try:
-            loop.run_until_complete(task)
-        except KeyboardInterrupt:
-            if task.done():
-                raise
-            # It came while the loop waited, or in another task: stop ours where it awaits.
+        cancelled = False
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            """Stop our task where it awaits, and leave others alone, as `asyncio.run` does."""
+            nonlocal cancelled
+            if cancelled or task.done() or task.get_coro().cr_running:
+                signal.default_int_handler(number, frame)
+            cancelled = True
             task.cancel()
+            self._put_off(True)
+            loop.call_soon_threadsafe(self._put_off, False)
+
+        replaces = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        try:
+            if replaces:
+                set_handler(signal.SIGINT, interrupt)
             try:
                 loop.run_until_complete(task)
-            except asyncio.CancelledError as error:
-                raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
+            except KeyboardInterrupt:
+                if task.done():
+                    raise
+                # It came in a task that keeps the loop from going on: ours is to stop, too.
+                cancelled = True
+                task.cancel()
+                loop.run_until_complete(task)
+        except asyncio.CancelledError as error:
+            if not cancelled:
+                raise
+            raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
         except RuntimeError:
             # Code has stopped the loop: ours must not go on in a later execution.
             task.cancel()
             raise
+        finally:
+            if signal.getsignal(signal.SIGINT) is interrupt:
+                set_handler(signal.SIGINT, signal.default_int_handler)
 
     def tasks(self) -> list[Any]:
         """Tasks of our loop that are not done."""

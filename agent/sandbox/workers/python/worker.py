@@ -137,7 +137,9 @@ class PythonWorker:
         sys.displayhook = self._displayer.display_hook
         self._silence_show()
         self._tracing = Tracing(OWN_FILES)
-        self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
+        self._loop = EventLoop(
+            library, self._reporter, self._tracing, self._namespace, self._put_off
+        )
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
         self._import_timer = ImportTimer(self._out)
         self._freezer = Freezer()
@@ -368,6 +370,10 @@ class PythonWorker:
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler) and self._poll.poll(0):
             handler(signal.SIGINT, frame)
+
+    def _put_off(self, waits: bool) -> None:
+        """Tell the agent whether an interrupt waits for the event loop to go on."""
+        self._page.put_off = self._page.interruptible if waits else 0
 
     def _arm(self, number: int) -> None:
         """Let interrupts reach the code from now on."""
