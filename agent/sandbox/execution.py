@@ -36,6 +36,9 @@ REHEARSAL_S = 10.0
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+TICK_PIDS = 10_000
+"""More than processes that a machine starts within a tick, and less than a third of all pids."""
+
 LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""
 
@@ -79,10 +82,11 @@ class CurrentExecution:
         """Return whether a process belongs to this execution, not to an earlier one.
 
         A clock tick is long: the last execution may have started something within the same one.
-        Pids grow, but for a wrap-around that would have to come in that very tick.
+        Pids grow, and begin again with low ones after the highest.
         """
         if row.started == self.started_ticks:
-            return row.pid > self._last_pid
+            ahead = row.pid - self._last_pid
+            return 0 < ahead < TICK_PIDS or ahead < -TICK_PIDS
         return row.started > self.started_ticks
 
 

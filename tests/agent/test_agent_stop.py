@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from agent_process import AgentProcess, Interpreter, becomes_true
-from sandbox.processes import read_process
+from sandbox.execution import CurrentExecution
+from sandbox.processes import Process, read_process
 from sandbox.stopping import Stopper
 from selection import one_in
 
@@ -394,6 +395,29 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
             assert not looks
         finally:
             shell.kill()
+
+
+@pytest.mark.parametrize(
+    ("pid", "tick", "is_its_own"),
+    [
+        (32_760, 0, False),
+        (32_762, 0, True),
+        (300, 0, True),
+        (32_762, -1, False),
+        (5, 1, True),
+    ],
+)
+def test_what_an_execution_has_started(pid: int, tick: int, is_its_own: bool) -> None:
+    """Also where process ids have begun again within a tick of the clock."""
+    interpreter: Any = None
+    execution = CurrentExecution("a", 1, interpreter, GRACE_S, 32_761)
+    numbers = [b"0"] * 20
+    numbers[0], numbers[19] = b"S", b"%d" % (execution.started_ticks + tick)
+    row = Process(pid, b"%d (sleep) " % pid + b" ".join(numbers))
+    assert execution.has_started(row) is is_its_own
+    after = CurrentExecution("b", 2, interpreter, GRACE_S, 301)
+    old = Process(32_765, b"1 (sleep) " + b" ".join([*numbers[:19], b"%d" % after.started_ticks]))
+    assert not after.has_started(old)
 
 
 def state(pid: int) -> bytes | None:
