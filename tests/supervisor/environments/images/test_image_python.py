@@ -53,6 +53,7 @@ os.wait()
 """
 OPENING = """
 import os
+import re
 numbers = os.pipe()
 """
 THREAD = """
@@ -329,9 +330,9 @@ async def test_a_template_whose_image_says_nothing_is_given_up(
     monkeypatch.setattr(template_module, "IMPORT_TIMEOUT_S", 1.0)
     async with session_of(image, "hanging") as (session, launcher):
         assert not launcher.templates
-        assert launcher.reasons["web"] == (
-            "the image's Python, which imports hanging, said nothing for 1 s"
-        )
+        # On a busy machine it may not have begun to import by then.
+        why = r"the image's Python(, which imports hanging,)? said nothing for 1 s"
+        assert re.fullmatch(why, launcher.reasons["web"])
         assert (await session.run("print(1)")).stdout == "1\n"
 
 
