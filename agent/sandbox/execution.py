@@ -37,7 +37,8 @@ REHEARSAL_S = 10.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 TICK_PIDS = 10_000
-"""More than processes that a machine starts within a tick, and less than a third of all pids."""
+"""More process ids than a machine gives out within a tick, and less than a third of the fewest that
+it has, 32,768."""
 
 LAG_BYTES = 1024 * 1024
 """Unacknowledged bytes above which output is no longer streamed but merged."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_INTERRUPTIBLE, _AWAITED, _PRIVATE, _PENDING = 0, 1, 2, 6
+"""Places of the numbers; four descriptors from `_PRIVATE` on."""
+
 INTERRUPT = signal.SIGURG
 """Stands in for a SIGINT that would be ignored. Ignored itself where code has its own use."""
 
@@ -23,9 +26,9 @@ MAP_FIXED = 0x10
 class SharedPage:
     """Numbers of executions in memory that the agent shares with a Python worker.
 
-    Each is written by one side and looked at by the other when it matters, so that a call that
-    nobody interrupts wakes nobody for that. Code can write to it as well: all that it decides is
-    whether an interrupt of that code is sent at once, later or never.
+    One side writes each of them, and the other reads it when it interrupts code, so that a call
+    that nobody interrupts wakes nobody for that. Code can write to it as well: all that it decides
+    is whether an interrupt of that code is sent at once, later or never.
     """
 
     def __init__(self, fd: int) -> None:
@@ -65,29 +68,29 @@ class SharedPage:
     @property
     def interruptible(self) -> int:
         """The execution whose code takes signals, or took them last; the worker's to write."""
-        return self._numbers[0]
+        return self._numbers[_INTERRUPTIBLE]
 
     @interruptible.setter
     def interruptible(self, number: int) -> None:
-        self._numbers[0] = number
+        self._numbers[_INTERRUPTIBLE] = number
 
     @property
     def awaited(self) -> int:
         """The execution whose `started` the agent wants to be sent; the agent's to write."""
-        return self._numbers[1]
+        return self._numbers[_AWAITED]
 
     @awaited.setter
     def awaited(self, number: int) -> None:
-        self._numbers[1] = number
+        self._numbers[_AWAITED] = number
 
     @property
-    def put_off(self) -> int:
+    def pending_interrupt(self) -> int:
         """The execution whose interrupt waits for its event loop; the worker's to write."""
-        return self._numbers[6]
+        return self._numbers[_PENDING]
 
-    @put_off.setter
-    def put_off(self, number: int) -> None:
-        self._numbers[6] = number
+    @pending_interrupt.setter
+    def pending_interrupt(self, number: int) -> None:
+        self._numbers[_PENDING] = number
 
     def show_descriptors(self, descriptors: Sequence[int]) -> None:
         """Show whoever forks the worker from outside which descriptors are private; the worker's
@@ -96,5 +99,5 @@ class SharedPage:
         Args:
             descriptors: the control socket, and what 0, 1 and 2 are put back from.
         """
-        for place, fd in enumerate(descriptors, 2):
+        for place, fd in enumerate(descriptors, _PRIVATE):
             self._numbers[place] = fd

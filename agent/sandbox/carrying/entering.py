@@ -94,7 +94,10 @@ def missing_isolation(pid: int, namespaces: Sequence[int]) -> list[str]:
     missing = [name for name in _CAPABILITIES if int(status[name], 16)]
     wanted = (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))
     missing += [name for name, value in wanted if status[name] != value]
-    for kind, fd in zip((*KINDS, "user"), namespaces):
+    kinds = (*KINDS, "user")
+    if len(namespaces) != len(kinds):
+        missing.append("descriptors of namespaces")
+    for kind, fd in zip(kinds, namespaces):
         if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
             missing.append(f"namespace {kind}")
     return missing

@@ -100,6 +100,7 @@ class Traced:
         self.pid = pid
         self._memory = -1
         self._signals: list[int] = []
+        self._reaped = False
         self.attached = True
 
     @classmethod
@@ -130,7 +131,7 @@ class Traced:
 
     def stopped(self, status: int) -> int:
         if not os.WIFSTOPPED(status):
-            self.attached = False
+            self.attached, self._reaped = False, True
             raise TracedEndedError(f"process {self.pid} ended while it was forked")
         return status >> 8
 
@@ -359,6 +360,9 @@ class Traced:
 
     def kill(self) -> None:
         """End it, and reap it if it is ours."""
+        if self._reaped:  # its number may be another process's by now
+            self.close()
+            return
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with suppress(ChildProcessError):

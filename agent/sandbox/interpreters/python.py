@@ -163,8 +163,8 @@ class PythonInterpreter(FramedInterpreter):
             send_signal(self.pid, INTERRUPT)
 
     def interrupt_again(self) -> None:
-        # Another task than that of the code computes, and keeps the event loop from going on.
-        if self._page is not None and self._page.put_off == self._number:
+        # The event loop has not gone on since: another task than that of the code seems to compute.
+        if self._page is not None and self._page.pending_interrupt == self._number:
             send_signal(self.pid, signal.SIGINT)
 
     def limit(self, limits: Mapping[str, int]) -> None:

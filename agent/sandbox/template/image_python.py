@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 START_S = 15.0
 """Time for the image's Python to start, and to fork."""
 
-IMPORT_S = 15.0
+IMPORT_S = 30.0
 """Time for one import. The supervisor waits for longer until it hears of the next."""
 
 MAX_REQUEST = 64 * 1024

@@ -301,7 +301,8 @@ class HolderStore:
                 pass
         except TimeoutError:
             log.warning("the holder (pid %d) does not answer; it is killed", self._pid)
-            os.kill(self._pid, signal.SIGKILL)  # the connection exists, so the process does, too
+            if self._pid > 1:  # the connection exists, so the process does, too
+                os.kill(self._pid, signal.SIGKILL)
         except OSError:
             log.debug("the holder has ended before")
         self._close()

@@ -138,7 +138,7 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     if packages.devices and not packages.text:
         yield (
             "devices",
-            "is for packages and images; other environments of yours get devices in config.toml",
+            "is for packages and images; presets get devices in config.toml, and flakes have none",
         )
     elif not packages.text:
         yield "pip", "it names no package"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -22,11 +23,33 @@ COROUTINE = 0x80
 """Flag of compiled code that awaits."""
 
 
+class _Awaited:
+    """Code that awaits, while it runs.
+
+    Attributes:
+        task: None before there is one.
+        interrupted: it was cancelled by an interrupt.
+        gone_on: the loop has gone on since.
+    """
+
+    def __init__(self, coroutine: Any) -> None:
+        self.coroutine = coroutine
+        self.task: Any = None
+        self.interrupted = self.gone_on = False
+        self._pid = os.getpid()
+
+    def can_be_cancelled(self) -> bool:
+        """False if it runs just now, has ended, was cancelled, or is a copy in a fork."""
+        is_done = self.task is not None and self.task.done()
+        ours = self._pid == os.getpid()
+        return ours and not (is_done or self.interrupted or self.coroutine.cr_running)
+
+
 class EventLoop:
     """One loop for all code of a session; it exists once code has a use for it.
 
     Args:
-        put_off: called with whether an interrupt waits for the loop to go on.
+        note_pending: called with whether an interrupt waits for the loop to go on.
 
     Attributes:
         is_wanted: code has imported asyncio, or seems to.
@@ -39,13 +62,15 @@ class EventLoop:
         reporter: Reporter,
         tracing: Tracing,
         namespace: dict[str, Any],
-        put_off: Callable[[bool], None],
+        note_pending: Callable[[bool], None],
     ) -> None:
         self._library = library
         self._reporter = reporter
         self._tracing = tracing
         self._namespace = namespace
-        self._put_off = put_off
+        self._note_pending = note_pending
+        self._awaited: _Awaited | None = None
+        self._handler = self._interrupt  # one object, so that `is` can find it again
         self._loop: Any = None
         self.context: Any = None
         # A template has asyncio already, and a loop takes memory and descriptors.
@@ -134,53 +159,75 @@ class EventLoop:
         finally:
             self._tracing.suspend()
 
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT: stop code where it awaits, and leave other tasks alone.
+
+        That is what `asyncio.run` does. Where code does not await just now, or was interrupted
+        before, this is Python's own handler.
+        """
+        awaited = self._awaited
+        if awaited is None or not awaited.can_be_cancelled():
+            signal.default_int_handler(number, frame)
+            return
+        awaited.interrupted = True
+        if awaited.task is None:
+            return  # it is cancelled as soon as it is there
+        try:
+            # Before what the cancelled task does, which is not to be interrupted a second time.
+            self._loop.call_soon_threadsafe(self._go_on, awaited)
+        except RuntimeError:  # code has closed the loop
+            signal.default_int_handler(number, frame)
+        self._note_pending(True)
+        awaited.task.cancel()
+
+    def _go_on(self, awaited: _Awaited) -> None:
+        awaited.gone_on = True
+        self._note_pending(False)
+
     def run(self, pieces: list[CodeType]) -> None:
         """Run code that awaits: the loop runs from its beginning to its end."""
         asyncio = self._library.load("asyncio")
         loop = self._current()
+        arguments: dict[str, Any] = {}
         if sys.version_info >= (3, 11):  # noqa: UP036  # jails may have an older one
             # A task has a context of its own. This one is that of all code from now on: what a
             # context variable is set to must be there for the next code.
             if self.context is None:
                 self.context = self._library.load("contextvars").copy_context()
-            task = loop.create_task(self._in_turn(pieces), context=self.context)
-        else:
-            task = loop.create_task(self._in_turn(pieces))
-        cancelled = False
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            """Stop our task where it awaits, and leave others alone, as `asyncio.run` does."""
-            nonlocal cancelled
-            if cancelled or task.done() or task.get_coro().cr_running:
-                signal.default_int_handler(number, frame)
-            cancelled = True
-            task.cancel()
-            self._put_off(True)
-            loop.call_soon_threadsafe(self._put_off, False)
-
-        replaces = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            arguments["context"] = self.context
+        handlers = (signal.default_int_handler, self._handler)
+        replaces = signal.getsignal(signal.SIGINT) in handlers
+        self._awaited = awaited = _Awaited(self._in_turn(pieces))
         try:
             if replaces:
-                set_handler(signal.SIGINT, interrupt)
+                set_handler(signal.SIGINT, self._handler)
+            awaited.task = task = loop.create_task(awaited.coroutine, **arguments)
+            if awaited.interrupted:
+                awaited.gone_on = True
+                task.cancel()
             try:
                 loop.run_until_complete(task)
             except KeyboardInterrupt:
                 if task.done():
                     raise
-                # It came in a task that keeps the loop from going on: ours is to stop, too.
-                cancelled = True
                 task.cancel()
+                if awaited.gone_on:  # it was cancelled before, and has gone on all the same
+                    raise
+                # It came in a task that keeps the loop from going on: ours is to stop, too.
+                awaited.interrupted = awaited.gone_on = True
                 loop.run_until_complete(task)
         except asyncio.CancelledError as error:
-            if not cancelled:
+            if not awaited.interrupted:
                 raise
             raise KeyboardInterrupt().with_traceback(error.__traceback__) from None
         except RuntimeError:
             # Code has stopped the loop: ours must not go on in a later execution.
-            task.cancel()
+            if awaited.task is not None:
+                awaited.task.cancel()
             raise
         finally:
-            if signal.getsignal(signal.SIGINT) is interrupt:
+            self._awaited = None
+            if signal.getsignal(signal.SIGINT) is self._handler:
                 set_handler(signal.SIGINT, signal.default_int_handler)
 
     def tasks(self) -> list[Any]:

@@ -138,7 +138,7 @@ class PythonWorker:
         self._silence_show()
         self._tracing = Tracing(OWN_FILES)
         self._loop = EventLoop(
-            library, self._reporter, self._tracing, self._namespace, self._put_off
+            library, self._reporter, self._tracing, self._namespace, self._note_pending
         )
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
         self._import_timer = ImportTimer(self._out)
@@ -371,9 +371,9 @@ class PythonWorker:
         if callable(handler) and self._poll.poll(0):
             handler(signal.SIGINT, frame)
 
-    def _put_off(self, waits: bool) -> None:
+    def _note_pending(self, is_pending: bool) -> None:
         """Tell the agent whether an interrupt waits for the event loop to go on."""
-        self._page.put_off = self._page.interruptible if waits else 0
+        self._page.pending_interrupt = self._page.interruptible if is_pending else 0
 
     def _arm(self, number: int) -> None:
         """Let interrupts reach the code from now on."""

@@ -13,7 +13,7 @@ def parser() -> Parser:
         "config",
         "Check the configuration, or show what is in effect.",
         "Exits 1 when the configuration has mistakes; each is named with its key.\n"
-        "`check` also names devices and images that are missing on this machine: no mistakes.\n"
+        "`check` also names devices and images that this machine lacks. Those are no mistakes.\n"
         "`nsm reload --config` has the supervisor read it again.",
     )
     # `reload` is the older form of `nsm reload --config`, which help does not name.

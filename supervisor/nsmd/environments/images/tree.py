@@ -33,11 +33,11 @@ class Tree:
 
     Args:
         directory: path of an empty directory.
-        max_files: largest number of files and directories.
+        max_files: largest number of files and directories that layers name.
         max_bytes: largest size of all files that are written.
 
     Attributes:
-        files, size: what was written up to now.
+        files, size: what was counted up to now.
     """
 
     def __init__(self, directory: str, *, max_files: int, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class Tree:
         os.close(self.root)
 
     def count(self, size: int = 0, *, files: int = 1) -> None:
-        """Count a file before it is written.
+        """Count what a layer names, before it is written if it is.
 
         Raises:
             ImageError: there are too many, or too large ones.
@@ -60,7 +60,7 @@ class Tree:
         self.files += files
         self.size += size
         if self.files > self._max_files:
-            raise ImageError(f"it has more than {self._max_files} files")
+            raise ImageError(f"its layers name more than {self._max_files} files")
         if self.size > self._max_bytes:
             raise ImageError(f"its files are larger than {self._max_bytes >> 20} MiB")
 

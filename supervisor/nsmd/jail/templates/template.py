@@ -37,8 +37,9 @@ FORK_TIMEOUT_S = 10.0
 swaps.
 """
 
-IMPORT_TIMEOUT_S = 30.0
-"""Time between two words of a template whose image's Python imports. It gives each import half."""
+IMPORT_TIMEOUT_S = 60.0
+"""Time between two words of a template whose image's Python imports. It gives each import half:
+`IMPORT_S` in sandbox.template.image_python."""
 
 KEEP_S = 900.0
 """How long an unused template stays."""

@@ -105,11 +105,13 @@ def _output(words: tuple[str, ...], variables: Mapping[str, str]) -> bytes:
     with process:
         try:
             data = _read(process, program)
-            code = process.wait()
+            # It is not reaped: until then, its number is no other process's.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             # Whatever it has started and left behind, too.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         raise SourceError(f"{program} failed ({how}); run it yourself to see why")

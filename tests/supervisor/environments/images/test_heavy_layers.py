@@ -158,7 +158,7 @@ KINDS = {
 def test_everything_that_a_layer_names_counts(tmp_path: Path, kind: str) -> None:
     """A million take a second to send: what leaves nothing behind takes time, too."""
     answer, _ = unpacked(tmp_path, [(b"".join(KINDS[kind]), 1), (END, 1)], max_files=5000)
-    assert answer == {"error": "it has more than 5000 files"}
+    assert answer == {"error": "its layers name more than 5000 files"}
 
 
 @pytest.mark.slow

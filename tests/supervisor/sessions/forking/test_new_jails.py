@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from nsmd.sessions.forking.new_jails import NewJail
+from sandbox.carrying.entering import missing_isolation
 
 
 def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +29,7 @@ def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.Mo
         jail.kill()
         assert (jail.pid, killed) == (0, [])
     os.close(pidfd)
+
+
+def test_a_worker_whose_namespaces_are_not_all_known_may_not_run() -> None:
+    assert "descriptors of namespaces" in missing_isolation(os.getpid(), [])
