@@ -10,10 +10,10 @@ from sandbox.linux import set_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any
 
+    from sandbox.shared_page import SharedPage
     from sandbox.workers.python.library import Library
     from sandbox.workers.python.reporter import Reporter
     from sandbox.workers.python.tracing import Tracing
@@ -48,27 +48,20 @@ class _Awaited:
 class EventLoop:
     """One loop for all code of a session; it exists once code has a use for it.
 
-    Args:
-        note_pending: called with whether an interrupt waits for the loop to go on.
-
     Attributes:
+        page: the agent's, which is told in it whether an interrupt waits for the loop to go on.
         is_wanted: code has imported asyncio, or seems to.
         context: the context variables of all code; None as long as no code has awaited.
     """
 
     def __init__(
-        self,
-        library: Library,
-        reporter: Reporter,
-        tracing: Tracing,
-        namespace: dict[str, Any],
-        note_pending: Callable[[bool], None],
+        self, library: Library, reporter: Reporter, tracing: Tracing, namespace: dict[str, Any]
     ) -> None:
         self._library = library
         self._reporter = reporter
         self._tracing = tracing
         self._namespace = namespace
-        self._note_pending = note_pending
+        self.page: SharedPage | None = None
         self._awaited: _Awaited | None = None
         self._handler = self._interrupt  # one object, so that `is` can find it again
         self._loop: Any = None
@@ -177,12 +170,14 @@ class EventLoop:
             self._loop.call_soon_threadsafe(self._go_on, awaited)
         except RuntimeError:  # code has closed the loop
             signal.default_int_handler(number, frame)
-        self._note_pending(True)
+        if self.page is not None:
+            self.page.pending_interrupt = self.page.interruptible
         awaited.task.cancel()
 
     def _go_on(self, awaited: _Awaited) -> None:
         awaited.gone_on = True
-        self._note_pending(False)
+        if self.page is not None:
+            self.page.pending_interrupt = 0
 
     def run(self, pieces: list[CodeType]) -> None:
         """Run code that awaits: the loop runs from its beginning to its end."""

@@ -137,9 +137,7 @@ class PythonWorker:
         sys.displayhook = self._displayer.display_hook
         self._silence_show()
         self._tracing = Tracing(OWN_FILES)
-        self._loop = EventLoop(
-            library, self._reporter, self._tracing, self._namespace, self._note_pending
-        )
+        self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
         self._import_timer = ImportTimer(self._out)
         self._freezer = Freezer()
@@ -153,7 +151,7 @@ class PythonWorker:
         self._pid = self._displayer.pid = os.getpid()
         self._control_fd = self._out.control_fd = control_fd
         self._control = _socket.socket(fileno=control_fd)
-        self._page = page
+        self._page = self._loop.page = page
         self._standard_fds = tuple((fd, dup_high(fd)) for fd in (0, 1, 2))
         self._know_private()
         self._show_descriptors()
@@ -306,7 +304,7 @@ class PythonWorker:
         """Go on as the worker, in a checkpoint that was woken."""
         control_fd, stdout, stderr, page_fd = thawed.descriptors
         self._page.unmap()  # it is of the worker that this is a copy of
-        self._page = SharedPage(page_fd)
+        self._page = self._loop.page = SharedPage(page_fd)
         os.close(page_fd)
         stdin = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         saved = [saved for _, saved in self._standard_fds]
@@ -370,10 +368,6 @@ class PythonWorker:
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler) and self._poll.poll(0):
             handler(signal.SIGINT, frame)
-
-    def _note_pending(self, is_pending: bool) -> None:
-        """Tell the agent whether an interrupt waits for the event loop to go on."""
-        self._page.pending_interrupt = self._page.interruptible if is_pending else 0
 
     def _arm(self, number: int) -> None:
         """Let interrupts reach the code from now on."""
