@@ -20,6 +20,8 @@ LOST = "variables were lost"
 BASH_GIVES_UP = 2
 """Bash's exit code if it gets no memory; Node ends itself with a signal."""
 
+NODE_GIVES_UP = "\n<--- Last few GCs --->\n"
+"""First words of Node if it gets no memory. It may get none for more words, and crash."""
 
 MOST_MISSING = 5
 """Largest number of files to look for in the project, for one execution."""
@@ -113,6 +115,8 @@ def _ended_itself(outcome: Outcome, found: Sequence[Evidence]) -> bool:
     """
     if not outcome.interpreter_restarted or outcome.timed_out or outcome.interrupted:
         return False
-    if not any(one.kind == "exhausted" for one in found):
+    if not any(one.kind == "exhausted" for one in found) and not (
+        "SIGSEGV" in outcome.restart_reason and outcome.stderr.startswith(NODE_GIVES_UP)
+    ):
         return False
     return "killed by" in outcome.restart_reason or outcome.exit_code == BASH_GIVES_UP
