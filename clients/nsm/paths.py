@@ -7,6 +7,7 @@ Standard library only, and little of it: the shim pays for what this imports.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import sys
@@ -214,7 +215,7 @@ def ensure_private_dir(path: str) -> None:
 
 
 def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:
-    """Replace a file that is the user's alone, whole or not at all.
+    """Replace a file that is the user's alone, whole or not at all. Several may do so at once.
 
     Args:
         sync: have it on disk first.
@@ -223,19 +224,35 @@ def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:
         OSError: it can't be written; the old one is as it was.
     """
     new = f"{path}.new"  # one name: a process that is killed here leaves no more than one behind
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(new, flags, 0o600), "wb") as file:
+    with open(_locked(new), "wb") as file:
+        try:
             os.fchmod(file.fileno(), 0o600)
+            os.ftruncate(file.fileno(), 0)
             file.write(text)
+            file.flush()
             if sync:
-                file.flush()
                 os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(new)
-        raise
+            os.replace(new, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(new)
+            raise
+
+
+def _locked(path: str) -> int:
+    """Make a file for this writer alone; returns a descriptor, which holds the lock."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # another writer has renamed it
 
 
 def open_linkless(path: str) -> int:

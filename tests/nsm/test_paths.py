@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -176,3 +177,18 @@ def test_a_runtime_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PathError, match=r"can't be made.*NSM_SOCKET"):
         paths.ensure_private_dir(str(tmp_path / "file" / "nsm"))
+
+
+def test_several_replace_a_file_at_once(tmp_path: Path) -> None:
+    """It is that of one of them, and nothing else is left."""
+    file = tmp_path / "facts"
+    texts = [bytes([number]) * 100_000 for number in range(8)]
+
+    def replace_often(text: bytes) -> None:
+        for _ in range(50):
+            paths.replace_file(str(file), text)
+            assert file.read_bytes() in texts
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(replace_often, texts))
+    assert os.listdir(tmp_path) == ["facts"]
