@@ -180,7 +180,7 @@ def test_a_runtime_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_several_replace_a_file_at_once(tmp_path: Path) -> None:
-    """It is that of one of them, and nothing else is left."""
+    """Leave the file of one of them, and nothing else."""
     file = tmp_path / "facts"
     texts = [bytes([number]) * 100_000 for number in range(8)]
 
