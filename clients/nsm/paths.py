@@ -245,7 +245,8 @@ def _locked(path: str) -> int:
     while True:
         fd = os.open(path, flags, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
                     return fd

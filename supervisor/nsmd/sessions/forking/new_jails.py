@@ -65,7 +65,7 @@ class NewJail:
         self.namespaces: Sequence[int] = ()
         self.project_copy: Sequence[int] = ()
 
-    def begin(self, pidfd: int) -> None:
+    def take_first_process(self, pidfd: int) -> None:
         """Take its PID 1, which may have ended with the original; the descriptor is owned."""
         self.pid, self.pidfd = pid_of(pidfd) or 0, pidfd
 
@@ -204,7 +204,7 @@ class NewJails:
             self.all.append(NewJail(fds[0], fds[1:], group))
         elif word == _BORN:
             jail = next(jail for jail in self.all if jail.pidfd < 0)
-            jail.begin(fds[0])
+            jail.take_first_process(fds[0])
         else:
             words = word[1:].decode(errors="replace") or "its maker ended"
             raise CannotForkError(f"its namespaces cannot be made: {words}")

@@ -25,7 +25,7 @@ def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.Mo
         pidfd = os.pidfd_open(process.pid)
     with theirs:
         jail = NewJail(ours.detach(), (), None)
-        jail.begin(pidfd)
+        jail.take_first_process(pidfd)
         jail.kill()
         assert (jail.pid, killed) == (0, [])
     os.close(pidfd)
