@@ -375,7 +375,9 @@ def _explained(error: Exception) -> str:
         )
     if "landlock_restrict_self" in text:
         return (
-            "it is a fork of forks, or was forked 16 times: the kernel takes no more rules for it"
+            "a process of it is in 16 Landlock domains, and the kernel allows no more. Each fork "
+            "puts its original into one more, for good. Fork one of its first forks, or `nsm save` "
+            "it and `nsm restore` the file"
         )
     if "dup3" in text:
         return "its limit of open files (`ulimit -n`) is too low for a fork"
