@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,13 +24,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
+WITHOUT_IDLE_THREADS = """
+import sys
+from trio._core import _thread_cache
+_thread_cache.IDLE_TIMEOUT = 0
+from nsmd.app import main
+sys.argv[1:] = sys.argv[sys.argv.index("nsmd") + 1 :]
+sys.exit(main.main())
+"""
+"""The supervisor, when it has been idle for a while."""
+
 
 @pytest.fixture(scope="module")
 def it() -> Generator[Supervisor]:
     config = "[pool]\nmax_spares = 0\n"
+    within = (sys.executable, "-P", "-c", WITHOUT_IDLE_THREADS)
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as name,
-        supervisor(Path(name), config=config) as it,
+        supervisor(Path(name), config=config, within=within) as it,
     ):
         yield it
 

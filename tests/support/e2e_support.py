@@ -109,7 +109,8 @@ def supervisor(
         variables: on top of `variables_for`.
         limits: arguments of the shell's `ulimit` for it.
         within: a command that becomes what follows it, as `restricted_mounts.command`.
-        keep: what it leaves when it is killed is for another one, in a block around this one.
+        keep: what it leaves when it is killed or fails is for another one, in a block around
+            this one.
     """
     directory.chmod(0o700)
     if config:
@@ -143,11 +144,12 @@ def supervisor(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
         code = process.wait(END_TIMEOUT_S)
-        keep = keep and code == -signal.SIGKILL
+        dropped = code in (-signal.SIGKILL, os.EX_SOFTWARE)
+        keep = keep and dropped
         kept = not keep and end_holder(directory)
         if keep:
             remaining = set[int]()
-        elif code == -signal.SIGKILL:
+        elif dropped:
             # Everything ends by end-of-file, a moment later.
             wait_gone(_held(remaining))
         else:

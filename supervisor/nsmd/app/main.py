@@ -226,6 +226,7 @@ class _Starter:
         from nsmd.app import daemon  # noqa: PLC0415
         from nsmd.app.startup import gather  # noqa: PLC0415
         from nsmd.host import heap  # noqa: PLC0415
+        from nsmd.host.reserve_thread import keep_reserve_thread  # noqa: PLC0415
         from nsmd.host.timer import AwakeClock  # noqa: PLC0415
 
         gc.freeze()
@@ -244,6 +245,7 @@ class _Starter:
             announce=self._announce,
             command=own_command(),
         )
+        keep_reserve_thread()
         try:
             trio.run(daemon.serve, setup, clock=AwakeClock())
         except* KeyboardInterrupt:  # a second one, while the end is under way

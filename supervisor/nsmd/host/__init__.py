@@ -12,6 +12,7 @@ package_manager  the command that installs a package here
 paths            checks of paths: may this be run, shown, trusted
 processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
+reserve_thread   one thread for functions that block, where no further one can be started
 poller           one task that waits for the descriptors of all sessions
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
 tcp_listener     listening TCP sockets

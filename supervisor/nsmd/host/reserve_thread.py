@@ -1,0 +1,98 @@
+"""One thread that is there for functions that block, where the system gives no further thread.
+
+trio starts threads when they are needed and ends idle ones. While a user has as many processes as
+allowed (ulimit -u), starting one fails with a RuntimeError, which no caller expects: it would end
+the supervisor.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import outcome
+import trio
+
+
+class ReserveThread:
+    """Runs functions like `trio.to_thread.run_sync`, and those for which no thread can be started
+    one after another in a thread that it has from the beginning.
+
+    Args:
+        run_sync: trio's function.
+
+    Raises:
+        RuntimeError: this thread cannot be started.
+    """
+
+    def __init__(self, run_sync: Callable[..., Any]) -> None:
+        self._run_sync = run_sync
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="reserve", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+    async def run_sync(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        abandon_on_cancel: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Run a function that blocks in a thread, as `trio.to_thread.run_sync` does."""
+        begun = False
+
+        def run() -> Any:
+            nonlocal begun
+            begun = True
+            return function(*args)
+
+        try:
+            return await self._run_sync(run, abandon_on_cancel=abandon_on_cancel, **options)
+        except RuntimeError:
+            if begun:
+                raise
+        return await self._run_in_reserve(run, abandon_on_cancel)
+
+    async def _run_in_reserve(self, run: Callable[[], Any], abandon_on_cancel: bool) -> Any:
+        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+        abandoned = False
+
+        def settle(result: outcome.Outcome[Any]) -> None:
+            if not abandoned:
+                trio.lowlevel.reschedule(task, result)
+
+        def job() -> None:
+            result = outcome.capture(run)
+            with suppress(trio.RunFinishedError):  # nobody waits any more
+                token.run_sync_soon(settle, result)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            nonlocal abandoned
+            abandoned = abandon_on_cancel
+            return trio.lowlevel.Abort.SUCCEEDED if abandoned else trio.lowlevel.Abort.FAILED
+
+        self._jobs.put(job)
+        return await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def keep_reserve_thread() -> None:
+    """Give all users of `trio.to_thread.run_sync` a thread in reserve, trio's own among them.
+
+    Raises:
+        OSError: not even this thread can be started.
+    """
+    try:
+        reserve = ReserveThread(trio.to_thread.run_sync)
+    except RuntimeError as error:
+        raise OSError(
+            errno.EAGAIN, "no thread can be started; look at memory and processes (ulimit -u)"
+        ) from error
+    # trio has no setting for this. Its functions for processes and names look this one up as well.
+    setattr(trio.to_thread, "run_sync", reserve.run_sync)  # noqa: B010  # mypy refuses assignments
