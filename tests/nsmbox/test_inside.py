@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -63,6 +64,16 @@ def test_what_it_cannot_do_it_says(arguments: tuple[str, ...], exit_code: int, t
     assert (done.returncode, done.stdout) == (exit_code, "")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_directory_of_path_that_may_not_be_read_has_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no-such-program").mkdir()  # the same error as of a closed directory, for root too
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = run("--", "no-such-program")
+    assert done.returncode == 127
+    assert "no such program in the box" in done.stderr
 
 
 class Supervisor:

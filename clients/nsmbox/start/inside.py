@@ -141,6 +141,11 @@ def become(command: list[str]) -> int:
     except FileNotFoundError:
         return _failed(f"{command[0]}: no such program in the box, or what it starts with", 127)
     except OSError as error:
+        import shutil  # noqa: PLC0415  # takes a third of the start
+
+        if "/" not in command[0] and shutil.which(command[0]) is None:
+            # execvp(3) tells of a directory of PATH that may not be read, not of no program.
+            return _failed(f"{command[0]}: no such program in the box", 127)
         return _failed(f"{command[0]} cannot be started in the box: {error.strerror}", 126)
 
 
