@@ -9,6 +9,11 @@ WORKERS ?= auto
 COVERAGE_FLOOR ?= 86
 SOAK_MINUTES ?= 30
 SOAK_EXECUTIONS ?= 10000
+# One in so many tests of the soak, drawn by the seed, which the tests draw from as well.
+SOAK_ONE_IN ?= 1
+SOAK_SEED ?=
+# Not empty: a test that fails is run twice more, alone, and fails the run if it fails again.
+SOAK_AGAIN ?=
 BIN := .venv/bin
 # A minute's worth: the protocol, sessions, interpreters, real clients and a sibling's attacks.
 SMOKE := $(addprefix tests/, nsm/wire nsm/client supervisor/model supervisor/sessions supervisor/manager supervisor/pool \
@@ -20,7 +25,7 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: coverage release help setup run nix-demo test smoke test-vm test-gpu soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run nix-demo test smoke test-root test-vm test-gpu soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -43,9 +48,14 @@ smoke: ## run a minute's worth of the tests
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(SMOKE) $(ARGS)
 
+test-root: ## run the tests that need root, as root
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests
+	@$(BIN)/python -m pytest -n $(WORKERS) -m 'root and not vm' $(ARGS)
+
 soak: ## run the tests that take minutes (SOAK_MINUTES=30 SOAK_EXECUTIONS=10000)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tools
 	@SOAK_MINUTES=$(SOAK_MINUTES) SOAK_EXECUTIONS=$(SOAK_EXECUTIONS) NSM_TEST_EXAMPLES=100 \
+		SOAK_ONE_IN=$(SOAK_ONE_IN) SOAK_SEED=$(SOAK_SEED) NSM_TEST_FAILED_AGAIN=$(SOAK_AGAIN) \
 		$(BIN)/python -m pytest -n $(WORKERS) -m 'slow or hypothesis' $(ARGS)
 
 fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--seconds 600 from-agent')

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nsmd.host.descriptors import raise_limit
+from rungates import drawn
 from runworkers import PLUGIN, join_run, worker_count
 
 if TYPE_CHECKING:
@@ -65,7 +66,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (one_in := int(os.environ.get("SOAK_ONE_IN") or "1")) > 1:
+        chosen = drawn(items, one_in, os.environ["SOAK_SEED"])
+        others = set(items) - set(chosen)
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = chosen
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason="not here: needs root (make test-root)"))
     if shutil.which("node") is None:
         skip = pytest.mark.skip(reason="node is missing")
         for item in items:

@@ -121,8 +121,6 @@ def test_a_link_that_stalls_for_good(far: FarMachine, monkeypatch: pytest.Monkey
 @contextmanager
 def small_disk(directory: Path) -> Generator[FarMachine]:
     """Another machine with a small disk, which has all of its directories."""
-    if os.geteuid() != 0:
-        pytest.skip("not here: only root enters a mount namespace from outside")
     place = directory / "far"
     place.mkdir(mode=0o700)
     mount = restricted_mounts.command(f"tmpfs:{ROOM_BYTES}:{place}")
@@ -145,6 +143,7 @@ def fill(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.root  # only root enters a mount namespace from outside
 @pytest.mark.slow
 def test_a_full_disk(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """Sessions go on; what needs the disk says so, leaves nothing, and works once there is room."""

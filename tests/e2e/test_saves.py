@@ -743,9 +743,16 @@ assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os
         {"path": 1},
     ],
 )
+@pytest.mark.usefixtures("client")
 def test_a_hostile_list_of_changes_is_refused(
-    client: nsm.Client, tmp_path: Path, record: dict[str, object]
+    shared: Supervisor, tmp_path: Path, record: dict[str, object]
 ) -> None:
+    tmp_path.chmod(0o755)
+    with nsm.Client(socket_path=shared.socket, scope="test", project=tmp_path) as own:
+        check_hostile_changes(own, record)
+
+
+def check_hostile_changes(client: nsm.Client, record: dict[str, object]) -> None:
     run(client, "x = 1")
     path = Saves(client).save("work").path
     usual = {"type": "file", "mode": 0o644, "size": 0, "target": "", "before": None}

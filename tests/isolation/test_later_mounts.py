@@ -14,7 +14,7 @@ from realjail import SYSTEM_PATH, needs_bwrap
 pytestmark = [
     pytest.mark.jail,
     needs_bwrap,
-    pytest.mark.skipif(os.geteuid() != 0, reason="not here: mounting on the host takes root"),
+    pytest.mark.root,
 ]
 
 

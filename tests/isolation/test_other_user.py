@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.jail,
     needs_bwrap,
     pytest.mark.usefixtures("secret_in_our_environment"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root, to become another user"),
+    pytest.mark.root,
 ]
 
 USER = DEFAULT_JAIL_UID

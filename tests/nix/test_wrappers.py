@@ -418,7 +418,7 @@ def test_what_it_leaves_behind_ends_with_it(bash: Path) -> None:
 # --------------------------------------------------------------------------------------- as root
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root can start a wrapper as root")
+@pytest.mark.root
 def test_root_s_jail_is_not_root_s(bash: Path) -> None:
     """The owner of /proc/sys/kernel/core_pattern on the host could write to it in any jail."""
     code = "cat /proc/self/uid_map; ! : 2>/dev/null >/proc/sys/kernel/core_pattern"

@@ -10,8 +10,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+
+import rungates
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -37,8 +41,8 @@ class Clone:
         for name, text in files.items():
             (self.directory / f"{name}.py").write_text(dedent(text))
 
-    def run(self, *options: str, ci: bool = False) -> tuple[int, str]:
-        """Exit code and output of pytest."""
+    def run(self, *options: str, ci: bool = False, again: bool = False) -> tuple[int, str]:
+        """Exit code and output of pytest; `again` runs failed tests again."""
         environment = {key: value for key, value in os.environ.items() if key != "CI"}
         environment.pop("PYTEST_ADDOPTS", None)
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -47,6 +51,8 @@ class Clone:
         )
         if ci:
             environment["CI"] = "true"
+        if again:
+            environment[rungates.AGAIN_VARIABLE] = "true"
         command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         done = subprocess.run(
             [*command, "--rootdir", str(self.directory), *options, "."],
@@ -264,6 +270,62 @@ def test_a_worker_that_crashes_ends_the_run(clone: Clone) -> None:
     code, output = clone.run(*BY_WORKERS)
     assert code != pytest.ExitCode.OK
     assert "crashed while running 'test_crash.py::test_crash'" in output
+
+
+FAILS_ONCE = """
+    import os, pytest
+    @pytest.mark.slow
+    def test_fails_once():
+        try: os.mkdir("ran")
+        except FileExistsError: return
+        assert 1 == 2, "the first time"
+"""
+
+FAILS_ALWAYS = """
+    import pytest
+    @pytest.mark.slow
+    def test_fails(): assert 1 == 2, "the sum"
+"""
+
+MARKERS = "[pytest]\nmarkers = slow"
+
+
+@pytest.mark.parametrize("how", [pytest.param(IN_ONE, marks=pytest.mark.slow), BY_WORKERS])
+def test_a_failure_that_does_not_repeat_is_named_and_passes(
+    clone: Clone, how: tuple[str, ...]
+) -> None:
+    (clone.directory / "pytest.ini").write_text(MARKERS)
+    clone.write(test_it=FAILS_ONCE)
+    code, output = clone.run(*how, "-m", "slow", again=True)
+    assert code == pytest.ExitCode.OK, output
+    flaky = output.partition("FLAKY test_it.py::test_fails_once")[2]
+    assert "AssertionError: the first time" in flaky, output
+
+
+def test_a_failure_that_repeats_fails_beside_a_flaky_one(clone: Clone) -> None:
+    (clone.directory / "pytest.ini").write_text(MARKERS)
+    clone.write(test_it=FAILS_ONCE, test_other=FAILS_ALWAYS)
+    code, output = clone.run("-m", "slow", again=True)
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert "= failed again, alone: test_other.py::test_fails =" in output
+
+
+@pytest.mark.slow
+def test_a_refused_skip_fails_beside_a_flaky_failure(clone: Clone) -> None:
+    (clone.directory / "pytest.ini").write_text(MARKERS)
+    clone.write(test_it=FAILS_ONCE, test_skipped=REFUSED)
+    code, output = clone.run("-m", "slow or not slow", again=True, ci=True)
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert "FLAKY test_it.py::test_fails_once" in output
+
+
+def test_a_tenth_is_drawn_by_names_and_seed() -> None:
+    names = [f"test_it.py::test_it[{number}]" for number in range(1000)]
+    items = [cast("pytest.Item", SimpleNamespace(nodeid=name)) for name in names]
+    drawn = rungates.drawn(items, 10, "seed")
+    assert 50 < len(drawn) < 200
+    assert rungates.drawn(items[::-1], 10, "seed") == drawn[::-1]
+    assert rungates.drawn(items, 10, "other") != drawn
 
 
 def test_smoke_runs_tests_that_exist() -> None:

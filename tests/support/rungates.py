@@ -1,14 +1,17 @@
-"""Failures of a run whose tests all passed: refused skips, processes left behind.
+"""Results of a run as a whole: refused skips, processes left behind, failures that do not repeat.
 
-Both are pytest plugins; `conftest.py` registers them. With several workers they are the main
+These are pytest plugins; `join_run` registers them. With several workers they are the main
 process's, which sees the reports of all workers and ends after them.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import select
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +23,9 @@ ALLOWED_REASON = "not here:"
 
 RUN_VARIABLE = "NSM_TEST_RUN"
 """Tells the processes of this run of the tests, wherever they end up."""
+
+AGAIN_VARIABLE = "NSM_TEST_FAILED_AGAIN"
+"""Runs failed tests again (`FlakyTests`)."""
 
 LEFTOVER_GRACE_S = 5.0
 """Time for processes to end that the last tests told to end."""
@@ -102,6 +108,65 @@ class EarlyFailures:
         lines = str(crash.message if crash else report.longreprtext).strip().splitlines()
         reporter.ensure_newline()
         reporter.write_line(f"FAILED {report.nodeid} - {lines[0] if lines else ''}", red=True)
+
+
+class FlakyTests:
+    """Runs each failed test twice more, alone; the run fails only if one of them fails again.
+
+    What passes both times is printed as flaky, with its first failure, to be mended next.
+
+    Args:
+        markers: the expression with which pytest chose the tests (`-m`).
+    """
+
+    MOST = 5
+    """Failed tests that are run again; so many do not fail by chance."""
+
+    TIMES = 2
+
+    def __init__(self, markers: str) -> None:
+        self._markers = markers
+        self._failures: dict[str, str] = {}
+        self._again: dict[str, str] = {}
+        self._flaky = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failures.setdefault(report.nodeid, report.longreprtext)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus != pytest.ExitCode.TESTS_FAILED or len(self._failures) > self.MOST:
+            return
+        for test in self._failures:
+            command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            for _ in range(self.TIMES):
+                done = subprocess.run(
+                    [*command, "-m", self._markers, test],
+                    cwd=session.config.rootpath,
+                    env={key: text for key, text in os.environ.items() if key != AGAIN_VARIABLE},
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                if done.returncode != pytest.ExitCode.OK:
+                    self._again[test] = done.stdout + done.stderr
+                    break
+        if self._failures and not self._again:
+            self._flaky = True
+            session.exitstatus = pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for test, output in self._again.items():
+            terminalreporter.section(f"failed again, alone: {test}", sep="=", red=True)
+            terminalreporter.write_line(output)
+        for test, failure in self._failures.items() if self._flaky else ():
+            terminalreporter.write_line(f"FLAKY {test}", yellow=True)
+            terminalreporter.write_line(failure)
+
+
+def drawn(items: list[pytest.Item], one_in: int, seed: str) -> list[pytest.Item]:
+    """Draw one in so many tests by their names, so that all workers draw the same ones."""
+    return [item for item in items if random.Random(f"{seed} {item.nodeid}").random() * one_in < 1]
 
 
 class LeftoverGate:

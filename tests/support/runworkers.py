@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 
-from rungates import RUN_VARIABLE, EarlyFailures, LeftoverGate, SkipGate
+from rungates import AGAIN_VARIABLE, RUN_VARIABLE, EarlyFailures, FlakyTests, LeftoverGate, SkipGate
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,6 +54,9 @@ def join_run(config: pytest.Config) -> None:
     config.pluginmanager.register(MainProcess(gate.run), PLUGIN)
     config.pluginmanager.register(SkipGate(in_ci=bool(os.environ.get("CI"))), "nsm-skip-gate")
     config.pluginmanager.register(EarlyFailures(config), "nsm-early-failures")
+    if os.environ.get(AGAIN_VARIABLE):
+        # The last to be registered ends first: the gates above judge what is left.
+        config.pluginmanager.register(FlakyTests(config.option.markexpr), "nsm-flaky-tests")
 
 
 def worker_count(config: pytest.Config) -> int:

@@ -222,7 +222,7 @@ def test_a_sticky_directory_of_everybodys(tmp_path: Path) -> None:
     open_command(program(shared / "run")).close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root gives files away")
+@pytest.mark.root
 def test_files_of_others(tmp_path: Path) -> None:
     run_ = executable(tmp_path / "a/run")
     for part in (run_, tmp_path / "a"):

@@ -58,14 +58,14 @@ def test_another_owner_is_not_trusted(tmp_path: Path) -> None:
     assert why_untrusted(program(tmp_path / "bin"), {ME + 1, 0} - {ME}) is not None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+@pytest.mark.root
 def test_another_group_that_can_write_is_not_trusted(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", 0o775)
     os.chown(path, -1, 4242)
     assert why_untrusted(path, {0}) == f"{path} is writable by group 4242"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give directories away")
+@pytest.mark.root
 def test_a_group_that_can_only_add_to_a_directory_is_no_danger(tmp_path: Path) -> None:
     """Nix's store belongs to root and is writable by the group of its builders, and sticky."""
     path = program(tmp_path / "store/nix-2.18/bin")

@@ -537,7 +537,7 @@ async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.M
             await bench.launcher.launch(jail_spec(environment))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.root
 async def test_an_artifact_that_is_closed_to_the_jails_user_says_so(folder: Path) -> None:
     environment = environment_of(write_artifact(folder))
     (folder / "science").chmod(0o700)
@@ -546,7 +546,7 @@ async def test_an_artifact_that_is_closed_to_the_jails_user_says_so(folder: Path
             await bench.launcher.launch(jail_spec(environment))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.root
 @pytest.mark.parametrize("session", [True, False])
 async def test_links_may_lie_where_the_jails_user_cannot_go(session: bool, folder: Path) -> None:
     """Root's own sandbox directory leads to a store that everyone may read."""

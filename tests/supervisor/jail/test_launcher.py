@@ -132,7 +132,7 @@ async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> N
             await launcher().launch(jail_spec(python, mount))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.root
 async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Environment) -> None:
     with open_directory() as project:
         project.chmod(0o700)

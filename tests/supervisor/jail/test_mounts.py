@@ -53,7 +53,7 @@ def run(base: Path, project: Path) -> str:
 
 @pytest.mark.jail
 @needs_bwrap
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+@pytest.mark.root
 def test_a_project_below_a_closed_directory_is_shown() -> None:
     with open_directory() as folder:
         project = folder / "closed" / "project"

@@ -10,7 +10,7 @@ import pytest
 from nsmd.jail.user import JailUser
 from realjail import open_directory
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root")
+as_root = pytest.mark.root
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")
 
 

@@ -166,6 +166,7 @@ def resident_bytes(bench: RelayBench) -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_thousand_connections(bench: RelayBench, server: tuple[socket.socket, int]) -> None:
     address = bench.open(server[1])
     hosts = [connect(address) for _ in range(MANY)]

@@ -246,7 +246,7 @@ def test_a_directory_that_others_may_write_to_has_no_environments(tmp_path: Path
     assert f"{tmp_path / 'open'} is writable by everyone" in only_problem(found)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+@pytest.mark.root
 @pytest.mark.parametrize("part", ["", "bin", "bin/run", "metadata.json"])
 def test_programs_of_other_users_are_not_run(part: str, tmp_path: Path) -> None:
     os.chown(artifact(tmp_path) / part, 4242, 4242)
@@ -255,7 +255,7 @@ def test_programs_of_other_users_are_not_run(part: str, tmp_path: Path) -> None:
     assert "belongs to user 4242" in only_problem(found)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: needs root to give files away")
+@pytest.mark.root
 def test_nor_what_a_link_of_another_user_leads_to(tmp_path: Path) -> None:
     built = artifact(tmp_path / "mine")
     folder = tmp_path / "sandboxes"

@@ -17,7 +17,7 @@ from realjail import open_directory
 pytestmark = [
     pytest.mark.jail,
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root makes small disks"),
+    pytest.mark.root,
 ]
 
 FILES = 300

@@ -277,3 +277,12 @@ async def test_it_looks_only_where_something_runs(autojump_clock: trio.abc.Clock
         nursery.cancel_scope.cancel()
     jail.release()
     jail.agent_end.close()
+
+
+def test_a_process_is_told_on_its_standard_error_why_it_ends() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE)
+    with ending(sleeper):
+        confinement.tell_on_stderr(sleeper.pid, "more than its memory\n")
+        assert sleeper.stderr is not None
+        assert sleeper.stderr.readline() == b"more than its memory\n"
+        sleeper.kill()

@@ -189,7 +189,7 @@ async def test_a_project_of_somebody_else_is_refused(bash: Environment) -> None:
             await forking.launch(jail_spec(bash, copied(Path("/usr/lib"))))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root translates owners")
+@pytest.mark.root
 async def test_roots_own_project_is_the_codes_to_change(bash: Environment) -> None:
     """The supervisor is root, its jails are not; what belongs to others stays theirs."""
     with open_directory() as base, open_directory() as directory:

@@ -404,7 +404,7 @@ def test_a_directory_with_more_in_it_stays(world: World) -> None:
     assert world.tree() == {"tree/new": "of somebody"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="not here: only root reads what others may not")
+@pytest.mark.root
 def test_what_the_owner_of_a_project_may_not_read_is_not_given_back(world: World) -> None:
     """A session can delete it, and would have a copy of its own then."""
     user = (65530, 65530)
