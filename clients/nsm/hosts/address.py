@@ -16,7 +16,7 @@ from nsm.wire.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROJECT_WAYS = ("path", "copy", "git", "none")
+PROJECT_WAYS = ("path", "copy", "none")
 """How the project of a client gets to a host."""
 
 KEYS = frozenset({"address", "ssh", "program", "project", "directories"})
@@ -93,7 +93,7 @@ def find_host(wanted: str) -> RemoteHost:
     if way not in PROJECT_WAYS:
         raise HostError(
             f"NSM_HOST_PROJECT is {way!r}, which is no way to bring a project to a host",
-            hint=f"Set it to one of {', '.join(PROJECT_WAYS)}.",
+            hint=f"Set it to {_other_way(way)}.",
         )
     return found._replace(project=way)
 
@@ -199,12 +199,17 @@ def why_no_host_table(name: str, table: Mapping[str, Any]) -> list[str]:
         problems.append(f"hosts.{name}: {error.message}")
     way = table.get("project", "path")
     if way not in PROJECT_WAYS:
-        problems.append(
-            f"hosts.{name}.project: found {way!r}, expected one of {', '.join(PROJECT_WAYS)}"
-        )
+        problems.append(f"hosts.{name}.project: found {way!r}, expected {_other_way(way)}")
     if not table.get("program", "/").startswith("/"):
         problems.append(f"hosts.{name}.program: expected an absolute path")
     return problems
+
+
+def _other_way(way: object) -> str:
+    """What to write in place of a way that there is not."""
+    if way == "git":  # which nsm had once
+        return '"copy": nsm no longer pushes commits to hosts'
+    return f"one of {', '.join(PROJECT_WAYS)}"
 
 
 def _words(place: str, text: str) -> tuple[str, ...]:

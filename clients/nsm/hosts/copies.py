@@ -1,7 +1,7 @@
 """Copies of a project of this machine on a host: where they lie, and how they get there.
 
-`copy` brings the files that git does not ignore, as they are; `git` pushes the last commit. What
-was brought last is noted, so that a call for which nothing has changed asks the host nothing.
+A copy has the files that git does not ignore, as they are. What was brought last is noted, so that
+a call for which nothing has changed asks the host nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import shlex
 import subprocess
 import tarfile
 import tempfile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nsm import paths
 from nsm.hosts.connections import connection_of, host_of, locked, read_facts
 from nsm.hosts.place import socket_of
-from nsm.hosts.received import BRANCH, Seen, copies_dir, names_below, seen_in
+from nsm.hosts.received import Seen, copies_dir, names_below, seen_in
 from nsm.hosts.tunnel import open_tunnel, read_answer, run_there
 from nsm.wire.errors import HostError, NotRunningError
 
@@ -39,8 +38,6 @@ _NO_PROGRAMS = tuple(
     for option in (
         "core.fsmonitor=false",
         "core.hooksPath=/dev/null",
-        "push.gpgSign=false",
-        "push.recurseSubmodules=no",
     )
     for word in ("-c", option)
 )
@@ -82,10 +79,7 @@ def bring(far_socket: str, path: str, *, anew: bool = False) -> None:
     if anew:
         with suppress(FileNotFoundError):
             os.unlink(_note(host, far_socket, path))
-    if host.project == "git":
-        _push(host, far_socket, path)
-    else:
-        _copy(host, far_socket, path)
+    _copy(host, far_socket, path)
 
 
 def _names(host: RemoteHost, path: str) -> tuple[str, str]:
@@ -186,46 +180,6 @@ def _files(path: str) -> list[str]:
             hint='Have git ignore what the sessions do not need, or use `project = "path"`.',
         )
     return names
-
-
-def _push(host: RemoteHost, far_socket: str, path: str) -> None:
-    head = _git(path, "rev-parse", "HEAD")
-    note = _note(host, far_socket, path)
-    if _noted(note) == {head: []}:
-        return
-    directory = _ask(host, far_socket, ["--git", *_names(host, path)])["directory"]
-    # Git names a host and a command; ours is known, and the connection is up.
-    words = connection_of(far_socket).command("")[:-1]
-    script = f'shift; exec {shlex.join(words)} "$@"'
-    ssh = f"sh -c {shlex.quote(script)} ssh"
-    _git(
-        path,
-        *("-c", "push.followTags=false", "push", "--quiet", "--force", "--no-verify"),
-        *(f"nsm:{directory}", f"HEAD:refs/heads/{BRANCH}"),
-        environment={"GIT_SSH_COMMAND": ssh, "GIT_SSH_VARIANT": "simple"},
-    )
-    paths.replace_file(note, json.dumps({head: []}).encode())
-
-
-def _git(path: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *_NO_PROGRAMS, "-C", path, *arguments],
-            # By `url.*.insteadOf` the project could choose a transport that is a command.
-            env={**os.environ, "GIT_ALLOW_PROTOCOL": "ssh", **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    except OSError as error:
-        raise HostError(f"git cannot be started: {error}", hint="Install git.") from error
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise HostError(
-            f"git could not bring {path}: {' '.join(said[-1:])}",
-            hint='Commit something first, or use `project = "copy"`.',
-        )
-    return done.stdout.decode(errors="replace").strip()
 
 
 def _ask(

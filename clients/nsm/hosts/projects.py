@@ -35,7 +35,7 @@ def path_there(host: RemoteHost, path: str) -> str | None:
 
 def is_brought(host: RemoteHost, path: str) -> bool:
     """Tell whether a project is to be copied to a host."""
-    return host.project in ("copy", "git") and os.path.isdir(path)
+    return host.project == "copy" and os.path.isdir(path)
 
 
 def bring_entry() -> str:

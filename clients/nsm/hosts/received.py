@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 MARK = "nsm-copy.json"
 """File beside the copy: nsm made the directory, and may remove what is in the copy."""
-
-BRANCH = "nsm"
-"""Branch that a project is pushed to."""
 
 _KEY = re.compile(r"[0-9a-f]{12}")
 _MAX_HEADER_BYTES = 64 * 1024 * 1024
@@ -146,26 +142,6 @@ def receive(directory: str, source: IO[bytes]) -> dict[str, int]:
 
 def _as_it_is(entry: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
     return entry
-
-
-def prepare_push(directory: str) -> None:
-    """Have a repository that a push checks out.
-
-    Raises:
-        HostError: git cannot make it.
-    """
-    for command in (
-        ("init", "--quiet", "--initial-branch", BRANCH),
-        ("config", "receive.denyCurrentBranch", "updateInstead"),
-    ):
-        try:
-            done = subprocess.run(
-                ["git", "-C", directory, *command], capture_output=True, check=False
-            )
-        except OSError as error:
-            raise HostError(f"git cannot be started: {error}", hint="Install git.") from error
-        if done.returncode:
-            raise HostError(f"git says: {done.stderr.decode(errors='replace').strip()}")
 
 
 def _inside(directory: str, name: str) -> str:

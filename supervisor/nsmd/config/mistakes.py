@@ -35,6 +35,8 @@ def describe(error: Mapping[str, Any]) -> str:
             if location[-1] == "backend" and location[0] in ("defaults", "environments"):
                 return f"{key}: {found}, allowed: {BACKEND!r}"
             return _unknown_key(location)
+        case "literal_error" if location[:1] == ("hosts",) and error["input"] == "git":
+            return f'{key}: {found}, expected "copy": nsm no longer pushes commits to hosts'
         case "literal_error":
             return f"{key}: {found}, allowed: {context['expected']}"
         case "greater_than":

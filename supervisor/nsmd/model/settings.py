@@ -377,7 +377,7 @@ class HostSettings(_Table):
     address: str | None = None
     ssh: str | None = None
     program: str | None = None
-    project: Literal["path", "copy", "git", "none"] = "path"
+    project: Literal["path", "copy", "none"] = "path"
     directories: dict[str, str] = field(default_factory=dict[str, str])
 
 

@@ -60,6 +60,7 @@ def test_a_name_is_looked_up(config: Path) -> None:
     config.write_text(
         '[hosts.big]\naddress = "ssh://me@big:23"\nssh = "ssh -J gate"\nproject = "copy"\n'
         '[hosts.plain]\n[hosts.wrong]\nport = 22\n[hosts.way]\nproject = "carrier pigeon"\n'
+        '[hosts.old]\nproject = "git"\n'
     )
     big = RemoteHost("big", "big", "me", 23, ("ssh", "-J", "gate"), project="copy")
     assert find_host("big") == big
@@ -70,6 +71,8 @@ def test_a_name_is_looked_up(config: Path) -> None:
         find_host("wrong")
     with pytest.raises(HostError, match="carrier pigeon"):
         find_host("way")
+    with pytest.raises(HostError, match=r'hosts.old.project: found \'git\', expected "copy"'):
+        find_host("old")
 
 
 def test_directories_of_projects_are_mapped() -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsm.hosts import copies
-from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,21 +36,4 @@ def test_a_project_cannot_run_programs_while_it_is_listed(project: Path, tmp_pat
     assert proof.exists(), "this git would run it"
     proof.unlink()
     assert copies._files(str(project)) == ["a"]  # pyright: ignore[reportPrivateUsage]
-    assert not proof.exists()
-
-
-def test_a_project_cannot_choose_the_way_of_a_push(project: Path, tmp_path: Path) -> None:
-    proof = tmp_path / "proof"
-    script = tmp_path / "script"
-    script.write_text(f"#!/bin/sh\ntouch '{proof}'\n")
-    script.chmod(0o700)
-    git(project, "config", "protocol.ext.allow", "always")
-    git(project, "config", f"url.ext::{script} .insteadOf", "nsm:")
-    push = ("push", "nsm:x", "HEAD:refs/heads/nsm")
-    with pytest.raises(subprocess.CalledProcessError):
-        git(project, *push)
-    assert proof.exists(), "this git would run it"
-    proof.unlink()
-    with pytest.raises(HostError, match="could not bring"):
-        copies._git(str(project), *push)  # pyright: ignore[reportPrivateUsage]
     assert not proof.exists()

@@ -55,6 +55,10 @@ MISTAKES: list[tuple[str, str]] = [
     ("[environments.PY]\npreset = 'python'", "environments.'PY': a name is"),
     ("[environments.python]\ninterpreter = 'python3.12'", "expected an absolute path"),
     ("[environments.python]\nfoo = 1", "environments.python.foo: unknown key"),
+    (
+        "[hosts.big]\nproject = 'git'",
+        "hosts.big.project: found 'git', expected \"copy\": nsm no longer pushes commits to hosts",
+    ),
     ("[project]\nmode = 'rw'", "project.mode: found 'rw', allowed: 'readonly'"),
     (
         "[environments.node]\nnetwork = true",

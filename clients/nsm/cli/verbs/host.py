@@ -41,7 +41,6 @@ def parser() -> Parser:
     ready.add_argument("--no-start", action="store_true", help="only print it if one runs")
     receive = actions.add("receive", "take over a project; nsm on another machine runs this")
     receive.add_argument("--list", action="store_true", help="only list the files that are there")
-    receive.add_argument("--git", action="store_true", help="only make a repository to push to")
     receive.add_argument("key", metavar="KEY", help="which copy")
     receive.add_argument("name", metavar="NAME", help="name of the directory")
     setup = actions.add("setup", "install this nsm on another machine, or bring it up to date")
@@ -80,8 +79,6 @@ def _receive(options: argparse.Namespace) -> int:
         answer["directory"] = directory
         if options.list:
             answer["files"] = received.seen_in(directory, received.names_below(directory))
-        elif options.git:
-            received.prepare_push(directory)
         else:
             answer |= received.receive(directory, sys.stdin.buffer)
     except (NsmError, OSError, ValueError, tarfile.TarError) as error:
