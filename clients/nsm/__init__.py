@@ -24,6 +24,7 @@ The package:
     http/           a small HTTP server, of the supervisor too
     integrations/   adapters for agent frameworks
     autorun.py      files that make the host run something, for boxes and `nsm apply`
+    below.py        files below a directory with untrusted content
     paths.py        where the socket, state and configuration are
     checks.py       rows of `nsm doctor` and of `nsm box --check`
     dataclass.py    `dataclass` that costs little while modules are imported

@@ -133,6 +133,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
     shared = (
         "nsm.wire",
         "nsm.dataclass",
+        "nsm.below",
         "nsm.paths",
         "nsm.jsonlines",
         "nsm.http",

@@ -1,6 +1,6 @@
 """Changes of a session in an overlay of the project. No module imports a later one.
 
-copy_files   files below a directory that is not trusted, by descriptor
+copy_files   changes to files in a directory that is not trusted
 change       one difference, with its kind, risk and problem (pure)
 comparison   all differences
 application  apply changes to the project on the host

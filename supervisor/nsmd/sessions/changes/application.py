@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from nsm.below import DIRECTORY, look, open_below, open_file, parent_of, read_link
 from nsm.dataclass import dataclass
 from nsmd.sessions.changes.change import (
     Change,
@@ -23,17 +24,11 @@ from nsmd.sessions.changes.change import (
 )
 from nsmd.sessions.changes.comparison import Sides, change_at, in_tree
 from nsmd.sessions.changes.copy_files import (
-    DIRECTORY,
     PIECE_BYTES,
     RENAME_EXCHANGE,
     RENAME_NOREPLACE,
     acting_as,
     fresh_name,
-    look,
-    open_below,
-    open_file,
-    parent_of,
-    read_link,
     remove,
     rename,
 )

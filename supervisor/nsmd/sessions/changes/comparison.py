@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
+from nsm.below import DIRECTORY, look, open_below, open_file, read_link
 from nsm.dataclass import dataclass, replace
 from nsmd.sessions.changes.change import (
     Change,
@@ -23,14 +24,7 @@ from nsmd.sessions.changes.change import (
     host_state,
     risk_of,
 )
-from nsmd.sessions.changes.copy_files import (
-    DIRECTORY,
-    PIECE_BYTES,
-    look,
-    open_below,
-    open_file,
-    read_link,
-)
+from nsmd.sessions.changes.copy_files import PIECE_BYTES
 
 MAX_CHANGES = 200_000
 """Largest number of changes of one session. Its files are bounded, so only deleted trees of the

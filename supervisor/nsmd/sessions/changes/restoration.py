@@ -12,20 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from nsm.below import DIRECTORY, open_below, open_file, parent_of, read_link
 from nsmd.sessions.changes.application import RefusedChange, explain
 from nsmd.sessions.changes.change import Change, PathState
 from nsmd.sessions.changes.comparison import Sides, in_tree
-from nsmd.sessions.changes.copy_files import (
-    DIRECTORY,
-    PIECE_BYTES,
-    acting_as,
-    fresh_name,
-    open_below,
-    open_file,
-    parent_of,
-    read_link,
-    remove,
-)
+from nsmd.sessions.changes.copy_files import PIECE_BYTES, acting_as, fresh_name, remove
 
 
 def discard(

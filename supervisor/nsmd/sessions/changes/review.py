@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import trio
 
+from nsm.below import look, open_file, read_link
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
@@ -26,7 +27,6 @@ from nsmd.sessions.changes.comparison import (
     change_at,
     compare,
 )
-from nsmd.sessions.changes.copy_files import look, open_file, read_link
 from nsmd.sessions.changes.restoration import discard
 from nsmd.sessions.session import Session
 

@@ -21,6 +21,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsm import below
 from nsmd.sessions.changes import (
     AgreedChange,
     Change,
@@ -271,7 +272,7 @@ def test_what_is_exchanged_while_it_is_shown_is_no_error(
     def exchanged(root: int, path: str) -> int:
         (world.upper / "file").unlink()
         os.mkfifo(world.upper / "file")
-        return copy_files.open_file(root, path)
+        return below.open_file(root, path)
 
     monkeypatch.setattr("nsmd.sessions.changes.review.open_file", exchanged)
     assert review.contents_of(world.sides, "file").change is None

@@ -1,0 +1,128 @@
+"""Files below a directory with untrusted content, by descriptor; blocks.
+
+No function here follows a link, leaves the directory or waits for a FIFO, whatever somebody puts in
+its way meanwhile: by openat2(2), or name by name where a container forbids that call. Nor do they
+cross into another file system, unless they are asked to (`mounts`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_OPENAT2 = 437  # on every architecture (asm-generic/unistd.h)
+_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8  # linux/openat2.h
+_RESOLVE = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH
+_AGAIN = 8
+"""Attempts if the kernel cannot tell because something was renamed meanwhile (EAGAIN)."""
+
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_below(root: int, path: str, flags: int, mode: int = 0, *, mounts: bool = False) -> int:
+    """Open a path below a directory.
+
+    Args:
+        root: descriptor of the directory.
+        path: relative to the directory; empty for the directory itself.
+        flags: as of open(2).
+        mounts: it may lie in another file system that is mounted there.
+
+    Raises:
+        OSError: it cannot be opened; ELOOP for a link, EXDEV if it lies elsewhere.
+    """
+    if sys.platform != "linux":
+        return _open_by_names(root, path, flags, mode, mounts=mounts)
+    how = struct.pack(
+        "QQQ", flags | os.O_CLOEXEC, mode, _RESOLVE if mounts else _RESOLVE | _NO_XDEV
+    )
+    name = os.fsencode(path or ".")
+    for _ in range(_AGAIN):
+        fd: int = _libc.syscall(_OPENAT2, root, name, how, ctypes.c_size_t(len(how)))
+        if fd >= 0:
+            return fd
+        error = ctypes.get_errno()
+        if error in (errno.ENOSYS, errno.EPERM):  # of a container's filter; open(2) tells the rest
+            return _open_by_names(root, path, flags, mode, mounts=mounts)
+        if error != errno.EAGAIN:
+            raise OSError(error, os.strerror(error), path)
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+
+
+def _open_by_names(root: int, path: str, flags: int, mode: int, *, mounts: bool) -> int:
+    """Open a path as `open_below` does, with one call for each name."""
+    names = [name for name in path.split("/") if name not in ("", ".")] or ["."]
+    if path.startswith("/") or ".." in names:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    device = os.fstat(root).st_dev
+    fd = os.dup(root)
+    try:
+        for number, name in enumerate(names, 1):
+            wanted = flags if number == len(names) else DIRECTORY
+            try:
+                deeper = os.open(name, wanted | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+            except NotADirectoryError:
+                if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+                raise
+            os.close(fd)
+            fd = deeper
+            if not mounts and os.fstat(fd).st_dev != device:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))  # noqa: TRY301 - gets the path
+    except OSError as error:
+        os.close(fd)
+        raise OSError(error.errno, error.strerror, path) from error
+    return fd
+
+
+@contextmanager
+def parent_of(root: int, path: str, *, mounts: bool = False) -> Generator[tuple[int, str]]:
+    """Open the directory of a path. Gives its descriptor, and the name in it."""
+    parent, _, name = path.rpartition("/")
+    fd = open_below(root, parent, DIRECTORY, mounts=mounts)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def look(root: int, path: str, *, mounts: bool = False) -> os.stat_result | None:
+    """Read the status of a path; None if nothing is there, or if a parent is no directory."""
+    try:
+        with parent_of(root, path, mounts=mounts) as (parent, name):
+            return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+
+
+def read_link(root: int, path: str, *, mounts: bool = False) -> str:
+    """Read the target of a symbolic link."""
+    with parent_of(root, path, mounts=mounts) as (parent, name):
+        return os.readlink(name, dir_fd=parent)
+
+
+def open_file(root: int, path: str, *, mounts: bool = False) -> int:
+    """Open a regular file to read.
+
+    Raises:
+        OSError: it is no regular file (EINVAL), or cannot be opened.
+    """
+    fd = open_below(root, path, READ, mounts=mounts)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd

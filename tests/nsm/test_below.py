@@ -1,0 +1,80 @@
+"""Files below a directory that others write to, with openat2(2) and without it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm import below
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+NO_SUCH_CALL = 1_000_000
+"""A number for which the kernel says what containers' filters say: ENOSYS."""
+
+
+@pytest.fixture(params=[below._OPENAT2, NO_SUCH_CALL], ids=["openat2", "by-names"])  # pyright: ignore[reportPrivateUsage]
+def top(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[int]:
+    monkeypatch.setattr(below, "_OPENAT2", request.param)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("secret")
+    (tmp_path / "top" / "a" / "a").mkdir(parents=True)
+    (tmp_path / "top" / "a" / "a" / "file").write_text("mine")
+    fd = os.open(tmp_path / "top", os.O_RDONLY | os.O_DIRECTORY)
+    yield fd
+    os.close(fd)
+
+
+def content(top: int, path: str) -> bytes:
+    fd = below.open_file(top, path)
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def test_what_is_there_is_opened(top: int) -> None:
+    assert content(top, "a/a/file") == b"mine"
+    os.close(below.open_below(top, "", below.DIRECTORY))
+    assert below.look(top, "a/none") is None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    os.close(below.open_below(top, "a/new", flags, 0o600))
+    new = below.look(top, "a/new")
+    assert new is not None
+    assert new.st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        below.open_below(top, "a/new", flags, 0o600)
+
+
+@pytest.mark.parametrize("place", ["x", "a/x", "a/a/x"])
+def test_no_link_is_followed_at_any_depth(top: int, tmp_path: Path, place: str) -> None:
+    (tmp_path / "top" / place).symlink_to(tmp_path / "secret")
+    inside = os.path.relpath(tmp_path / "top" / "a", (tmp_path / "top" / place).parent)
+    (tmp_path / "top" / f"{place}-inside").symlink_to(inside)
+    for path in (f"{place}/key", f"{place}-inside/a/file"):
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            content(top, path)
+        assert below.look(top, path) is None
+    (tmp_path / "top" / "link").symlink_to(tmp_path / "secret" / "key")
+    with pytest.raises(OSError, match="link"):
+        content(top, "link")
+    assert below.read_link(top, "link") == str(tmp_path / "secret" / "key")
+
+
+@pytest.mark.parametrize("path", ["../secret/key", "a/../../secret/key", "/etc/passwd"])
+def test_no_name_leads_out(top: int, path: str) -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.EXDEV)):
+        content(top, path)
+
+
+def test_a_pipe_does_not_block(top: int, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "top" / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        content(top, "pipe")
