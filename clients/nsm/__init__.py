@@ -25,6 +25,7 @@ The package:
     integrations/   adapters for agent frameworks
     autorun.py      files that make the host run something, for boxes and `nsm apply`
     below.py        files below a directory with untrusted content
+    git.py          git, run as the user on repositories that others may have written
     paths.py        where the socket, state and configuration are
     checks.py       rows of `nsm doctor` and of `nsm box --check`
     dataclass.py    `dataclass` that costs little while modules are imported

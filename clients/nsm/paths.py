@@ -285,6 +285,36 @@ def open_linkless(path: str) -> int:
     return fd
 
 
+def which(name: str, search_path: str, *writable: str) -> str | None:
+    """Find a program that is to run on the host, outside of any jail.
+
+    Places that jailed code can write to are passed over: a program that it has put there would run
+    as the user. That is a project, which a PATH with `node_modules/.bin` in it reaches.
+
+    Args:
+        search_path: PATH.
+        writable: directories in which jailed code can write, all links followed.
+
+    Returns:
+        Its path, links not followed; None where there is none.
+    """
+    for folder in search_path.split(":"):
+        if not folder.startswith("/"):
+            continue  # relative to the working directory
+        path = os.path.join(folder, name)
+        try:
+            if not (stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)):
+                continue
+        except (OSError, ValueError):
+            continue
+        real = (os.path.realpath(folder), os.path.realpath(path))
+        if not any(
+            os.path.commonpath((each, place)) == place for each in real for place in writable
+        ):
+            return path
+    return None
+
+
 def _xdg(name: str) -> str | None:
     """A variable of the XDG Base Directory Specification, which says to ignore relative paths."""
     path = os.environ.get(name, "")

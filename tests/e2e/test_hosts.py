@@ -160,6 +160,8 @@ def test_a_project_is_copied_before_code_sees_it(far: FarMachine, tmp_path: Path
     copies = far.there / "nsm-projects"
     shutil.rmtree(copies)
     assert seen() == "*.log\n2\n"
+    (shop / ".git" / "index").write_text("garbage")
+    assert "was not copied, since nobody knows which files git ignores" in seen()
 
 
 def git(directory: Path, *arguments: str) -> None:

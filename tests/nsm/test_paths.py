@@ -192,3 +192,25 @@ def test_several_replace_a_file_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(len(texts)) as pool:
         list(pool.map(replace_often, texts))
     assert os.listdir(tmp_path) == ["facts"]
+
+
+def program(folder: Path, name: str = "git") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("")
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def test_programs_of_the_host_are_not_taken_from_where_code_can_write(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    program(project / "node_modules" / ".bin")
+    program(project)
+    (tmp_path / "linked").symlink_to(project / "node_modules" / ".bin")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "git").symlink_to(project / "git")
+    (tmp_path / "folder" / "git").mkdir(parents=True)
+    good = program(tmp_path / "good")
+    evil = (f"{project}/node_modules/.bin", str(project), ".", "", f"{tmp_path}/linked")
+    path = ":".join((*evil, f"{tmp_path}/links", f"{tmp_path}/folder", f"{tmp_path}/good"))
+    assert paths.which("git", path, str(project)) == good
+    assert paths.which("git", ":".join(evil), str(project)) is None

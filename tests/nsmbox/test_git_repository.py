@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.repositories import GIT, commit, git, look, repository, variables
+from nsm.git import MAX_POINTER_BYTES
 from nsmbox.protection import git_repository
 from nsmbox.protection.git_repository import EMAIL, NAME, Identity
 from nsmbox.protection.secrets import Known
@@ -238,9 +239,7 @@ def test_a_git_file_that_is_a_pipe_or_huge_is_not_read(project: Path) -> None:
     os.mkfifo(project / ".git")
     assert not believed(project)
     (project / ".git").unlink()
-    (project / ".git").write_bytes(
-        b"gitdir: ../other/.git" + b"\n" * git_repository.MAX_POINTER_BYTES
-    )
+    (project / ".git").write_bytes(b"gitdir: ../other/.git" + b"\n" * MAX_POINTER_BYTES)
     assert not believed(project)
 
 

@@ -209,25 +209,3 @@ def test_names_of_paths_cannot_write_to_the_terminal() -> None:
     with pytest.raises(BoxError) as caught:
         secrets.check_directory(KNOWN, "/etc/\x1b]0;x\a\udcff\n")
     assert caught.value.message.startswith("/etc/\ufffd]0;x\ufffd\ufffd\ufffd is or lies in /etc")
-
-
-def program(folder: Path, name: str = "git") -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text("")
-    (folder / name).chmod(0o755)
-    return str(folder / name)
-
-
-def test_programs_of_the_host_are_not_taken_from_where_a_box_can_write(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    program(project / "node_modules" / ".bin")
-    program(project)
-    (tmp_path / "linked").symlink_to(project / "node_modules" / ".bin")
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "git").symlink_to(project / "git")
-    (tmp_path / "folder" / "git").mkdir(parents=True)
-    good = program(tmp_path / "good")
-    evil = (f"{project}/node_modules/.bin", str(project), ".", "", f"{tmp_path}/linked")
-    path = ":".join((*evil, f"{tmp_path}/links", f"{tmp_path}/folder", f"{tmp_path}/good"))
-    assert secrets.which("git", path, str(project)) == good
-    assert secrets.which("git", ":".join(evil), str(project)) is None

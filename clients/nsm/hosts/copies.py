@@ -10,13 +10,12 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nsm import paths
+from nsm import git, paths
 from nsm.hosts.connections import connection_of, host_of, locked, read_facts
 from nsm.hosts.place import socket_of
 from nsm.hosts.received import Seen, copies_dir, names_below, seen_in
@@ -32,18 +31,6 @@ if TYPE_CHECKING:
 MAX_FILES = 200_000
 
 _OTHER_WAYS = "Correct that there, or set `project` of the host to another way (`path`, `none`)."
-
-_NO_PROGRAMS = tuple(
-    word
-    for option in (
-        "core.fsmonitor=false",
-        "core.hooksPath=/dev/null",
-    )
-    for word in ("-c", option)
-)
-"""Options of git. A project's own `.git/config` has no say about programs that run here: the
-project may be somebody else's, and only sessions there shall run what it wants.
-"""
 
 
 def place_there(host: RemoteHost, path: str) -> str:
@@ -161,19 +148,21 @@ class _Exactly(io.RawIOBase):
 
 
 def _files(path: str) -> list[str]:
-    """The files of a project that git does not ignore; all, where there is no git."""
-    listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    command = ["git", *_NO_PROGRAMS, "-C", path, *listing]
+    """The files of a project that git does not ignore; all, where there is no repository.
+
+    Raises:
+        HostError: there is one, and nobody knows what it ignores.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
-        listed = done.stdout if done.returncode == 0 else None
-    except OSError:
-        listed = None
-    names = (
-        list(names_below(path))
-        if listed is None
-        else [os.fsdecode(name) for name in listed.split(b"\0") if name]
-    )
+        names = git.list_files(path, os.environ)
+    except git.GitError as error:
+        raise HostError(
+            f"{path} was not copied, since nobody knows which files git ignores: {error}",
+            hint="Repair the repository, which `git status` shows, or set `project` of the host to "
+            "another way (`path`, `none`).",
+        ) from error
+    if names is None:
+        names = list(names_below(path))
     if len(names) > MAX_FILES:
         raise HostError(
             f"{path} has {len(names)} files; at most {MAX_FILES} are copied",

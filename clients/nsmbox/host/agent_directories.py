@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from nsm.dataclass import dataclass
+from nsm.git import small_file
 from nsmbox.host.added_directories import RequestedDirectory
-from nsmbox.protection import git_repository
 
 MAX_SETTINGS_BYTES = 1024 * 1024
 MAX_NAMED = 32
@@ -145,7 +145,7 @@ def _real(directory: str, name: str) -> str | None:
 
 
 def _named(file: str, keys: tuple[tuple[str, ...], ...]) -> list[str]:
-    data = git_repository.small_file(file, MAX_SETTINGS_BYTES)
+    data = small_file(file, MAX_SETTINGS_BYTES)
     if not data:
         return []
     settings: object

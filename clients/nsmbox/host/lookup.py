@@ -83,7 +83,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         tool = _own_program(program)
     else:
         tool = _program(program, request, programs, directory)
-    git = secrets.which("git", variables.get("PATH", ""), *writable)
+    git = paths.which("git", variables.get("PATH", ""), *writable)
     repositories = [git_repository.look(path, known, git, variables) for path in writable]
     guarded: list[guarded_files.Guarded] = []
     standing: frozenset[str] = frozenset()
@@ -269,7 +269,7 @@ def find_bwrap(search_path: str, *writable: str) -> str:
     Raises:
         BoxError: there is none.
     """
-    if path := secrets.which("bwrap", search_path, *writable):
+    if path := paths.which("bwrap", search_path, *writable):
         return path
     raise BoxError(
         "bwrap is not on PATH, and boxes are made by it",

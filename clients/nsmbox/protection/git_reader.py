@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 
+import nsm.git
 from nsm.dataclass import dataclass
 from nsmbox.protection import git_repository
-from nsmbox.protection.secrets import printable
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -66,7 +66,7 @@ class GitReader:
         return self._answers[data]
 
     def _ask(self, data: bytes) -> tuple[str, ...] | str:
-        import subprocess  # noqa: PLC0415 - where a box has left a configuration
+        from subprocess import TimeoutExpired  # noqa: PLC0415 - where a box has left such a text
 
         if self.git is None or not self.bwrap:
             return "there is no git here to read it"
@@ -76,20 +76,18 @@ class GitReader:
             *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--chdir", "/"),
         )
         try:
-            done = subprocess.run(
-                (*jail, "--", self.git, "config", "--file", "-", "--no-includes", "-z", "--list"),
-                input=data,
-                capture_output=True,
-                cwd="/",
-                env={"LC_ALL": "C", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1"},
-                timeout=git_repository.WAIT_S,
-                check=False,
+            done = nsm.git.run(
+                self.git,
+                ["config", "--file", "-", "--no-includes", "-z", "--list"],
+                {"HOME": "/", "GIT_CONFIG_NOSYSTEM": "1"},
+                timeout_s=git_repository.WAIT_S,
+                before=[*jail, "--"],
+                data=data,
             )
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        except (OSError, ValueError, TimeoutExpired) as error:
             return f"git could not be asked: {error}"
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            return f"git cannot read it: {printable(said[-1] if said else 'no reason given')}"
+            return f"git cannot read it: {nsm.git.reason(done)}"
         fields = (entry.partition("\n") for entry in os.fsdecode(done.stdout).split("\0") if entry)
         return tuple(f"{key} = {value}" for key, _, value in fields if _runs(key, value))
 

@@ -8,18 +8,16 @@ run, and its configuration is not read for values that leave it.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Mapping, Sequence
 
+import nsm.git
 from nsm.dataclass import dataclass
+from nsm.git import git_file, pointer
 from nsmbox.model.plan import Mount
 from nsmbox.protection import secrets
 from nsmbox.protection.secrets import Known, printable, within
-
-MAX_POINTER_BYTES = 64 * 1024
-"""Largest `.git` file, `commondir` or `gitdir`: a path and a few bytes."""
 
 WAIT_S = 5.0
 """Time limit for git to read its configuration: a FIFO that it includes would block it for ever."""
@@ -72,7 +70,7 @@ def look(directory: str, known: Known, git: str | None, variables: Mapping[str, 
 
     Args:
         directory: absolute, all links followed.
-        git: a program outside of the working directory (`secrets.which`); None where there is none.
+        git: a program outside of the working directory (`paths.which`); None where there is none.
         variables: the caller's.
     """
     notes: list[str] = []
@@ -168,36 +166,19 @@ def run(
     """Run `git config` and return its output, empty if it has no such key; a str says why it could
     not run.
 
-    It runs in `/` with little of the caller's environment: in the working directory it would
-    look for a repository by itself.
+    It runs in `/`: in the working directory it would look for a repository by itself.
     """
-    import subprocess  # noqa: PLC0415 - 6 ms, not needed where there is no git
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - 6 ms, not needed where there is no git
 
     wait_s = WAIT_S if wait_s is None else wait_s
-    passed = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
-    environment = {name: variables[name] for name in passed if name in variables}
-    environment |= {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "GIT_TERMINAL_PROMPT": "0"}
-    if "GIT_CONFIG_NOSYSTEM" in variables:
-        environment["GIT_CONFIG_NOSYSTEM"] = variables["GIT_CONFIG_NOSYSTEM"]
     try:
-        done = subprocess.run(
-            [git, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd="/",
-            env=environment,
-            timeout=wait_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = nsm.git.run(git, arguments, variables, timeout_s=wait_s)
+    except TimeoutExpired:
         return f"{TOOK_TOO_LONG}{wait_s:g} s to read it"
     except (OSError, ValueError) as error:
         return str(error)
     # 1: no such key, or (of --global, --system) no such file (git-config(1)).
-    if done.returncode in (0, 1):
-        return done.stdout
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return printable(said[-1])[:300] if said else f"git config ended with {done.returncode}"
+    return done.stdout if done.returncode in (0, 1) else nsm.git.reason(done)
 
 
 def _repository(
@@ -328,39 +309,3 @@ def repository_above(directory: str, known: Known) -> str | None:
             return above
         above = os.path.dirname(above)
     return None
-
-
-def git_file(path: str) -> str | None:
-    """Read the path in a `.git` file; None where there is no such file."""
-    return _pointed(path, b"gitdir:")
-
-
-def pointer(path: str) -> str | None:
-    """Read the path in a file of one line; None where there is no such file."""
-    return _pointed(path, b"")
-
-
-def _pointed(path: str, prefix: bytes) -> str | None:
-    data = small_file(path)
-    if data is None or not data.startswith(prefix):
-        return None
-    text = data[len(prefix) :].strip(b" \t\r\n") if prefix else data.rstrip(b"\r\n")
-    return os.fsdecode(text) if text and b"\0" not in text else None
-
-
-def small_file(path: str, limit: int = MAX_POINTER_BYTES) -> bytes | None:
-    """A regular file that may be anybody's; None where it is not one, or longer than that."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        data = os.read(fd, limit + 1)
-    finally:
-        os.close(fd)
-    return data if len(data) <= limit else None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsm import autorun
+from nsm.git import small_file
 from nsmbox.model.plan import BoxError
 from nsmbox.protection import git_repository
 from nsmbox.protection.git_reader import MAX_CONFIG_BYTES
@@ -55,7 +56,7 @@ def repository(search: Search, common: str, worktree: str, *, is_own: bool = Fal
         if is_own and can_write and not search.allows(redirect):
             search.made[redirect] = _ITSELF
             search.read_only.append(redirect)
-    elif git_repository.small_file(redirect) == _ITSELF:
+    elif small_file(redirect) == _ITSELF:
         search.read_only.append(redirect)
     else:
         raise BoxError(
@@ -87,7 +88,7 @@ def repository(search: Search, common: str, worktree: str, *, is_own: bool = Fal
 def _has_configuration_per_worktree(common: str) -> bool:
     """Return whether git reads `config.worktree` here (git-worktree(1)), as after
     `sparse-checkout`."""
-    data = git_repository.small_file(os.path.join(common, "config"), MAX_CONFIG_BYTES) or b""
+    data = small_file(os.path.join(common, "config"), MAX_CONFIG_BYTES) or b""
     return b"worktreeconfig" in data.lower()
 
 
@@ -126,7 +127,7 @@ def hooks_elsewhere(search: Search, worktree: str, named: str) -> None:
 
 def _configured(search: Search, config: str, worktree: str) -> None:
     """Files that a repository's configuration includes, and hooks that it keeps elsewhere."""
-    data = git_repository.small_file(config, MAX_CONFIG_BYTES)
+    data = small_file(config, MAX_CONFIG_BYTES)
     if search.git is None or kind_of(config) != "file":
         return
     if data is not None and not any(word in data.lower() for word in (b"include", b"hookspath")):

@@ -17,7 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nsm import autorun, paths
-from nsmbox.protection import git_repository, survey
+from nsm.git import MAX_POINTER_BYTES, git_file, pointer, small_file
+from nsmbox.protection import survey
 from nsmbox.protection.git_reader import MAX_CONFIG_BYTES, GitReader
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.survey import REBASE_LIST, Survey
@@ -236,9 +237,9 @@ def _of_git(was: Before, found: Survey, reader: GitReader) -> Iterator[str]:
             to = printable(os.readlink(path))
             yield f"{shown} -> {to} ({word}): git follows this link, wherever it leads"
         elif (name := autorun.folded(os.path.basename(path))) == ".git":
-            yield from _pointed(path, git_repository.git_file(path), was, word)
+            yield from _pointed(path, git_file(path), was, word)
         elif name == "commondir":
-            yield from _pointed(path, git_repository.pointer(path), was, word)
+            yield from _pointed(path, pointer(path), was, word)
         elif name == os.path.basename(REBASE_LIST):
             yield from _rebase(path, was)
         elif name in survey.GIT_FILES:
@@ -249,7 +250,7 @@ def _of_git(was: Before, found: Survey, reader: GitReader) -> Iterator[str]:
 
 def _configuration(path: str, was: Before, word: str, reader: GitReader) -> Iterator[str]:
     shown = _relative(path, was)
-    data = git_repository.small_file(path, MAX_CONFIG_BYTES)
+    data = small_file(path, MAX_CONFIG_BYTES)
     if data is None:
         yield f"{shown} ({word}): {_why_unread(path, MAX_CONFIG_BYTES)}; git may run what it says"
         return
@@ -273,7 +274,7 @@ def _pointed(path: str, named: str | None, was: Before, word: str) -> Iterator[s
     """A file that leads git elsewhere: harmless where that was looked at, too."""
     shown = _relative(path, was)
     if named is None:
-        why = _why_unread(path, git_repository.MAX_POINTER_BYTES)
+        why = _why_unread(path, MAX_POINTER_BYTES)
         yield f"{shown} ({word}): {why}; git may read its configuration elsewhere"
         return
     to = os.path.realpath(os.path.join(os.path.dirname(path), named))
@@ -283,7 +284,7 @@ def _pointed(path: str, named: str | None, was: Before, word: str) -> Iterator[s
 
 def _rebase(path: str, was: Before) -> Iterator[str]:
     shown = _relative(path, was)
-    if git_repository.small_file(path, MAX_LIST_BYTES) is None:
+    if small_file(path, MAX_LIST_BYTES) is None:
         why = _why_unread(path, MAX_LIST_BYTES)
         yield f"{shown}: {why}; `git rebase --continue` may run commands of it"
         return
@@ -295,7 +296,7 @@ def _rebase(path: str, was: Before) -> Iterator[str]:
 
 def commands(path: str) -> tuple[str, ...]:
     """Commands in a list of git's of what is still to do."""
-    data = git_repository.small_file(path, MAX_LIST_BYTES) or b""
+    data = small_file(path, MAX_LIST_BYTES) or b""
     if not data:
         return ()
     found = (re.fullmatch(_EXEC, line.rstrip(b"\r")) for line in data.split(b"\n"))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from nsm import autorun
 from nsm.dataclass import dataclass, field
+from nsm.git import small_file
 from nsmbox.protection import git_repository
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
@@ -129,7 +130,7 @@ def _own_directory(path: str) -> OwnDirectory | None:
     for name in names:
         inner = os.path.join(path, name)
         kind = kind_of(inner)
-        data = git_repository.small_file(inner, MAX_OWN_BYTES) if kind == "file" else None
+        data = small_file(inner, MAX_OWN_BYTES) if kind == "file" else None
         if data is not None:
             copies.append((name, data))
         elif kind in ("file", "directory"):

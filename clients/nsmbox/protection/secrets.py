@@ -461,34 +461,6 @@ def masks(known: Known, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
     return tuple(found[target] for target in sorted(found))
 
 
-def which(name: str, search_path: str, *writable: str) -> str | None:
-    """A program that is to run on the host, outside of any box.
-
-    Places that a box can write to are passed over: a program that one has put there would run as
-    the user. That is the working directory, which a PATH with `node_modules/.bin` in it reaches.
-
-    Args:
-        search_path: PATH.
-        writable: directories in which the box can write, all links followed.
-
-    Returns:
-        Its path, links not followed; None where there is none.
-    """
-    for folder in search_path.split(":"):
-        if not folder.startswith("/"):
-            continue  # relative to the working directory
-        path = os.path.join(folder, name)
-        try:
-            if not (stat.S_ISREG(os.stat(path).st_mode) and os.access(path, os.X_OK)):
-                continue
-        except (OSError, ValueError):
-            continue
-        real = (os.path.realpath(folder), os.path.realpath(path))
-        if not any(within(each, place) for each in real for place in writable):
-            return path
-    return None
-
-
 def printable(path: str) -> str:
     """A path for people, whatever bytes it has."""
     return path if path.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in path)

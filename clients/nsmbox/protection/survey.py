@@ -157,7 +157,7 @@ def _repository(found: Survey, folder: str, named: Mapping[str, str]) -> None:
 
 def _common(commondir: str | None, folder: str) -> str | None:
     """The directory that a repository shares with others, by its file."""
-    from nsmbox.protection.git_repository import pointer  # noqa: PLC0415 - hardly one has it
+    from nsm.git import pointer  # noqa: PLC0415 - hardly one has it
 
     named = pointer(commondir) if commondir else None
     return None if named is None else os.path.realpath(os.path.join(folder, named))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from nsm import paths
 from nsm.dataclass import dataclass, replace
 from nsmbox.host import lookup, program_links
 from nsmbox.host.facts import BoxRequest, Facts
@@ -241,10 +242,10 @@ class _Protection:
     """
 
     def __init__(self, facts: Facts, way: Way, bwrap: str) -> None:
-        from nsmbox.protection import leftovers, secrets, stand_ins  # noqa: PLC0415
+        from nsmbox.protection import leftovers, stand_ins  # noqa: PLC0415
         from nsmbox.protection.git_reader import GitReader  # noqa: PLC0415
 
-        git = secrets.which("git", facts.variables.get("PATH", ""), *facts.writable)
+        git = paths.which("git", facts.variables.get("PATH", ""), *facts.writable)
         self._reader = GitReader.of(bwrap, git)
         self._way = way
         for before in stand_ins.abandoned():

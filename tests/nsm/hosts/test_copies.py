@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm.hosts import copies
+from nsm.hosts import copies, received
+from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,20 +23,55 @@ def git(project: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    """A repository, and a secret of the user's beside it."""
+    (tmp_path / "ssh" / "deep").mkdir(parents=True)
+    for key in ("ssh/id_victim", "ssh/deep/id_victim"):
+        (tmp_path / key).write_text("secret")
     made = tmp_path / "project"
     made.mkdir()
     git(made, "init", "--quiet")
-    (made / "a").write_text("1")
-    git(made, "add", "a")
+    (made / "file").write_text("mine")
+    git(made, "add", "file")
     git(made, "commit", "--quiet", "-m", "one")
     return made
 
 
-def test_a_project_cannot_run_programs_while_it_is_listed(project: Path, tmp_path: Path) -> None:
-    proof = tmp_path / "proof"
-    git(project, "config", "core.fsmonitor", f"touch '{proof}'; false")
-    git(project, "ls-files", "--others")
-    assert proof.exists(), "this git would run it"
-    proof.unlink()
-    assert copies._files(str(project)) == ["a"]  # pyright: ignore[reportPrivateUsage]
-    assert not proof.exists()
+def listed(project: Path) -> list[str]:
+    return sorted(copies._files(str(project)))  # pyright: ignore[reportPrivateUsage]
+
+
+def written(project: Path, *names: str) -> dict[str, bytes | str]:
+    """What is sent: contents of files, and targets of links."""
+    difference = io.BytesIO()
+    copies._write_difference(difference, str(project), names, [])  # pyright: ignore[reportPrivateUsage]
+    difference.seek(0)
+    assert difference.readline() == b'{"remove": []}\n'
+    sent: dict[str, bytes | str] = {}
+    with tarfile.open(fileobj=difference, mode="r|") as archive:
+        for entry in archive:
+            content = archive.extractfile(entry) if entry.isreg() else None
+            sent[entry.name] = entry.linkname if content is None else content.read()
+    return sent
+
+
+def copied(project: Path) -> dict[str, bytes | str]:
+    return written(project, *received.seen_in(str(project), listed(project)))
+
+
+def test_nothing_is_copied_if_git_cannot_say_what_it_ignores(project: Path) -> None:
+    (project / ".gitignore").write_text(".env\n")
+    (project / ".env").write_text("secret")
+    assert listed(project) == [".gitignore", "file"]
+    (project / ".git" / "index").write_text("garbage")
+    with pytest.raises(
+        HostError, match=r"was not copied.*git says: .*index file smaller"
+    ) as refused:
+        listed(project)
+    assert "git status" in refused.value.hint
+
+
+def test_all_of_a_directory_without_a_repository_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("mine")
+    (tmp_path / "a" / "link").symlink_to("b")
+    assert copied(tmp_path) == {"a/b/file": b"mine", "a/link": "b"}

@@ -1,0 +1,264 @@
+"""git, run as the user on repositories that others may have written.
+
+The configuration of a repository names programs that git runs (monitors, hooks, filters, helpers of
+remotes), and code in a jail may have written it, or the person from whom it was cloned. So git is
+started here only, and for two things: to print configuration, for which it runs nothing, and to
+list files, for which it gets a git directory of ours: the index, the objects and the list of what
+is ignored are the repository's, and the configuration is not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsm import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from subprocess import CompletedProcess
+
+LIST_S = 120.0
+"""Time limit of a list of files: a FIFO in the place of a file would keep git waiting for ever."""
+
+MAX_POINTER_BYTES = 64 * 1024
+"""Largest `.git` file, `commondir` or `gitdir`: a path and a few bytes."""
+
+_PASSED_ON = (
+    *("HOME", "XDG_CONFIG_HOME"),
+    *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"),
+)
+_NOTHING_ELSE = {
+    "LC_ALL": "C",
+    "PATH": "/usr/bin:/bin",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "/bin/false",
+    "GIT_SSH_COMMAND": "/bin/false",
+    "GIT_EDITOR": "/bin/false",
+    "GIT_PAGER": "cat",
+}
+"""Variables by which git asks nobody, fetches nothing and writes nothing (git(1))."""
+
+_NO_PROGRAMS = (
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.untrackedCache=false"),
+)
+
+_HASHES = ("sha1", "sha256")
+_OF_FILES = ("core.excludesfile", "core.ignorecase", "core.precomposeunicode")
+"""What a repository may say of its files; no program is named by it."""
+
+
+class GitError(Exception):
+    """git cannot say what is in a repository; the message is a clause with its reason."""
+
+
+class _Repository(NamedTuple):
+    """A repository as it lies on the disk.
+
+    Attributes:
+        top: the working tree.
+        own: its git directory.
+        common: the git directory that it shares with other working trees; else the same.
+    """
+
+    top: str
+    own: str
+    common: str
+
+
+def run(
+    git: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    timeout_s: float,
+    before: Sequence[str] = (),
+    directory: str = "/",
+    data: bytes = b"",
+) -> CompletedProcess[bytes]:
+    """Run git, which runs no other program.
+
+    Args:
+        git: path of the program (`nsm.paths.which`).
+        arguments: without a repository, or with `--git-dir`.
+        variables: the user's; those by which git finds the user's configuration are passed on.
+        before: words before the program: a jail, and its arguments.
+        directory: the working directory. git must not look for a repository from there by itself.
+        data: its standard input.
+
+    Raises:
+        OSError, ValueError: it cannot be started.
+        subprocess.TimeoutExpired: it was ended after `timeout_s`.
+    """
+    import subprocess  # noqa: PLC0415 - 6 ms, not needed where there is no git
+
+    passed_on = {name: variables[name] for name in _PASSED_ON if name in variables}
+    return subprocess.run(
+        [*before, git, *_NO_PROGRAMS, *arguments],
+        input=data,
+        capture_output=True,
+        cwd=directory,
+        env=passed_on | _NOTHING_ELSE,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def reason(done: CompletedProcess[bytes]) -> str:
+    """Return why git failed, in its words: one line for people."""
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    text = said[-1] if said else f"git ended with {done.returncode}"
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)[:300]
+
+
+def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None:
+    """List the files below a directory that git does not ignore, relative to it.
+
+    Returns:
+        The names as git has them: nothing need be there, and a link may be on the way. None where
+        the directory is part of no repository.
+
+    Raises:
+        GitError: git cannot tell.
+    """
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - see above
+
+    directory = os.path.realpath(directory)
+    found = _repository(directory)
+    if found is None:
+        return None
+    git = paths.which("git", variables.get("PATH", ""), found.top)
+    if git is None:
+        raise GitError(f"{found.top} is a git repository, and there is no git on PATH")
+    try:
+        names = _listed(git, found, directory, variables)
+    except TimeoutExpired as error:
+        raise GitError(f"git took longer than {error.timeout:g} s") from error
+    except (OSError, ValueError) as error:
+        raise GitError(f"git could not be asked: {error}") from error
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise GitError(f"its index has {name!r}, which lies outside")
+    return names
+
+
+def _listed(
+    git: str, found: _Repository, directory: str, variables: Mapping[str, str]
+) -> list[str]:
+    import tempfile  # noqa: PLC0415 - as long
+
+    wanted = "|".join((*_OF_FILES, "extensions.objectformat"))
+    asked = run(
+        git,
+        [f"--git-dir={found.own}", "config", "-z", "--get-regexp", f"^({wanted})$"],
+        variables,
+        timeout_s=LIST_S,
+    )
+    if asked.returncode not in (0, 1):  # 1: there is nothing of that (git-config(1))
+        raise GitError(f"git says: {reason(asked)}")
+    entries = (entry.partition("\n") for entry in os.fsdecode(asked.stdout).split("\0") if entry)
+    said = {key: value for key, _, value in entries}  # the last one counts
+    hashes = said.pop("extensions.objectformat", _HASHES[0])
+    if hashes not in _HASHES:
+        raise GitError(f"it has hashes of an unknown kind, {hashes!r}")
+    with tempfile.TemporaryDirectory(prefix="nsm-git-") as ours:
+        _fill(ours, found, hashes)
+        done = run(
+            git,
+            [
+                *(word for key, value in said.items() for word in ("-c", f"{key}={value}")),
+                *(f"--git-dir={ours}", f"--work-tree={found.top}"),
+                *("ls-files", "-z", "--cached", "--others", "--exclude-standard"),
+            ],
+            variables,
+            timeout_s=LIST_S,
+            directory=directory,
+        )
+    if done.returncode:
+        raise GitError(f"git says: {reason(done)}")
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+def _fill(ours: str, found: _Repository, hashes: str) -> None:
+    """Make a git directory of what is data in theirs."""
+    text = (
+        "[core]\n\trepositoryformatversion = 1\n\tbare = false\n"
+        f"[extensions]\n\tobjectFormat = {hashes}\n"
+    )
+    for name, content in (("HEAD", "ref: refs/heads/none\n"), ("config", text)):
+        with open(os.path.join(ours, name), "x", encoding="ascii") as file:
+            file.write(content)
+    for name in ("refs", "info"):
+        os.mkdir(os.path.join(ours, name))
+    shared = [name for name in os.listdir(found.own) if name.startswith("sharedindex.")]
+    for name in ("index", *shared):  # an index may be split
+        os.symlink(os.path.join(found.own, name), os.path.join(ours, name))
+    for name in ("objects", "info/exclude"):
+        os.symlink(os.path.join(found.common, name), os.path.join(ours, name))
+
+
+def _repository(directory: str) -> _Repository | None:
+    """Find the repository of a directory, in the file system of that, as git does.
+
+    Raises:
+        GitError: one is broken. git would go on further up, or say that there is none.
+    """
+    device = os.stat(directory).st_dev
+    top = directory
+    while os.stat(top).st_dev == device:
+        dot_git = os.path.join(top, ".git")
+        if os.path.lexists(dot_git):
+            named = git_file(dot_git) if os.path.isfile(dot_git) else ""
+            own = os.path.realpath(os.path.join(top, named or ".git"))
+            pointed = pointer(os.path.join(own, "commondir"))
+            common = os.path.realpath(os.path.join(own, pointed or ""))
+            parts = map(os.path.isdir, (f"{common}/objects", f"{common}/refs"))
+            if named is None or not os.path.lexists(f"{own}/HEAD") or not all(parts):
+                raise GitError(f"{dot_git} is no git directory, and names none")
+            return _Repository(top, own, common)
+        if top == "/":
+            return None
+        top = os.path.dirname(top)
+    return None
+
+
+def git_file(path: str) -> str | None:
+    """Read the path in a `.git` file; None where there is no such file."""
+    return _pointed(path, b"gitdir:")
+
+
+def pointer(path: str) -> str | None:
+    """Read the path in a file of one line; None where there is no such file."""
+    return _pointed(path, b"")
+
+
+def _pointed(path: str, prefix: bytes) -> str | None:
+    data = small_file(path)
+    if data is None or not data.startswith(prefix):
+        return None
+    text = data[len(prefix) :].strip(b" \t\r\n") if prefix else data.rstrip(b"\r\n")
+    return os.fsdecode(text) if text and b"\0" not in text else None
+
+
+def small_file(path: str, limit: int = MAX_POINTER_BYTES) -> bytes | None:
+    """A regular file that may be anybody's; None where it is not one, or longer than that."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        data = os.read(fd, limit + 1)
+    finally:
+        os.close(fd)
+    return data if len(data) <= limit else None

@@ -1,0 +1,291 @@
+"""git on repositories that somebody else has written: what it lists, and what it does not run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm import git
+from nsm.git import GitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A repository with a commit, a new file and an ignored one."""
+    made = tmp_path / "top"
+    (made / "src").mkdir(parents=True)
+    (made / "src" / "a").write_text("1")
+    (made / "b").write_text("2")
+    (made / ".gitignore").write_text(".env\n")
+    (made / ".env").write_text("secret")
+    run(made, "init", "--quiet")
+    run(made, "add", "src", ".gitignore")
+    run(made, "commit", "--quiet", "-m", "one")
+    return made
+
+
+def run(directory: Path, *arguments: str) -> str:
+    me = (
+        "-c",
+        "user.name=me",
+        "-c",
+        "user.email=me@example.org",
+        "-c",
+        "protocol.file.allow=always",
+    )
+    command = ["git", "-C", str(directory), *me, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def listed(directory: Path, **variables: str) -> list[str] | None:
+    names = git.list_files(str(directory), {"PATH": os.environ["PATH"], **variables})
+    return None if names is None else sorted(names)
+
+
+ALL = [".gitignore", "b", "src/a"]
+
+
+# What is listed
+
+
+def test_what_git_ignores_is_not_listed(top: Path) -> None:
+    assert listed(top) == ALL
+    assert listed(top / "src") == ["a"]
+    (top / "src" / "new").touch()
+    assert listed(top / "src") == ["a", "new"]
+    (top / ".git" / "info" / "exclude").write_text("new\n")
+    assert listed(top / "src") == ["a"]
+    assert run(top, "status", "--porcelain") == "?? b\n"  # and nothing of git's was changed
+
+
+def test_a_directory_of_no_repository_has_no_list(tmp_path: Path) -> None:
+    assert listed(tmp_path) is None
+
+
+def test_lists_of_what_is_ignored_are_those_that_git_would_use(top: Path, tmp_path: Path) -> None:
+    (tmp_path / "of-user").write_text("b\n")
+    (tmp_path / "config").write_text(f"[core]\n\texcludesFile = {tmp_path}/of-user\n")
+    assert listed(top, GIT_CONFIG_GLOBAL=str(tmp_path / "config")) == [".gitignore", "src/a"]
+    run(top, "config", "include.path", str(tmp_path / "config"))
+    assert listed(top) == [".gitignore", "src/a"]
+
+
+def test_a_sparse_index_is_listed_in_full(top: Path) -> None:
+    (top / "src" / "deep").mkdir()
+    (top / "other").mkdir()
+    (top / "other" / "c").write_text("3")
+    run(top, "add", "other")
+    run(top, "commit", "--quiet", "-m", "two")
+    run(top, "sparse-checkout", "set", "--cone", "--sparse-index", "src")
+    assert "other/\n" in run(top, "ls-files", "--sparse")
+    assert listed(top) == [".gitignore", "b", "other/c", "src/a"]
+
+
+def test_other_kinds_of_repositories_are_listed(top: Path, tmp_path: Path) -> None:
+    run(top, "worktree", "add", "--quiet", "--detach", str(tmp_path / "tree"))
+    assert listed(tmp_path / "tree") == [".gitignore", "src/a"]
+    run(top, "submodule", "--quiet", "add", str(top), "module")
+    assert (top / "module" / ".git").is_file()
+    assert listed(top / "module") == [".gitignore", "src/a"]
+    run(top, "update-index", "--split-index")
+    assert listed(top) == [".gitignore", ".gitmodules", "b", "module", "src/a"]
+    (top / ".git").rename(tmp_path / "moved")
+    (top / ".git").symlink_to(tmp_path / "moved")
+    assert listed(top) == [".gitignore", ".gitmodules", "b", "module", "src/a"]
+    (tmp_path / "new").mkdir()
+    run(tmp_path / "new", "init", "--quiet", "--object-format=sha256")
+    (tmp_path / "new" / "x").touch()
+    run(tmp_path / "new", "add", "x")
+    assert listed(tmp_path / "new") == ["x"]
+
+
+# What is refused
+
+
+def test_a_broken_repository_is_none_that_ignores_nothing(top: Path) -> None:
+    (top / ".git" / "index").write_text("garbage")
+    with pytest.raises(GitError, match=r"git says: .*index file smaller than expected"):
+        listed(top)
+    (top / ".git" / "index").unlink()
+    assert listed(top) == ALL
+    (top / ".git" / "config").write_text("[garbage")
+    with pytest.raises(GitError, match=r"git says: .*bad config line"):
+        listed(top)
+    (top / ".git" / "config").unlink()
+    (top / ".git" / "HEAD").unlink()
+    for directory in (top, top / "src"):
+        with pytest.raises(GitError, match="names none"):
+            listed(directory)
+
+
+@pytest.mark.parametrize("pointer", ["gitdir: /nowhere", "garbage", ""])
+def test_a_git_file_that_names_no_repository_is_refused(top: Path, pointer: str) -> None:
+    (top / "src" / ".git").write_text(pointer)
+    with pytest.raises(GitError, match="names none"):
+        listed(top / "src")
+
+
+def test_a_git_file_that_names_another_repository_shows_only_names(
+    top: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    run(victim, "init", "--quiet")
+    (victim / "id_victim").write_text("key")
+    run(victim, "add", "id_victim")
+    (top / "src" / ".git").write_text(f"gitdir: {victim}/.git")
+    assert listed(top / "src") == ["a", "id_victim"]  # of which the second is not there
+
+
+def test_no_pipe_keeps_git_waiting(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "LIST_S", 0.5)
+    (top / ".gitignore").unlink()
+    os.mkfifo(top / ".gitignore")
+    with pytest.raises(GitError, match=r"longer than 0\.5 s"):
+        listed(top)
+
+
+@pytest.mark.parametrize("name", [b"../b", b"/etc", b"a/../../b"])
+def test_names_that_lead_out_are_refused(top: Path, name: bytes) -> None:
+    path = top / ("x" * len(name))
+    path.touch()
+    run(top, "add", path.name)
+    index = (top / ".git" / "index").read_bytes()[:-20].replace(path.name.encode(), name)
+    (top / ".git" / "index").write_bytes(index + hashlib.sha1(index).digest())
+    with pytest.raises(GitError, match="lies outside"):
+        listed(top)
+
+
+def test_git_is_not_taken_from_the_repository(top: Path, tmp_path: Path) -> None:
+    (top / "bin").mkdir()
+    script(top / "bin" / "git", tmp_path / "proof")
+    assert listed(top / "src", PATH=f"{top}/bin:{os.environ['PATH']}") == ["a"]
+    assert not (tmp_path / "proof").exists()
+    with pytest.raises(GitError, match="no git on PATH"):
+        listed(top, PATH=f"{top}/bin")
+
+
+# What is not run
+
+
+def script(path: Path, proof: Path) -> None:
+    path.write_text(f"#!/bin/sh\ntouch '{proof}'\nexit 1\n")
+    path.chmod(0o755)
+
+
+def fetching(top: Path, **config: str) -> None:
+    """Have a sparse index whose tree is missing, which git fetches from a promisor."""
+    (top / "other").mkdir()
+    (top / "other" / "c").write_text("3")
+    run(top, "add", "other")
+    run(top, "commit", "--quiet", "-m", "two")
+    run(top, "sparse-checkout", "set", "--cone", "--sparse-index", "src")
+    tree = run(top, "rev-parse", "HEAD:other").strip()
+    (top / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
+    entries = {
+        "core.repositoryformatversion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        **config,
+    }
+    for key, value in entries.items():
+        run(top, "config", key, value)
+
+
+def monitor(top: Path, program: str) -> None:
+    run(top, "config", "core.fsmonitor", program)
+
+
+def monitor_of_the_work_tree(top: Path, program: str) -> None:
+    run(top, "config", "core.repositoryformatversion", "1")
+    run(top, "config", "extensions.worktreeConfig", "true")
+    run(top, "config", "--worktree", "core.fsmonitor", program)
+
+
+def monitor_of_an_included_file(top: Path, program: str) -> None:
+    (top / "evil").write_text(f"[core]\n\tfsmonitor = {program}\n")
+    run(top, "config", f"includeIf.gitdir:{top}/.path", "../evil")
+
+
+def external_transport(top: Path, program: str) -> None:
+    fetching(top, **{"remote.origin.url": f"ext::{program}", "protocol.ext.allow": "always"})
+
+
+def rewritten_address(top: Path, program: str) -> None:
+    fetching(
+        top,
+        **{
+            "remote.origin.url": "https://example.org/x",
+            f"url.ext::{program} .insteadOf": "https://example.org/",
+            "protocol.ext.allow": "always",
+        },
+    )
+
+
+def upload_pack(top: Path, program: str) -> None:
+    fetching(top, **{"remote.origin.url": str(top), "remote.origin.uploadpack": program})
+
+
+def ssh_command(top: Path, program: str) -> None:
+    fetching(top, **{"remote.origin.url": "ssh://example.org/x", "core.sshCommand": program})
+
+
+def proxy_command(top: Path, program: str) -> None:
+    fetching(top, **{"remote.origin.url": "git://example.org/x", "core.gitProxy": program})
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        monitor,
+        monitor_of_the_work_tree,
+        monitor_of_an_included_file,
+        external_transport,
+        rewritten_address,
+        upload_pack,
+        ssh_command,
+        proxy_command,
+    ],
+)
+def test_no_program_of_the_configuration_runs(
+    top: Path, tmp_path: Path, prepare: Callable[[Path, str], None]
+) -> None:
+    proof = tmp_path / "proof"
+    script(tmp_path / "program", proof)
+    prepare(top, str(tmp_path / "program"))
+    command = ["git", "-C", str(top), "ls-files", "--cached", "--others"]
+    subprocess.run(command, check=False, capture_output=True)
+    assert proof.exists(), "this git would run it"
+    proof.unlink()
+    assert {".gitignore", "b", "src/a"} <= set(listed(top) or ())
+    assert not proof.exists()
+
+
+def test_no_other_program_runs_either(top: Path, tmp_path: Path) -> None:
+    """git runs none of these to list files, and is to go on like that."""
+    proof = tmp_path / "proof"
+    program = tmp_path / "program"
+    script(program, proof)
+    for name in (
+        "post-index-change",
+        "reference-transaction",
+        "post-checkout",
+        "fsmonitor-watchman",
+    ):
+        script(top / ".git" / "hooks" / name, proof)
+    for key in (
+        *("alias.ls-files", "alias.config", "core.pager", "pager.ls-files", "pager.config"),
+        *("core.editor", "diff.external", "filter.x.clean", "filter.x.process", "core.askPass"),
+    ):
+        run(top, "config", key, f"!{program}" if key.startswith("alias") else str(program))
+    (top / ".gitattributes").write_text("* filter=x diff=x\n")
+    assert listed(top) == [".gitattributes", *ALL]
+    assert not proof.exists()
