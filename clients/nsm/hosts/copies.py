@@ -6,6 +6,7 @@ a call for which nothing has changed asks the host nothing.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -15,10 +16,10 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nsm import git, paths
+from nsm import below, git, paths
 from nsm.hosts.connections import connection_of, host_of, locked, read_facts
 from nsm.hosts.place import socket_of
-from nsm.hosts.received import Seen, copies_dir, names_below, seen_in
+from nsm.hosts.received import Seen, copies_dir, names_below, open_directory, seen_in
 from nsm.hosts.tunnel import open_tunnel, read_answer, run_there
 from nsm.wire.errors import HostError, NotRunningError
 
@@ -119,17 +120,34 @@ def _write_difference(
 ) -> None:
     file.write(json.dumps({"remove": remove}).encode() + b"\n")
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for name in changed:
-            place = os.path.join(path, name)
-            with suppress(FileNotFoundError):  # gone meanwhile: the next copy knows
-                entry = archive.gettarinfo(place, arcname=name)
-                entry.uid = entry.gid = 0
-                entry.uname = entry.gname = ""
-                if entry.isreg():
-                    with open(place, "rb") as content:
-                        archive.addfile(entry, _Exactly(content, entry.size))
-                else:
-                    archive.addfile(entry)
+        root = open_directory(path)
+        try:
+            for name in changed:
+                _add(archive, root, name)
+        finally:
+            os.close(root)
+
+
+def _add(archive: tarfile.TarFile, root: int, name: str) -> None:
+    """Add a file or a link of the project, and nothing to which a link leads.
+
+    What has gone meanwhile, or is something else by now, is left out: the next copy knows.
+    """
+    entry = tarfile.TarInfo(name)
+    try:
+        file = below.open_file(root, name, mounts=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ELOOP):
+            raise
+        with suppress(OSError):
+            entry.type, entry.linkname = tarfile.SYMTYPE, below.read_link(root, name, mounts=True)
+            archive.addfile(entry)
+        return
+    with open(file, "rb") as content:
+        status = os.fstat(file)
+        entry.size, entry.mode = status.st_size, status.st_mode & 0o777
+        entry.mtime = status.st_mtime
+        archive.addfile(entry, _Exactly(content, entry.size))
 
 
 class _Exactly(io.RawIOBase):

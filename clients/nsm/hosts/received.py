@@ -13,14 +13,14 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from nsm import paths
+from nsm import below, paths
 from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
 MARK = "nsm-copy.json"
 """File beside the copy: nsm made the directory, and may remove what is in the copy."""
@@ -79,30 +79,48 @@ def _mark(marked: str) -> None:
         ) from None
 
 
+def open_directory(directory: str) -> int:
+    """Open a project or a copy, in which code may write; returns its descriptor."""
+    return os.open(directory, below.DIRECTORY)
+
+
 def seen_in(directory: str, names: Iterable[str]) -> dict[str, Seen]:
-    """The state of files and links, by name; what is neither is left out."""
+    """The state of files and links, by name; what is neither, or behind a link, is left out."""
     found: dict[str, Seen] = {}
-    for name in names:
-        path = os.path.join(directory, name)
-        try:
-            status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode):
-                changed_ms = status.st_mtime_ns // 1_000_000
-                found[name] = [status.st_size, changed_ms, status.st_mode & 0o777]
-            elif stat.S_ISLNK(status.st_mode):
-                target = os.readlink(path).encode(errors="surrogateescape")
-                found[name] = [len(target), int.from_bytes(target[:7]), 0]
-        except FileNotFoundError:
-            continue  # git knows it, and it has gone
+    root = open_directory(directory)
+    try:
+        for name in names:
+            if seen := _seen(root, name):
+                found[name] = seen
+    finally:
+        os.close(root)
     return found
+
+
+def _seen(root: int, name: str) -> Seen | None:
+    status = below.look(root, name, mounts=True)
+    if status is None:
+        return None  # git knows it, and it has gone
+    if stat.S_ISREG(status.st_mode):
+        return [status.st_size, status.st_mtime_ns // 1_000_000, status.st_mode & 0o777]
+    if not stat.S_ISLNK(status.st_mode):
+        return None
+    try:
+        target = os.fsencode(below.read_link(root, name, mounts=True))
+    except OSError:
+        return None  # it has changed meanwhile
+    return [len(target), int.from_bytes(target[:7]), 0]
 
 
 def names_below(directory: str) -> Iterator[str]:
     """All files and links below a directory, relative to it."""
-    for place, folders, files in os.walk(directory):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        for name in (*files, *links):
-            yield os.path.relpath(os.path.join(place, name), directory)
+    for place, folders, files, descriptor in os.fwalk(directory):
+        inside = os.path.relpath(place, directory)
+        for name in (*files, *folders):
+            with suppress(FileNotFoundError):
+                mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                if not stat.S_ISDIR(mode):
+                    yield os.path.normpath(os.path.join(inside, name))
 
 
 def receive(directory: str, source: IO[bytes]) -> dict[str, int]:
@@ -113,48 +131,92 @@ def receive(directory: str, source: IO[bytes]) -> dict[str, int]:
         HostError: it is no such difference.
     """
     header: Any = json.loads(source.readline(_MAX_HEADER_BYTES) or b"{}")
-    removed = 0
-    for name in cast("list[str]", header.get("remove", [])):
-        path = _inside(directory, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-        removed += 1
-        with suppress(OSError):
-            os.removedirs(os.path.dirname(path))  # as far as they are empty
-    os.makedirs(directory, exist_ok=True)
+    removed = cast("list[str]", header.get("remove", []))
     received = 0
-    with tarfile.open(fileobj=source, mode="r|") as archive:
-        # All is checked here. An attribute, since Python 3.11.2 has no argument for it.
-        archive.extraction_filter = _as_it_is
-        for entry in archive:
-            path = _inside(directory, entry.name)
-            if not (entry.isreg() or entry.issym()):
-                raise HostError(f"{entry.name!r} is neither a file nor a link")
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            archive.extract(entry, directory, set_attrs=True)
-            received += 1
-    return {"received": received, "removed": removed}
+    os.makedirs(directory, exist_ok=True)
+    root = open_directory(directory)
+    try:
+        for name in removed:
+            _remove(root, name)
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            for entry in archive:
+                if not (entry.isreg() or entry.issym()):
+                    raise HostError(f"{entry.name!r} is neither a file nor a link")
+                with _place(root, entry.name, make=True) as (parent, name):
+                    _make(archive, entry, parent, name)
+                received += 1
+    finally:
+        os.close(root)
+    return {"received": received, "removed": len(removed)}
 
 
-def _as_it_is(entry: tarfile.TarInfo, _: str) -> tarfile.TarInfo:
-    return entry
+@contextmanager
+def _place(root: int, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+    """Open the directory that a file of a copy is in; gives its descriptor, and the file's name.
 
+    Code in a session may have put a link anywhere in the copy, and may do so now.
 
-def _inside(directory: str, name: str) -> str:
-    """The path of a file of a copy; no link may lead out of that.
+    Args:
+        make: make the directories that are missing.
 
     Raises:
-        HostError: it would lie elsewhere.
+        HostError: the file would lie elsewhere.
+        FileNotFoundError: there is no such directory.
     """
-    path = os.path.normpath(os.path.join(directory, name))
-    parent = os.path.realpath(os.path.dirname(path))
-    inside = os.path.commonpath((parent, os.path.realpath(directory))) == os.path.realpath(
-        directory
-    )
-    if name.startswith("/") or path == directory or not inside:
-        raise HostError(f"{name!r} lies outside of the copy")
-    return path
+    names = path.split("/")
+    if not all(names) or {".", ".."} & {*names}:
+        raise HostError(f"{path!r} lies outside of the copy")
+    for count in range(1, len(names) if make else 0):
+        deeper = below.parent_of(root, "/".join(names[:count]))
+        with _inside(path), deeper as (around, name), suppress(FileExistsError):
+            os.mkdir(name, dir_fd=around)
+    with _inside(path):
+        parent = below.open_below(root, "/".join(names[:-1]), below.DIRECTORY)
+    try:
+        yield parent, names[-1]
+    finally:
+        os.close(parent)
+
+
+@contextmanager
+def _inside(path: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EXDEV):
+            raise
+        raise HostError(f"{path!r} lies outside of the copy: {error.strerror}") from error
+
+
+def _remove(root: int, path: str) -> None:
+    """Remove a file or a directory, and the directories around it as far as they are empty."""
+    try:
+        with _place(root, path) as (parent, name):
+            if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=parent)
+            else:
+                os.unlink(name, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    around = os.path.dirname(path)
+    with suppress(OSError):
+        while around:
+            with below.parent_of(root, around) as (parent, name):
+                os.rmdir(name, dir_fd=parent)
+            around = os.path.dirname(around)
+
+
+def _make(archive: tarfile.TarFile, entry: tarfile.TarInfo, parent: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    if entry.issym():
+        os.symlink(entry.linkname, name, dir_fd=parent)
+        return
+    content = archive.extractfile(entry)
+    assert content is not None, "it is a file"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o600, dir_fd=parent), "wb") as file:
+        shutil.copyfileobj(content, file)
+        os.fchmod(file.fileno(), entry.mode & 0o777)
+        file.flush()
+        os.utime(file.fileno(), (entry.mtime, entry.mtime))

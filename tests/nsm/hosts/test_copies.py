@@ -58,6 +58,48 @@ def copied(project: Path) -> dict[str, bytes | str]:
     return written(project, *received.seen_in(str(project), listed(project)))
 
 
+@pytest.mark.parametrize("name", ["a/id_victim", "a/deep/id_victim", "b/a/id_victim"])
+def test_no_file_behind_a_link_is_copied(project: Path, tmp_path: Path, name: str) -> None:
+    """Code in a box has git list a file of a directory that it then makes a link of."""
+    (project / name).parent.mkdir(parents=True)
+    (project / name).write_text("decoy")
+    git(project, "add", "-f", name)
+    link = project / name.removesuffix("/id_victim").removesuffix("/deep")
+    exclude = project / ".git" / "info" / "exclude"
+    exclude.write_text(f"/{link.relative_to(project)}\n")
+    assert copied(project) == {"file": b"mine", name: b"decoy"}
+    subprocess.run(["rm", "-r", str(link)], check=True)
+    link.symlink_to(tmp_path / "ssh")
+    assert (project / name).read_text() == "secret"
+    assert name in listed(project)
+    assert copied(project) == {"file": b"mine"}
+    exclude.write_text("")
+    assert copied(project) == {
+        "file": b"mine",
+        str(link.relative_to(project)): str(tmp_path / "ssh"),
+    }
+
+
+def test_what_changes_during_a_copy_leads_nowhere(project: Path, tmp_path: Path) -> None:
+    (project / "a").mkdir()
+    for name in ("a/id_victim", "b", "c", "d"):
+        (project / name).write_text("decoy")
+    names = sorted(received.seen_in(str(project), listed(project)))
+    assert names == ["a/id_victim", "b", "c", "d", "file"]
+    (project / "a").rename(project / "old")
+    (project / "a").symlink_to(tmp_path / "ssh")
+    for name in ("b", "c", "d"):
+        (project / name).unlink()
+    (project / "b").symlink_to(tmp_path / "ssh" / "id_victim")
+    subprocess.run(["mkfifo", str(project / "c")], check=True)
+    assert written(project, *names) == {"b": str(tmp_path / "ssh" / "id_victim"), "file": b"mine"}
+
+
+def test_files_with_two_names_are_copied_as_two(project: Path) -> None:
+    (project / "other").hardlink_to(project / "file")
+    assert copied(project) == {"file": b"mine", "other": b"mine"}
+
+
 def test_nothing_is_copied_if_git_cannot_say_what_it_ignores(project: Path) -> None:
     (project / ".gitignore").write_text(".env\n")
     (project / ".env").write_text("secret")

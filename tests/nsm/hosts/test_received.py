@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -75,6 +76,28 @@ def test_nothing_outside_is_touched(copy: Path, name: str) -> None:
         with pytest.raises(HostError, match="outside"):
             received.receive(str(copy), asked)
     assert out.read_text() == "mine"
+
+
+def test_a_link_that_comes_meanwhile_leads_nowhere(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code in a session swaps a directory when its name has been looked at."""
+    out = copy.parent / "out"
+    out.mkdir()
+    (out / "b").write_text("mine")
+    received.receive(str(copy), difference(("src/b", b"1")))
+    unlink = os.unlink
+
+    def swapped(path: str, *, dir_fd: int | None = None) -> None:
+        if not (copy / "src").is_symlink():
+            (copy / "src").rename(copy / "old")
+            (copy / "src").symlink_to(out)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", swapped)
+    received.receive(str(copy), difference(("src/b", b"2")))
+    assert (out / "b").read_text() == "mine"
+    assert (copy / "old" / "b").read_text() == "2"
 
 
 def test_a_directory_that_nsm_has_not_made_is_left_alone(
