@@ -72,6 +72,8 @@ class Helpers:
         control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with its:
+                # First: else it reads nothing if this process is killed now.
+                control.send(_PATHS.encode())
                 self._server = subprocess.Popen(
                     # The name that agents of live forks show in their session.
                     [os.path.realpath(sys.executable), "-I", "-S", "-c", _START],
@@ -82,7 +84,6 @@ class Helpers:
                     start_new_session=True,
                     umask=0o022,
                 )
-            control.send(_PATHS.encode())
         except BaseException:
             control.close()
             raise
