@@ -140,6 +140,15 @@ def supervisor_command() -> tuple[str, ...]:
     return (named,)
 
 
+def programs() -> str:
+    """PATH without what depends on the working directory, which may be a stranger's checkout.
+
+    To look for programs of the host. Those that are named to `subprocess` without a directory are
+    found in this way with ``cwd="/"``.
+    """
+    return os.pathsep.join(filter(os.path.isabs, os.get_exec_path()))
+
+
 def _named(variable: str) -> str:
     """The path that a variable holds, empty where it is not set; no shell has expanded the `~` of
     an editor's entry."""

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
+from nsm import paths
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -33,15 +35,20 @@ def paged() -> Generator[None]:
     import signal  # noqa: PLC0415
     import subprocess  # noqa: PLC0415
 
-    command = os.environ.get("PAGER", "less").strip()
-    if command in ("", "cat") or (command == "less" and shutil.which("less") is None):
+    command, search_path = os.environ.get("PAGER", "less").strip(), paths.programs()
+    if command in ("", "cat") or (
+        command == "less" and shutil.which("less", path=search_path) is None
+    ):
         yield
         return
 
     sys.stdout.flush()
     # By a shell, as everybody runs PAGER: it may have options.
     pager = subprocess.Popen(  # noqa: S602
-        command, shell=True, stdin=subprocess.PIPE, env={**_LESS, **os.environ}
+        command,
+        shell=True,
+        stdin=subprocess.PIPE,
+        env={**_LESS, **os.environ, "PATH": search_path},
     )
     assert pager.stdin is not None
     ours = sys.stdout

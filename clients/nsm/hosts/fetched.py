@@ -14,6 +14,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from nsm import paths
 from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
@@ -84,8 +85,11 @@ def _install(packages: list[str], python: Version, directory: str) -> None:
     if find_spec("pip") is not None:
         platforms = [f"manylinux_2_{minor}_{platform.machine()}" for minor in _GLIBC]
         more = [word for each in platforms for word in ("--platform", each)]
-        command = [sys.executable, "-m", "pip", "install", "--implementation", "cp", "--no-compile"]
-    elif (uv := shutil.which("uv")) is not None:  # `uv tool install` makes a Python without pip
+        command = [sys.executable, "-P", "-m", "pip", "install"]
+        command += ["--implementation", "cp", "--no-compile"]
+    elif (
+        uv := shutil.which("uv", path=paths.programs())
+    ) is not None:  # `uv tool install` makes a Python without pip
         more = ["--python-platform", f"{platform.machine()}-manylinux_2_{max(_GLIBC)}"]
         command = [uv, "pip", "install", "--python", sys.executable, "--link-mode", "copy"]
     else:
@@ -95,7 +99,8 @@ def _install(packages: list[str], python: Version, directory: str) -> None:
             hint="Install uv here, or on the other machine the version of Python that nsm has "
             "here, or nsm itself.",
         )
-    done = subprocess.run([*command, *more, *common], capture_output=True, check=False)
+    # uv takes its configuration from the directories above the working directory, too.
+    done = subprocess.run([*command, *more, *common], cwd="/", capture_output=True, check=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise HostError(

@@ -96,7 +96,7 @@ def _find_python(host: RemoteHost, connection: SshConnection, version: Version) 
     test = f"import sys; sys.exit(sys.version_info[:2] != {version})"
     found = connection.run(
         _shell(
-            f'for python in {candidates}; do "$python" -c "{test}" 2>/dev/null && '
+            f'for python in {candidates}; do "$python" -I -c "{test}" 2>/dev/null && '
             'echo "nsm-python $python" && exit; done; exit 1'
         )
     )

@@ -96,6 +96,7 @@ class SshConnection:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,  # a pipe would stay open as long as the master lives
+                cwd="/",
                 start_new_session=alone,
             )
             try:
@@ -126,7 +127,9 @@ class SshConnection:
         Raises:
             HostUnreachableError: the connection ended.
         """
-        done = subprocess.run(self.command(command), stdin=stdin, capture_output=True, check=False)
+        done = subprocess.run(
+            self.command(command), stdin=stdin, cwd="/", capture_output=True, check=False
+        )
         if done.returncode == _EXIT_SSH:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             raise HostUnreachableError(
@@ -186,6 +189,7 @@ class SshConnection:
             return subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
+                cwd="/",
                 capture_output=True,
                 check=False,
                 timeout=_MUX_TIMEOUT_S,

@@ -154,13 +154,14 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
         assert box.session is not None, "a program was started in it"
         # As LangChain starts its own: its threads read lines of text.
         return subprocess.Popen(
-            [sys.executable, "-m", "nsm.cli", "attach", box.session, "--job", job.id],
+            [sys.executable, "-P", "-m", "nsm.cli", "attach", box.session, "--job", job.id],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
             bufsize=1,
+            cwd="/",
             env=environ,
             start_new_session=True,
         )

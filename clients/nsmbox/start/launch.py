@@ -163,7 +163,13 @@ def _try(program: str) -> str:
 
     words = (program, "--unshare-all", "--ro-bind", "/", "/", "--", "/bin/sh", "-c", ":")
     tried = subprocess.run(
-        words, env={}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        words,
+        cwd="/",
+        env={},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return tried.stderr if tried.returncode else ""
 

@@ -85,7 +85,7 @@ def _unusable(settings: Settings) -> Iterator[str]:
 
 
 def _search_path() -> str:
-    return f"{os.environ.get('PATH', '')}:{FALLBACK_PATH}"
+    return f"{paths.programs()}:{FALLBACK_PATH}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -311,7 +311,8 @@ def own_command() -> list[str]:
     if "--ready-fd" in given:
         at = given.index("--ready-fd")
         del given[at : at + 2]
-    return [sys.executable, *given]
+    # In the directory in which it was started, whose files may have changed meanwhile.
+    return [sys.executable, "-P", *(each for each in given if each != "-P")]
 
 
 def _fill_standard_streams() -> None:

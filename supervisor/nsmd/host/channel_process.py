@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
@@ -40,12 +40,12 @@ class ChannelProcess:
 
     @classmethod
     def start(
-        cls, module: str, *, options: str = "-I", variables: Mapping[str, str] | None = None
+        cls, module: str, *, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
     ) -> Self:
         """Start the program of a module.
 
         Args:
-            options: of Python.
+            options: further ones of Python.
             variables: its environment; None for this one.
 
         Raises:
@@ -56,7 +56,7 @@ class ChannelProcess:
             owned.callback(ours.close)
             with its:
                 child = subprocess.Popen(
-                    [sys.executable, options, "-c", START.format(module), PACKAGES],
+                    [sys.executable, "-I", *options, "-c", START.format(module), PACKAGES],
                     stdin=its.fileno(),
                     stdout=subprocess.DEVNULL,
                     cwd="/",

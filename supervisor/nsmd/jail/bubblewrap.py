@@ -116,6 +116,7 @@ def _ask(path: str, option: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
+            cwd="/",
             env={},
             timeout=PROBE_TIMEOUT_S,
             check=True,

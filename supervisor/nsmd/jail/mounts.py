@@ -178,6 +178,7 @@ def _user_namespace(owner: tuple[int, int], shown: int) -> Generator[int]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        cwd="/",
         env={},
     )
     with holder:  # it ends with its standard input

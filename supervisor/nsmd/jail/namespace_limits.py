@@ -65,6 +65,7 @@ async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
             done = await trio.run_process(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, str(mounts), *words],
                 pass_fds=[mounts],
+                cwd="/",
                 env={},
                 capture_stderr=True,
                 check=False,

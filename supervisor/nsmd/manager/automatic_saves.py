@@ -139,6 +139,7 @@ def writing_to(socket_path: str) -> Write:
         try:
             done = await trio.run_process(
                 command,
+                cwd="/",
                 env={**os.environ, "NSM_SOCKET": socket_path},
                 capture_stderr=True,
                 stdin=subprocess.DEVNULL,

@@ -47,7 +47,7 @@ class RelayProcess:
         Raises:
             OSError: there is no room for another process.
         """
-        process = ChannelProcess.start("nsmd.ports.relay", options="-IS", variables={})
+        process = ChannelProcess.start("nsmd.ports.relay", options=("-S",), variables={})
         try:
             record = RelayRecord(
                 id=names.fresh_id(()),

@@ -106,3 +106,11 @@ def test_a_pipe_gets_neither(tmp_path: Path) -> None:
         env={**os.environ, "PAGER": f"touch {tmp_path}/paged", "TERM": "xterm"},
     )
     assert (done.stdout, os.listdir(tmp_path)) == ("False 0\nafter\n", [])
+
+
+def test_a_checkout_brings_no_pager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "less").write_text("#!/bin/sh\necho brought\n")
+    (tmp_path / "less").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert "brought" not in on_terminal(1, PATH=f".::{os.environ['PATH']}")
+    assert "brought" not in on_terminal(1, PATH=".", PAGER="less")

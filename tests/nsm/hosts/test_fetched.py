@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from importlib.metadata import distributions
@@ -65,6 +66,32 @@ def test_what_the_other_python_needs(
     fetched.fetch("program", OTHER, str(tmp_path / "got"))
     got = {each.name: each.version for each in distributions(path=[str(tmp_path / "got")])}
     assert got == {"common": "1.0", "newer": "2.0", "below": "1.0"}
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+@pytest.mark.usefixtures("index")
+def test_nothing_of_the_working_directory_has_a_say(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its modules, also where PYTHONPATH leads there, nor uv's configuration in it."""
+    if tool == "uv":
+        if shutil.which("uv") is None:
+            pytest.skip("not here: no uv on PATH")
+        monkeypatch.setattr(fetched, "find_spec", no_module)
+    checkout = tmp_path / "checkout"
+    for name in ("pip", "sitecustomize"):
+        (checkout / name).mkdir(parents=True)
+        for file in ("__init__.py", "__main__.py"):
+            (checkout / name / file).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (checkout / "uv.toml").write_text("no-index = true\n")
+    (checkout / "uv").write_text(f"#!/bin/sh\n>{tmp_path / 'ran'}\n")
+    (checkout / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", ":")
+    monkeypatch.chdir(checkout)
+    fetched.fetch("program", OTHER, str(tmp_path / "got"))
+    assert len(list(distributions(path=[str(tmp_path / "got")]))) == 3
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_package_that_is_not_there(index: IndexServer, tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_the_next_program_tells_nobody_that_it_is_ready(
     """The number is another descriptor's there: a session's, which a line would be written to."""
     monkeypatch.delenv("NSM_SUPERVISOR", raising=False)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "nsmd", *given, "--config", "x"])
-    assert main.own_command() == [sys.executable, "-m", "nsmd", "--config", "x"]
+    assert main.own_command() == [sys.executable, "-P", "-m", "nsmd", "--config", "x"]
+    monkeypatch.setattr(sys, "orig_argv", main.own_command())
+    assert main.own_command() == sys.orig_argv
 
 
 def test_options_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:

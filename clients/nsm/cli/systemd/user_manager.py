@@ -33,7 +33,7 @@ def check() -> None:
         "nsm works without it: clients start the supervisor, and sessions outlive it for ten "
         "minutes. For a supervisor that systemd keeps"
     )
-    if shutil.which("systemctl") is None:
+    if shutil.which("systemctl", path=paths.programs()) is None:
         raise NoManagerError(f"systemd is not installed. {without}, install it.")
     done = _run("systemctl", "--user", "show", "--property=Version", "--value")
     if done.returncode or not done.stdout.strip():
@@ -104,6 +104,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
+            cwd="/",
             env=variables,
             timeout=ANSWER_TIMEOUT_S,
             stdin=subprocess.DEVNULL,

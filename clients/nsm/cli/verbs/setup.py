@@ -7,6 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from nsm import paths
 from nsm.cli import terminal
 from nsm.cli.confirm import agreed, may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
@@ -81,15 +82,16 @@ def _tell(planned: SetupPlan) -> None:
 
 def _program() -> str:
     """Path of `nsm-mcp`: beside `nsm` as it was called, where upgrades leave it in place."""
-    called = sys.argv[0] if os.sep in sys.argv[0] else shutil.which(sys.argv[0]) or ""
+    search_path = paths.programs()
+    called = shutil.which(sys.argv[0], path=search_path) or sys.argv[0]
     for directory in (os.path.dirname(os.path.abspath(called)), os.path.dirname(sys.executable)):
         path = os.path.join(directory, PROGRAM)
         if os.access(path, os.X_OK):
             return path
-    found = shutil.which(PROGRAM)
+    found = shutil.which(PROGRAM, path=search_path)
     if found is None:
         raise files.SettingsFileError(f"{PROGRAM} is not beside `nsm`", hint="Install nsm again.")
-    return os.path.abspath(found)
+    return found
 
 
 def _shown(planned: SetupPlan) -> Iterator[str]:

@@ -143,7 +143,7 @@ def pack(name: str, path: str, lock: str) -> Shipment:
     """Read an environment and its lock."""
     directory = os.path.basename(path)
     archive = subprocess.run(
-        ["tar", "-C", os.path.dirname(path), "-cf", "-", directory], stdout=-1, check=True
+        ["tar", "-C", os.path.dirname(path), "-cf", "-", directory], stdout=-1, cwd="/", check=True
     ).stdout
     with open(lock, "rb") as file:
         return Shipment(name, directory, archive, os.path.basename(lock), file.read())
@@ -158,7 +158,9 @@ def unpack(shipment: Shipment) -> None:
         return
     os.makedirs(store(), mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".shipped-", dir=store()) as place:
-        subprocess.run(["tar", "-C", place, "-xf", "-"], input=shipment.archive, check=True)
+        subprocess.run(
+            ["tar", "-C", place, "-xf", "-"], input=shipment.archive, cwd="/", check=True
+        )
         # Whole or not at all. If another process was faster, its copy is as good.
         with suppress(OSError):
             os.rename(

@@ -109,7 +109,10 @@ class NodeActor:
         self._socket = os.path.join(self._directory, guard.SOCKET)
         reader, self._guard = os.pipe()  # the guard waits while the second end is open
         subprocess.run(
-            [sys.executable, "-P", guard.__file__, self._directory], stdin=reader, check=True
+            [sys.executable, "-P", guard.__file__, self._directory],
+            stdin=reader,
+            cwd="/",
+            check=True,
         )
         os.close(reader)
         # Of this process and of the supervisors that it starts. HOME stays: pip's configuration

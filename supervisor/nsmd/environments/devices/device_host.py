@@ -83,6 +83,7 @@ class DeviceHost:
                     capture_output=True,
                     text=True,
                     errors="replace",
+                    cwd="/",
                     env={},
                     timeout=LDCONFIG_TIMEOUT_S,
                     check=False,

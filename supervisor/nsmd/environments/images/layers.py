@@ -297,8 +297,8 @@ def _from_zstd(compressed: BinaryIO, owned: ExitStack) -> BinaryIO:
     while piece := compressed.read(PIECE_BYTES):
         copy.write(piece)
     copy.seek(0)
-    command = [ZSTD, "-q", "-d", "-c", "--memory=512MB"]
-    process = subprocess.Popen(command, stdin=copy, stdout=subprocess.PIPE)
+    command = [ZSTD, "-q", "-d", "--stdout", "--memory=512MB"]
+    process = subprocess.Popen(command, stdin=copy, stdout=subprocess.PIPE, cwd="/")
     owned.callback(process.wait)
     owned.callback(process.kill)
     assert process.stdout is not None

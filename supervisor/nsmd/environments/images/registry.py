@@ -92,6 +92,7 @@ class Registry:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                cwd="/",
                 env=dict(self._environ),
                 check=False,
             )

@@ -171,7 +171,7 @@ async def _run(
     try:
         with trio.move_on_after(ANSWER_TIMEOUT_S):
             return await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, env=given
+                command, capture_stdout=True, capture_stderr=True, check=False, cwd="/", env=given
             )
     except OSError as error:
         raise NoGroupsError(

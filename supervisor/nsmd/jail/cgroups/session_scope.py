@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import signal
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from contextlib import suppress
 
 import trio
 
+from nsm import paths
 from nsm.dataclass import dataclass
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.jail.cgroups.discovery import NoGroupsError, directory_of
@@ -159,13 +161,16 @@ def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, 
     Raises:
         NoGroupsError: it cannot be run.
     """
+    program = shutil.which(command[0], path=paths.programs())
+    if program is None:
+        raise NoGroupsError(f"{command[0]} cannot be run: it is not on PATH", how_to_manage())
     hold, pipe = os.pipe2(os.O_CLOEXEC)
     said, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     streams = [(os.POSIX_SPAWN_DUP2, hold, 0), *((os.POSIX_SPAWN_DUP2, tell, fd) for fd in (1, 2))]
     try:
         # A session of its own, so that it outlives the terminal's hang-up and signals to us.
-        pid = os.posix_spawnp(
-            command[0], command, variables, file_actions=streams, setsid=True, setsigmask=[]
+        pid = os.posix_spawn(
+            program, command, variables, file_actions=streams, setsid=True, setsigmask=[]
         )
     except OSError as error:
         for fd in (pipe, said):
