@@ -28,7 +28,7 @@ from sandbox.linux import (
 from sandbox.polling import Poller
 from sandbox.ports import PortConnector
 from sandbox.process_trees import ProcessTrees
-from sandbox.processes import send_signal
+from sandbox.processes import signal_child
 from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
 from sandbox.questions import Questions
 from sandbox.setups import Setups
@@ -109,6 +109,7 @@ class Agent:
     def _open(self, read_fd: int, write_fd: int) -> None:
         self.pid = os.getpid()
         self.executions.open()
+        self.trees.children.open()
         # As PID 1 this process gets no signal from inside that it has no handler for, and orphans
         # come to it by themselves.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -388,7 +389,7 @@ class Agent:
                 return
             if os.WIFSTOPPED(status):
                 # Code has made this process its tracer (PTRACE_TRACEME), and would wait for it.
-                send_signal(pid, signal.SIGKILL)
+                signal_child(pid, signal.SIGKILL)
                 continue
             self.trees.orphans.pop(pid, None)
             if pid in self.questions.checks:
@@ -407,7 +408,12 @@ class Agent:
         """Children of the agent that are nobody's: code has not started them."""
         stdin = self.executions.input
         frozen = () if self.checkpoints is None else self.checkpoints.pids
-        return {*self.questions.checks, *(() if stdin is None else (stdin.pid,)), *frozen}
+        return {
+            *self.questions.checks,
+            *self._transfers.processes,
+            *(() if stdin is None else (stdin.pid,)),
+            *frozen,
+        }
 
     def keep_checkpoints(self) -> Checkpoints | None:
         """The checkpoints of the session; None where there is no undo."""

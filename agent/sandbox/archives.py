@@ -33,7 +33,7 @@ from sandbox.paths import (
     open_directory,
     open_parent,
 )
-from sandbox.processes import send_signal
+from sandbox.processes import signal_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ArchiveProcess:
     def close(self) -> None:
         """End the process, if it still works; a directory that it was to fill goes, if empty."""
         if not self.has_ended:
-            send_signal(self.pid, signal.SIGKILL)
+            signal_child(self.pid, signal.SIGKILL)
             if self._has_made:
                 with contextlib.suppress(OSError):
                     os.rmdir(self.path)

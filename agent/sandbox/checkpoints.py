@@ -18,7 +18,7 @@ import time
 from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
 from sandbox.framing import READ_BYTES, FrameError
 from sandbox.interpreters.python import PythonInterpreter
-from sandbox.processes import has_children_of, read_children, read_process, send_signal
+from sandbox.processes import has_children_of, read_children, read_process, signal_child
 from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
 TYPE_CHECKING = False
@@ -236,7 +236,7 @@ class Checkpoints:
             checkpoint.link.close()
             checkpoint.link = None
         if checkpoint.pid:
-            send_signal(checkpoint.pid, signal.SIGKILL)
+            signal_child(checkpoint.pid, signal.SIGKILL)
             self._ending.add(checkpoint.pid)
             checkpoint.pid = 0
         checkpoint.files, checkpoint.layers = {}, ()
@@ -315,7 +315,7 @@ class Checkpoints:
         the more memory it has.
         """
         if self._stop_alone(interpreter):
-            send_signal(interpreter.pid, signal.SIGKILL)
+            signal_child(interpreter.pid, signal.SIGKILL)
             self._ending.add(interpreter.pid)
             interpreter.forget("")
         else:
@@ -327,7 +327,7 @@ class Checkpoints:
         agent, pid = self._agent, interpreter.pid
         if agent.live_interpreters() != [interpreter] or agent.has_jobs:
             return False
-        send_signal(pid, signal.SIGSTOP)
+        signal_child(pid, signal.SIGSTOP)
         told = select.poll()
         told.register(agent.wakeup_fd, select.POLLIN)
         deadline = time.monotonic() + ANSWER_MS / 1000
@@ -387,7 +387,7 @@ class Checkpoints:
         poll = select.poll()
         poll.register(checkpoint.link, select.POLLIN)
         if checkpoint.pid:
-            send_signal(checkpoint.pid, signal.SIGCONT)
+            signal_child(checkpoint.pid, signal.SIGCONT)
         with contextlib.suppress(OSError):
             checkpoint.link.send(ASKED)
         for _ in range(2):  # it may not have said yet that it was made

@@ -17,6 +17,7 @@ from sandbox.input import Input
 from sandbox.job_output import STREAMS
 from sandbox.job_start import JobRefusal, choose_for_oom_kill, not_started, start_program
 from sandbox.linux import identity_of
+from sandbox.processes import signal_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ EXIT_TIMED_OUT = 124
 
 OOM_RETRY_S = 0.002
 
-TIOCSWINSZ, TIOCGPGRP = 0x5414, 0x540F
+TIOCSWINSZ, TIOCGPGRP, TIOCSIG = 0x5414, 0x540F, 0x40045436
 
 
 class JobStream:
@@ -305,25 +306,24 @@ class JobProcess:
         """
         if not self.pid:
             raise JobRefusal(f"job {self.id} has ended", errno.ESRCH)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+        signal_group(self.pid, number)
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does: in a terminal, interrupt what is in the foreground."""
-        group = self.pid
-        if self.tty and (terminal := self.pipes.get("stdout")) is not None:
+        terminal = self.pipes.get("stdout")
+        if self.tty and terminal is not None:
             with contextlib.suppress(OSError):
                 told = fcntl.ioctl(terminal.read_fd, TIOCGPGRP, NO_BYTES)
-                group = int.from_bytes(told, sys.byteorder) or group
-        if group:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGINT)
+                if int.from_bytes(told, sys.byteorder):
+                    fcntl.ioctl(terminal.read_fd, TIOCSIG, signal.SIGINT)
+                    return
+        if self.pid:
+            signal_group(self.pid, signal.SIGINT)
 
     def go_on(self) -> None:
         """Continue it where it was stopped: a stopped process handles no other signal."""
         if self.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGCONT)
+            signal_group(self.pid, signal.SIGCONT)
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of its terminal; the kernel tells the program.

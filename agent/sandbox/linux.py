@@ -122,11 +122,49 @@ def prctl(option: int, value: int) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    if c_library().prctl(option, value, 0, 0, 0) < 0:
+    _checked(f"prctl({option}, {value})", c_library().prctl(option, value, 0, 0, 0))
+
+
+def _checked(what: str, result: int) -> int:
+    """Return the result of a call.
+
+    Raises:
+        OSError: it is -1.
+    """
+    if result < 0:
         import ctypes
 
         number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+PIDFD_OPEN, PIDFD_SEND_SIGNAL = 434, 424
+"""Numbers of system calls, which are the same on every architecture."""
+
+
+def open_pidfd(pid: int) -> int:
+    """Open a descriptor of a process, also with a Python that was built for an older Linux.
+
+    Raises:
+        OSError: it is gone, or no descriptor is left.
+    """
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return _checked("pidfd_open", c_library().syscall(PIDFD_OPEN, pid, 0))
+
+
+def signal_pidfd(pidfd: int, number: int) -> None:
+    """Signal the process of a descriptor.
+
+    Raises:
+        OSError: it is gone, or may not be signalled.
+    """
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(pidfd, number)
+    else:
+        sent = c_library().syscall(PIDFD_SEND_SIGNAL, pidfd, number, None, 0)
+        _checked("pidfd_send_signal", sent)
 
 
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 
 from sandbox.framing import READ_BYTES
+from sandbox.linux import open_pidfd, signal_pidfd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +93,31 @@ def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -
     return members
 
 
+class Children:
+    """Tells the children of this process, which has one thread, also if /proc hides them or no
+    descriptor is left.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def open(self) -> None:
+        """Begin, in the process that is to ask."""
+        with contextlib.suppress(OSError):
+            pid = os.getpid()
+            self._fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+
+    def pids(self) -> set[int]:
+        if self._fd < 0:  # the kernel does not tell them (CONFIG_PROC_CHILDREN)
+            own = os.getpid()
+            return {row.pid for row in read_processes().values() if row.parent == own}
+        text = b""
+        with contextlib.suppress(OSError):
+            while data := os.pread(self._fd, READ_BYTES, len(text)):
+                text += data
+        return {int(pid) for pid in text.split()}
+
+
 def read_children(pid: int) -> set[int]:
     """Children of a process that has one thread; one read, no scan of /proc."""
     try:
@@ -112,20 +139,63 @@ def has_children_of(pid: int) -> bool:
     return False
 
 
-def has_children() -> bool:
-    """Return whether this process has children, ended ones included."""
+def signal_child(pid: int, number: int) -> None:
+    """Signal a child of this process; nobody, if it has been reaped or never was one.
+
+    The number of a child is its own until it is reaped.
+    """
+    if _is_child(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal the process group that a child of this process leads; nobody, if that is none."""
+    if _is_child(leader):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+
+
+def _is_child(pid: int) -> bool:
+    assert pid > 1, "for kill(2), 0 and -1 are groups of processes, and 1 is the agent"
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True
 
 
-def send_signal(pid: int, number: int) -> None:
-    """Signals one process that may be gone."""
-    assert pid > 1
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def signal_process(row: Process, number: int) -> None:
+    """Signal a process that may be gone, and whose number may be another one's by now."""
+    try:
+        pidfd = open_pidfd(row.pid)
+    except OSError:  # it is gone, or no descriptor is left
+        return
+    try:
+        # What has the number now had it before, or the descriptor is of one that is gone.
+        now = read_process(row.pid)
+        if now is not None and now.started == row.started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal_pidfd(pidfd, number)
+    finally:
+        os.close(pidfd)
+
+
+def await_end(pid: int, deadline: float) -> None:
+    """Wait until a child has ended, and leave it to be reaped.
+
+    Args:
+        deadline: time on the monotonic clock when it is given up.
+    """
+    try:
+        pidfd = open_pidfd(pid)
+    except OSError:  # no descriptor is left
+        is_ending(pid)
+        return
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    ended.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    os.close(pidfd)
 
 
 def is_ending(pid: int) -> bool:

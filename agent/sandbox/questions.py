@@ -7,7 +7,7 @@ import time
 
 from sandbox.checks import InputCheck, suggest_indent
 from sandbox.fields import is_id
-from sandbox.processes import send_signal
+from sandbox.processes import signal_child
 from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False
@@ -206,7 +206,7 @@ class Questions:
         self._agent.poller.at(
             f"check {pid}",
             time.monotonic() + QUESTION_S,
-            lambda: send_signal(pid, signal.SIGKILL),
+            lambda: signal_child(pid, signal.SIGKILL),
         )
 
     def on_checked(self, pid: int, wait_status: int) -> None:

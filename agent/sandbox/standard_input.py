@@ -16,7 +16,7 @@ from sandbox.linux import (
     prctl,
     set_handler,
 )
-from sandbox.processes import send_signal
+from sandbox.processes import signal_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class StandardInput:
         for message in waiting:
             self._tell(message["id"])
         if self.pid:
-            send_signal(self.pid, signal.SIGKILL)
+            signal_child(self.pid, signal.SIGKILL)
 
 
 def _hold(read_end: int, ready: int, *, pid_one: bool) -> NoReturn:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
 
-from sandbox.processes import read_process, read_processes, send_signal, tree_of
+from sandbox.processes import read_process, read_processes, signal_child, signal_process, tree_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,25 +80,25 @@ class Stopper:
         table = read_processes()
         below = [table[pid] for pid in tree_of(table, leader, ()) - {leader}]
         new = [row for row in below if row.alive and execution.has_started(row)]
-        foreground = [row.pid for row in new if row.group == leader]
+        foreground = [row for row in new if row.group == leader]
         interpreter.send_interrupt(execution.number)
         # The interpreter first: a shell whose child is gone before would go on with the next.
         if interpreter.takes_signals:
-            send_signal(leader, signal.SIGINT)
+            signal_child(leader, signal.SIGINT)
         # The rest all at once, as a terminal does it: else the last of a pipeline sees its input
         # end before it sees the signal, and its normal exit has the shell go on.
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
-            for pid in foreground:
-                send_signal(pid, number)
+            for row in foreground:
+                signal_process(row, number)
         if wide:
-            jobs = [row for row in below if interpreter.resumes_jobs and row.alive]
-            for pid in {row.pid for row in (*new, *jobs)} - set(foreground):
-                send_signal(pid, signal.SIGINT)
+            for row in below if interpreter.resumes_jobs else new:
+                if row.alive and row not in foreground:
+                    signal_process(row, signal.SIGINT)
         interpreter.release(execution.number)
         # Held, or stopped by its own code: a stopped process handles no other signal. (Node that
         # stops itself has torn itself down before, believing that it would end.)
         if interpreter.takes_signals:
-            send_signal(leader, signal.SIGCONT)
+            signal_child(leader, signal.SIGCONT)
 
     def signal_job(self, execution: CurrentExecution, *, rested: bool = False) -> None:
         """Interrupt the job that a shell waits for, if that has a process group of its own.
@@ -128,15 +126,17 @@ class Stopper:
             )
             return
         resumes = execution.interpreter.resumes_jobs
-        children = [row for row in read_processes().values() if row.parent == leader and row.alive]
+        table = read_processes()
+        children = [row for row in table.values() if row.parent == leader and row.alive]
         if resumes and len({row.group for row in children}) > 1:
             return
         last = max(children, key=lambda row: (row.started, row.pid), default=None)
         if last and last.group != leader and (resumes or execution.has_started(last)):
-            # The whole group at once: else the last of a pipeline sees its input end before it
-            # sees the signal. No SIGSTOP, since the shell would see that its job has stopped.
-            with contextlib.suppress(OSError):
-                os.killpg(last.group, signal.SIGINT)
+            # The last first: else the last of a pipeline sees its input end before it sees the
+            # signal. No SIGSTOP, since the shell would see that its job has stopped.
+            job = [row for row in table.values() if row.group == last.group]
+            for row in sorted(job, key=lambda row: (row.started, row.pid), reverse=True):
+                signal_process(row, signal.SIGINT)
 
     def signal_latecomers(self, execution: CurrentExecution) -> None:
         """Interrupt what the shell was about to start when it was interrupted itself.
@@ -150,7 +150,7 @@ class Stopper:
         for pid in tree_of(table, leader, ()) - {leader}:
             row = table[pid]
             if row.alive and row.group == leader and execution.has_started(row):
-                send_signal(pid, signal.SIGINT)
+                signal_process(row, signal.SIGINT)
 
     def _on_grace_over(self) -> None:
         execution = self._agent.running

@@ -97,6 +97,12 @@ class Transfers:
     def ids(self) -> list[str]:
         return [str(request_id) for request_id in self._files]
 
+    @property
+    def processes(self) -> list[int]:
+        """Children of the agent that archive, unpack or remove directories."""
+        archives = (each for each in self._files.values() if isinstance(each, ArchiveProcess))
+        return [each.pid for each in archives if not each.has_ended]
+
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         """Answer a request, now or when that is possible."""
         path = message.get("path") or getattr(self._files.get(request_id), "path", "")

@@ -139,6 +139,18 @@ while True:
     except OSError: pass
 """,
     ),
+    "python that is another process at each look": (
+        "python",
+        """
+import os, signal, time
+if os.fork() == 0:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        if os.fork(): os._exit(0)
+        os.setsid()
+time.sleep(60)
+""",
+    ),
 }
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from e2e_support import supervisor
-from live_forks import SEES, needs_scopes, printed
+from live_forks import SEES, children_of, needs_scopes, printed
 from nsm.wire.errors import ForkRefusedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Generator
 
+    from e2e_support import Supervisor
     from nsm import Client
 
 pytestmark = needs_scopes
@@ -165,3 +168,75 @@ def test_a_filter_of_its_own_could_pretend_calls(client: Client) -> None:
     with pytest.raises(ForkRefusedError, match="filter of system calls"):
         client.fork("filters")
     assert printed(client, "filters", "print(1)") == "1\n"
+
+
+CHILD = "import subprocess; child = subprocess.Popen(['sleep', '600'])"
+
+BOMB = """
+try:
+    while True: os.fork() or os.setsid()
+finally:
+    os.kill(os.getpid(), 9)
+"""
+
+HIDDEN = """
+import ctypes, time
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    time.sleep(600)
+os._exit(0)
+"""
+
+ENDS_OF_INTERPRETERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reset": ("1", {"reset": True}),
+    "timeout": ("import signal; signal.signal(2, 1)\nwhile True: pass", {"timeout_s": 0.1}),
+    "killed, as by the kernel when memory is short": ("os.kill(os.getpid(), 9)", {}),
+    "exit": ("os._exit(0)", {}),
+    "fork bomb": (BOMB, {}),
+    "exit beside a process that /proc hides": (HIDDEN, {}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Generator[Supervisor]:
+    """A supervisor that gives interrupted code little time."""
+    config = "[defaults]\ninterrupt_grace_seconds = 0.1\n"
+    with (
+        tempfile.TemporaryDirectory(prefix="nsm-") as path,
+        supervisor(Path(path), config=config) as it,
+    ):
+        yield it
+
+
+@pytest.mark.parametrize("how", ENDS_OF_INTERPRETERS)
+def test_the_end_of_an_interpreter_leaves_forks_alone(hasty: Supervisor, how: str) -> None:
+    code, options = ENDS_OF_INTERPRETERS[how]
+    with hasty.client() as client:
+        printed(client, "whole", "import os; x = 5")
+        (fork,) = client.fork("whole").forks
+        (below,) = client.fork(fork.name).forks
+        for name in (fork.name, below.name):
+            printed(client, name, CHILD)
+        printed(client, "whole", CHILD)
+        client.run(code, env="python", session="whole", **options)
+        assert printed(client, "whole", "print('x' in globals())") == "False\n"
+        for name in (fork.name, below.name):
+            assert printed(client, name, "print(x, child.poll())") == "5 None\n", name
+        # Of the original, all that is left is its agent and its interpreter.
+        assert len(children_of(client.inspect("whole").session.pid)) == 1
+        client.kill_all()
+
+
+def test_an_undo_leaves_forks_alone(short_dir: Path) -> None:
+    with supervisor(short_dir, config="[session]\nundo = 3\n") as it, it.client() as client:
+        printed(client, "back", "x = 5")
+        (fork,) = client.fork("back").forks
+        printed(client, fork.name, CHILD)
+        printed(client, "back", f"x = 6; {CHILD}")  # which has to be killed
+        client.undo("back")
+        assert printed(client, "back", "print(x)") == "5\n"
+        assert printed(client, fork.name, "print(x, child.poll())") == "5 None\n"
+        client.undo(fork.name, 2)
+        assert printed(client, fork.name, "print(x, 'child' in globals())") == "5 False\n"
+        client.kill_all()

@@ -100,7 +100,6 @@ class Traced:
         self.pid = pid
         self._memory = -1
         self._signals: list[int] = []
-        self._reaped = False
         self.attached = True
 
     @classmethod
@@ -131,7 +130,7 @@ class Traced:
 
     def stopped(self, status: int) -> int:
         if not os.WIFSTOPPED(status):
-            self.attached, self._reaped = False, True
+            self.attached = False
             raise TracedEndedError(f"process {self.pid} ended while it was forked")
         return status >> 8
 
@@ -351,16 +350,16 @@ class Traced:
     def detach(self) -> None:
         """Let it run, untraced."""
         if self.attached:
+            # Before: its number may be another process's as soon as nobody traces it.
+            while self._signals:
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, self._signals.pop(0))
             _ptrace(_DETACH, self.pid)
             self.attached = False
-            for number in self._signals:
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, number)
-            self._signals.clear()
 
     def kill(self) -> None:
-        """End it, and reap it if it is ours."""
-        if self._reaped:  # its number may be another process's by now
+        """End it while it is traced, and reap it if it is ours."""
+        if not self.attached:  # its number may be another process's by now
             self.close()
             return
         with suppress(ProcessLookupError):

@@ -295,9 +295,12 @@ class Interpreter:
 
     def discard(self, reason: str) -> None:
         """End the process tree, if it runs, and forget it. `reason` says why state is lost."""
-        killed = self.agent.trees.kill(self) if self.pid else set[int]()
+        if self.pid:
+            self.agent.trees.kill(self)
         self.forget(reason)
-        self.agent.trees.await_end(killed)
+        # Until they are reaped they count against the session's limit of processes, so that after
+        # a fork bomb no new interpreter could be started.
+        self.agent.reap()
 
     def forget(self, reason: str) -> None:
         """Release what belonged to a process that is gone; what it printed is kept."""

@@ -15,7 +15,7 @@ from sandbox.interpreters.base import Interpreter
 from sandbox.job_start import in_a_scope
 from sandbox.limits import limits_for_bash
 from sandbox.linux import IGNORED_BY_PYTHON, identity_of
-from sandbox.processes import caught_signals, read_children, read_process, send_signal
+from sandbox.processes import caught_signals, read_children, read_process, signal_child
 from sandbox.resources import text_of
 
 TYPE_CHECKING = False
@@ -373,12 +373,12 @@ class BashInterpreter(Interpreter):
             self.release(self._number)  # `abort` leaves alone what is not to be stopped
         elif self.takes_signals and not self._may_trap_int:
             # `end_script` ignores what comes later, a trap of code's own would run twice.
-            send_signal(self.pid, signal.SIGINT)
+            signal_child(self.pid, signal.SIGINT)
 
     def hold(self) -> None:
         """Stop the shell, so that what it is starting is there to be seen, and set up."""
         if self.takes_signals:
-            send_signal(self.pid, signal.SIGSTOP)
+            signal_child(self.pid, signal.SIGSTOP)
             self._await(lambda row: row.state == b"T" and not self._has_new_forks())
 
     def await_forks(self) -> None:
@@ -416,7 +416,7 @@ class BashInterpreter(Interpreter):
         # and that would hit the next execution.
         self._confirmations += 1
         if self.takes_signals:
-            send_signal(self.pid, self.ABORT_SIGNAL)
+            signal_child(self.pid, self.ABORT_SIGNAL)
         self._command(self._report(number, self._confirmations) * self.CONFIRMATIONS)
 
     def on_data(self, data: bytes) -> None:

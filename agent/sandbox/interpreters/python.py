@@ -11,7 +11,7 @@ from sandbox.capture import OutputPipe
 from sandbox.framing import encode_frame, to_json
 from sandbox.interpreters.base import ForkedWorker
 from sandbox.interpreters.framed import FramedInterpreter
-from sandbox.processes import ignores_interrupts, send_signal
+from sandbox.processes import ignores_interrupts, signal_child
 from sandbox.shared_page import INTERRUPT, SharedPage
 
 TYPE_CHECKING = False
@@ -160,12 +160,12 @@ class PythonInterpreter(FramedInterpreter):
         # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
         if self.takes_signals and ignores_interrupts(self.pid):
             self.send({"type": "interrupt"})
-            send_signal(self.pid, INTERRUPT)
+            signal_child(self.pid, INTERRUPT)
 
     def interrupt_again(self) -> None:
         # The event loop has not gone on since: another task than that of the code seems to compute.
         if self._page is not None and self._page.pending_interrupt == self._number:
-            send_signal(self.pid, signal.SIGINT)
+            signal_child(self.pid, signal.SIGINT)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         self.send({"type": "limits", "limits": dict(limits)})

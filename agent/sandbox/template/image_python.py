@@ -34,7 +34,7 @@ from sandbox.carrying.looking import (
 from sandbox.carrying.ptrace import WALL, Traced, TracedEndedError
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.linux import close_others, dup_high, go_first_without_memory
-from sandbox.processes import read_processes
+from sandbox.processes import read_processes, signal_child, signal_process
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNS, CLONE_NEWUSER, SetupError, call, libc, write_file
 from sandbox.template.model_worker import ModelWorker
@@ -270,8 +270,7 @@ class _ImportingPython:
 
     def end(self) -> None:
         """End it, and reap it. May be repeated."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        signal_child(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.WIFSTOPPED(os.waitpid(self.pid, WALL)[1]):
                 pass
@@ -361,12 +360,11 @@ class _Keeper:
         kept = {1, os.getpid(), os.getppid(), model}
         for _ in range(1000):
             table = read_processes()
-            others = [pid for pid in table if table[pid].alive and pid not in kept]
+            others = [row for row in table.values() if row.alive and row.pid not in kept]
             if not others:
                 return
-            for pid in others:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for row in others:
+                signal_process(row, signal.SIGKILL)
             time.sleep(0.002)
         raise CannotForkError("its imports have started programs that do not end")
 
