@@ -198,9 +198,14 @@ def test_a_kill_says_which_forks_end_with_it(client: Client) -> None:
     original = client.inspect("tree").session.id
     (fork,) = client.fork("tree", "twig").forks
     (leaf,) = client.fork("twig", "leaf").forks
+    client.fork("tree", "dead")
+    client.kill("dead")
     killed = {(row.name, row.fork_of) for row in client.kill(["tree"]).killed}
     assert killed == {("tree", ""), ("twig", original), ("leaf", fork.id)}
     assert not {original, fork.id, leaf.id} & {row.id for row in client.sessions()}
+    told = client.run("1", env="python", session="tree").session.replaced
+    assert told is not None
+    assert "(killed by nsm; with it ended its forks 'twig', 'leaf')" in told
 
 
 def test_names_and_kinds(client: Client) -> None:

@@ -235,24 +235,14 @@ async def _kill(call: Call) -> dict[str, Any]:
             chosen[session.id] = session
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
-    ending = _with_forks(chosen)
     for session in chosen.values():
         session.end(f"killed by {call.client}")
+    for session in list(chosen.values()):
+        chosen |= {fork.id: fork for fork in session.forks.below()}
     with trio.move_on_after(KILL_WAIT_S):
-        for session in ending.values():
+        for session in chosen.values():
             await session.wait_ended()
-    return {"killed": [_killed(session) for session in ending.values()], "errors": errors}
-
-
-def _with_forks(chosen: Mapping[str, Session]) -> dict[str, Session]:
-    """Add the forks of sessions, and their forks: they end with their originals."""
-    found = dict(chosen)
-    left = list(chosen.values())
-    while left:
-        new = {fork.id: fork for fork in left.pop().forks if fork.id not in found}
-        found |= new
-        left += new.values()
-    return found
+    return {"killed": [_killed(session) for session in chosen.values()], "errors": errors}
 
 
 def _killed(session: Session) -> dict[str, Any]:

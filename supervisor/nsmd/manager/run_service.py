@@ -411,9 +411,10 @@ class RunService:
         return [ended_row(transcript) for transcript in self.session_manager.transcripts.ended()]
 
     def idle_longer_than(self, seconds: float) -> list[Session]:
-        """Sessions that have been idle for that long; running ones are never idle."""
+        """Sessions that have been idle for that long, with their forks; running ones never are."""
         before = trio.current_time() - seconds
-        return [s for s in self.live_sessions() if s.state.value == "idle" and s.active_s <= before]
+        used = {s for s in self.live_sessions() if s.state.value != "idle" or s.active_s > before}
+        return [s for s in self.live_sessions() if used.isdisjoint({s, *s.forks.below()})]
 
     def parts(self, scope: str | None = None) -> list[list[Session]]:
         """Live sessions, oldest first, in parts that can be described at once.

@@ -39,6 +39,7 @@ from nsmd.network import Gateway, SessionNetwork
 from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
+from nsmd.sessions.forks import ForkedSessions
 from nsmd.sessions.idle import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
@@ -137,7 +138,7 @@ class Session:
         self.end_reason = ""
         self.lost = False  # its jail or agent failed, or could not be started
         self.jobs: frozenset[str] = frozenset()  # those that run
-        self.forks: set[Session] = set()  # they live no longer than it does
+        self.forks = ForkedSessions()
         self._limits = limits
         self._watcher = watcher
         self._failure: NsmError | None = None
@@ -438,7 +439,7 @@ class Session:
 
     def idle_expired(self) -> None:
         self._feed(LifecycleEvent.IDLE_EXPIRED)
-        if any(fork.live for fork in self.forks):  # they would end as well
+        if self.forks.live:  # they would end as well
             self.still_active()
 
     def still_active(self) -> None:
@@ -462,9 +463,7 @@ class Session:
             case Effect.ASK_ACTIVITY:
                 self._idle_timer.ask(can_tell=self.offers("status"))
             case Effect.KILL:
-                why = f"session {self._label()}, of which it is a fork, ended ({self.end_reason})"
-                for fork in self.forks:
-                    fork.end(why)
+                self.end_reason = self.forks.end(self._label(), self.end_reason)
                 self._agent_session.end()
             case Effect.FAIL_ALL:
                 error = self._failure or self.ended_error()

@@ -307,6 +307,11 @@ async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clo
         await trio.sleep(20)
         assert [s.name for s in it.run_service.idle_longer_than(10)] == ["idle"]
         assert it.run_service.idle_longer_than(30) == []
+        idle, busy = (it.run_service.named(ALICE.scope, name) for name in ("idle", "busy"))
+        assert idle is not None
+        assert busy is not None
+        idle.forks.add(busy)
+        assert it.run_service.idle_longer_than(10) == [], "its fork would end, too"
 
 
 async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
