@@ -43,6 +43,64 @@ def test_original_and_forks_cannot_reach_each_other(client: Client) -> None:
     assert printed(client, "above", "print(open('/workspace/reached').read())") == nothing
 
 
+SLOWS = """
+import fcntl, signal, socket, struct
+# Opened before there is a fork.
+proc = os.open('/proc', os.O_RDONLY)
+def state():
+    return (sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0),
+            os.sched_getscheduler(0), libc.syscall(252, 1, 0), libc.prctl(30))
+def write(pid, name, text):
+    fd = os.open(f'{pid}/{name}', os.O_WRONLY, dir_fd=proc)
+    try:
+        os.write(fd, text)
+    finally:
+        os.close(fd)
+def slow(pid):
+    for action, *arguments in (
+        (os.sched_setaffinity, pid, {max(os.sched_getaffinity(0))}),
+        (os.setpriority, os.PRIO_PROCESS, pid, 7),
+        (os.setpriority, os.PRIO_PGRP, pid, 7),
+        (os.sched_setscheduler, pid, os.SCHED_IDLE, os.sched_param(0)),
+        (os.sched_setparam, pid, os.sched_param(0)),
+        (libc.syscall, 314, pid, struct.pack('IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0),
+        (libc.syscall, 251, 1, pid, 3 << 13),
+        (libc.syscall, 251, 2, pid, 3 << 13),
+        (write, pid, 'timerslack_ns', b'1000000000'),
+        (write, pid, 'autogroup', b'19'),
+    ):
+        try:
+            action(*arguments)
+        except OSError:
+            pass
+def stop(pid):
+    ours, its = socket.socketpair()
+    fcntl.fcntl(its, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(its, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(its, fcntl.F_SETFL, os.O_ASYNC)
+    ours.send(b'x')
+def slow_all():
+    os.setpriority(os.PRIO_USER, os.getuid(), 7)
+    libc.syscall(251, 3, os.getuid(), 3 << 13)
+    own = {1, os.getpid(), os.getppid()}
+    for pid in {*range(2, 2000)} - own:
+        slow(pid)
+        try:
+            stop(pid)
+        except OSError:
+            pass
+"""
+
+
+def test_nobody_slows_forks_or_ends_them_with_signals_of_files(client: Client) -> None:
+    before = printed(client, "first", SEES + SLOWS + "print(state())")
+    forks = [fork.name for fork in client.fork("first", count=2).forks]
+    for name in ("first", forks[0]):
+        printed(client, name, "slow_all()")
+    for name in ("first", *forks):
+        assert printed(client, name, "print(state())") == before, name
+
+
 TRACES = """
 import signal
 traced = []

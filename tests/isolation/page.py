@@ -1,4 +1,7 @@
-"""Writer of docs/contributing/probes.md: `PYTHONPATH=tests .venv/bin/python -m isolation.page`."""
+"""Writer of docs/contributing/probes.md.
+
+`PYTHONPATH=tests:tests/support .venv/bin/python -m isolation.page`
+"""
 
 from __future__ import annotations
 

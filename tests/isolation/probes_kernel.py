@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from isolation.probe import Probe
-from isolation.weaken import UNFILTERED, UNFILTERED_FORK
+from isolation.weaken import UNFILTERED, UNFILTERED_FORK, Weakness, pretending_ioctls
+
+MODULES_BY_IOCTL = (0x8940, 0x8941, 0x8982, 0x8983, 0x89A0, 0x89A1, 0x89A2, 0x89A3)
+"""SIOCGIFBR to SIOCSIFBR, SIOCGIFVLAN, SIOCSIFVLAN, and from SIOCBRADDBR on."""
 
 REACHED = """
 def reached(refusal, name, *arguments):
@@ -368,6 +371,135 @@ CORE = 4
 done = attempt(call, "prlimit64", pid, CORE, struct.pack("QQ", 0, 0), None)
 os.kill(pid, signal.SIGKILL), os.waitpid(pid, 0)
 verdict(done is not None and "set")
+""",
+    ),
+    _filtered(
+        "tracer-of-filtered-calls",
+        "ptrace(2), PTRACE_O_TRACESECCOMP: whoever is told of a filtered call can let it through",
+        """
+ATTACH, DETACH, SEIZE, SET_OPTIONS, OLD_SET_OPTIONS, TRACE_SECCOMP = 16, 17, 0x4206, 0x4200, 21, 128
+def traces(request):
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    try:
+        if request == SEIZE:
+            return attempt(call, "ptrace", SEIZE, pid, 0, TRACE_SECCOMP) is not None
+        call("ptrace", ATTACH, pid, 0, 0)
+        os.waitpid(pid, 0)
+        return attempt(call, "ptrace", request, pid, 0, TRACE_SECCOMP) is not None
+    finally:
+        os.kill(pid, signal.SIGKILL), os.waitpid(pid, 0)
+verdict([hex(request) for request in (SEIZE, SET_OPTIONS, OLD_SET_OPTIONS) if traces(request)])
+""",
+    ),
+    _filtered(
+        "listener-of-filtered-calls",
+        "seccomp_unotify(2): what a listener continues is made, whatever other filters trace",
+        """
+LISTENER, RECEIVE, SEND, CONTINUE = 8, 0xC0502100, 0xC0182101, 1
+TO_LISTENER, ALLOW = 0x7FC00000, 0x7FFF0000
+ours, its = socket.socketpair()
+pid = os.fork()
+if pid == 0:
+    lines = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0, 0x15, 0, 1, SYS["setns"],
+                        6, 0, 0, TO_LISTENER, 6, 0, 0, ALLOW)
+    kept = ctypes.create_string_buffer(lines)
+    program = struct.pack("HxxxxxxP", 4, ctypes.addressof(kept))
+    fd = attempt(call, "seccomp", 1, LISTENER, program)
+    if fd is None:
+        os._exit(1)
+    socket.send_fds(its, [b"x"], [fd])
+    os._exit(0 if reached(errno.ENOSYS, "setns", -1, 0) else 1)
+its.close()
+for fd in socket.recv_fds(ours, 1, 1)[1]:
+    notice = ctypes.create_string_buffer(80)
+    call("ioctl", fd, RECEIVE, notice)
+    call("ioctl", fd, SEND, struct.pack("QqiI", struct.unpack_from("Q", notice)[0], 0, 0, CONTINUE))
+    os.close(fd)
+ours.close()
+verdict(os.waitpid(pid, 0)[1] == 0 and "setns was made")
+""",
+    ),
+    _filtered(
+        "socket-options",
+        "tcp(7), udp(7): parts of the kernel that any user loads and sets up; CVE-2023-0461",
+        """
+ipv4, stream, datagram = socket.AF_INET, socket.SOCK_STREAM, socket.SOCK_DGRAM
+allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFFFFFF))
+socket_filter = struct.pack("HxxxxxxP", 1, ctypes.addressof(allow))
+address = struct.pack("HH", ipv4, 0) + bytes([127, 0, 0, 1]) + bytes(120)
+options = {
+    "TCP_ULP": (stream, 6, 31, b"tls"),
+    "TCP_CONGESTION": (stream, 6, 13, b"reno"),
+    "TCP_MD5SIG": (stream, 6, 14, address + struct.pack("BBHI", 0, 0, 0, 0) + bytes(80)),
+    "TCP_AO_ADD_KEY": (stream, 6, 38, bytes(8)),
+    "UDP_ENCAP": (datagram, 17, 100, struct.pack("i", 2)),
+    "SO_ATTACH_FILTER": (datagram, 1, 26, socket_filter),
+    "SO_ATTACH_REUSEPORT_CBPF": (datagram, 1, 51, socket_filter),
+    "SO_ATTACH_BPF": (datagram, 1, 50, struct.pack("i", -1)),
+}
+def reached_option(kind, level, option, value):
+    with socket.socket(ipv4, kind) as one:
+        given = (one.fileno(), level, option, value, len(value))
+        return reached(errno.ENOPROTOOPT, "setsockopt", *given)
+verdict([name for name, arguments in options.items() if reached_option(*arguments)])
+""",
+    ),
+    Probe(
+        name="modules-by-ioctl",
+        group="kernel",
+        source="sock_ioctl of Linux loads bridge and 8021q before it looks at who asks",
+        language="c",
+        code=REACHED
+        + f"""
+with socket.socket() as one:
+    verdict([hex(request) for request in {MODULES_BY_IOCTL}
+             if reached(errno.EPERM, "ioctl", one.fileno(), request, bytes(128))])
+""",
+        weakness=Weakness(system_calls=pretending_ioctls(*MODULES_BY_IOCTL)),
+        filtered=True,
+    ),
+    _filtered(
+        "keys-of-a-file-system",
+        "fscrypt: every user may add keys to a file system of the host, shown read-only or not",
+        """
+ADD, REMOVE, REMOVE_OF_ALL = 0xC0506617, 0xC0406618, 0xC0406619
+root = os.open("/workspace", os.O_RDONLY)
+verdict([hex(request) for request in (ADD, REMOVE, REMOVE_OF_ALL)
+         if reached(errno.EPERM, "ioctl", root, request, bytes(128))])
+os.close(root)
+""",
+    ),
+    _filtered(
+        "scheduling-of-another",
+        "sched_setaffinity(2), setpriority(2): processes of the same user, a fork's too, get slow",
+        """
+PROCESS, GROUP, USER, IDLE, DISK_IDLE = 0, 1, 2, 5, 3 << 13
+IOPRIO_GET = {"x86_64": 252, "aarch64": 31}[os.uname().machine]
+pid = os.fork()
+if pid == 0:
+    signal.pause()
+def state():
+    return (os.sched_getaffinity(pid), os.getpriority(PROCESS, pid), os.sched_getscheduler(pid),
+            call(IOPRIO_GET, 1, pid))
+ways = {
+    "sched_setaffinity": (pid, 8, struct.pack("Q", 1 << max(os.sched_getaffinity(pid)))),
+    "setpriority": (PROCESS, pid, 5),
+    "setpriority of a user": (USER, os.getuid(), 6),
+    "setpriority of a group": (GROUP, os.getpgid(pid), 7),
+    "ioprio_set": (1, pid, DISK_IDLE),
+    "sched_setscheduler": (pid, IDLE, struct.pack("i", 0)),
+    "sched_setparam": (pid, struct.pack("i", 0)),
+    "sched_setattr": (pid, struct.pack("IIQiIQQQ", 48, IDLE, 0, 0, 0, 0, 0, 0), 0),
+}
+before, changed = state(), []
+for way, arguments in ways.items():
+    attempt(call, way.split()[0], *arguments)
+    if state() != before:
+        before, changed = state(), [*changed, way]
+os.kill(pid, signal.SIGKILL), os.waitpid(pid, 0)
+verdict(changed)
 """,
     ),
     _filtered(

@@ -121,7 +121,11 @@ signal.signal(signal.SIGALRM, lambda *_: done.append("alarm"))
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 signal.pause()
 works("nice", os.nice(1) > 0)
-works("affinity", os.sched_setaffinity(0, os.sched_getaffinity(0)) is None)
+works("affinity", os.sched_setaffinity(0, {max(os.sched_getaffinity(0))}) is None)
+works("one processor", len(os.sched_getaffinity(0)) == 1)
+# By number, too, as libraries do it.
+works("affinity of a thread", os.sched_setaffinity(threading.get_native_id(), {0}) is None)
+works("priority", os.setpriority(os.PRIO_PROCESS, os.getpid(), 19) is None)
 # What a compiler that works while the program runs does: writes code, then makes it executable.
 page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 code = {"x86_64": b"\\xb8\\x2a\\0\\0\\0\\xc3", "aarch64": b"\\x40\\5\\x80\\x52\\xc0\\3\\x5f\\xd6"}
@@ -131,7 +135,7 @@ libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(4096), 5)
 works("own code", ctypes.CFUNCTYPE(ctypes.c_int)(place)() == 42)
 print(" ".join(name for name in done if name.startswith("not ")) or f"{len(done)} work")
 END""",
-        "19 work",
+        "22 work",
     ),
     "gcc, with threads": (
         """cat >threads.c <<'END'
@@ -143,9 +147,23 @@ int main(void) {
   printf("%d", n);
 }
 END
-gcc -fopenmp threads.c -o threads && ./threads""",
+gcc -fopenmp threads.c -o threads && ./threads && OMP_PROC_BIND=true ./threads""",
+        "44",
+    ),
+    "gdb, step by step": (
+        BUILT
+        + """; gdb -q -batch -ex starti -ex 'break main' -ex continue -ex 'watch $sp' -ex stepi \\
+    -ex 'print $_siginfo.si_signo' -ex 'set $pc = $pc' -ex 'print $pc > 0' \\
+    -ex 'info registers pc' -ex 'catch syscall exit_group' -ex 'delete 2' -ex continue \\
+    -ex kill ./main 2>&1 | grep -c -e '= 5$' -e '= 1$' -e '^pc' -e 'call to syscall exit_group'""",
         "4",
     ),
+    "strace, of a process that runs": (
+        """mkfifo fifo said; sh -c 'read -r x <fifo' & strace -o trace -p $! 2>said &
+read -r attached <said; echo x >fifo; wait; grep -c 'exited with' trace""",
+        "1",
+    ),
+    "taskset": ("taskset -c 0 sh -c 'taskset -cp $$' | sed 's/.*: //'", "0"),
     "gdb, of a process that runs": (
         """sleep 60 & gdb -q -batch -p $! -ex 'info proc' 2>/dev/null | grep -c "^process $!"
 kill $!""",

@@ -8,6 +8,7 @@ user, so that a probe that succeeds there reaches nothing but what the stage put
 from __future__ import annotations
 
 import dataclasses
+import platform
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -139,18 +140,37 @@ def pretending(*numbers: int) -> Callable[[bytes], bytes]:
     For what no kernel lets an unprivileged process do, and what no test should do: to set the
     clock, to load a module.
     """
-    load, jump_if_equal, ret, errno_of = 0x20, 0x15, 0x06, 0x00050000
-    last = len(numbers) - 1
-    lines = [
-        struct.pack("<HBBI", load, 0, 0, 0),
+    lines = [_line(_LOAD, 0), *_succeed_if(*numbers)]
+    return lambda program: b"".join([*lines, program])
+
+
+def pretending_ioctls(*requests: int) -> Callable[[bytes], bytes]:
+    """A filter by which these requests of ioctl(2) succeed and do nothing: they load modules."""
+    judged = [_line(_LOAD, _SECOND_ARGUMENT), *_succeed_if(*requests)]
+    ioctl = {"x86_64": 16, "aarch64": 29}.get(platform.machine(), -1)
+    lines = [_line(_LOAD, 0), _line(_JUMP_IF_EQUAL, ioctl, no=len(judged)), *judged]
+    return lambda program: b"".join([*lines, program])
+
+
+_LOAD, _JUMP_IF_EQUAL, _RETURN, _ERRNO = 0x20, 0x15, 0x06, 0x00050000
+_SECOND_ARGUMENT = 24
+
+
+def _line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, yes, no, value)
+
+
+def _succeed_if(*values: int) -> list[bytes]:
+    """Instructions: nothing is done, with success, if one of these was loaded; else go on."""
+    last = len(values) - 1
+    return [
         # On to the verdict, or past it after the last one.
         *(
-            struct.pack("<HBBI", jump_if_equal, last - place, int(place == last), number)
-            for place, number in enumerate(numbers)
+            _line(_JUMP_IF_EQUAL, value, yes=last - place, no=int(place == last))
+            for place, value in enumerate(values)
         ),
-        struct.pack("<HBBI", ret, 0, 0, errno_of),
+        _line(_RETURN, _ERRNO),
     ]
-    return lambda program: b"".join([*lines, program])
 
 
 def as_root_of_its_namespace(words: Arguments, _: Stage) -> Arguments:

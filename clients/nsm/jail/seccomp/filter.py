@@ -192,8 +192,31 @@ _F_SETLEASE, _F_SETDELEG = 1024, 1040
 # linux/mman.h, linux/memfd.h, linux/shm.h: of hugetlbfs. The size of the pages is in other bits.
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0o4000
 
-# linux/ptrace.h
-_PTRACE_SETOPTIONS, _PTRACE_SEIZE, _PTRACE_O_TRACESECCOMP = 0x4200, 0x4206, 0x80
+# linux/ptrace.h, asm/ptrace-abi.h
+_PTRACE_SETOPTIONS, _PTRACE_SEIZE = 0x4200, 0x4206
+_PTRACE_OPTIONS = (
+    0x7F  # SYSGOOD, and the events of fork, vfork, clone, exec, the end of vfork, and exit
+    | 0x100000  # EXITKILL
+)
+_PTRACE_OF_DEBUGGERS = (
+    0,  # TRACEME
+    *(1, 2, 3, 4, 5, 6),  # PEEKTEXT, PEEKDATA, PEEKUSER, POKETEXT, POKEDATA, POKEUSER
+    *(7, 8, 9, 24),  # CONT, KILL, SINGLESTEP, SYSCALL
+    *(12, 13, 14, 15, 18, 19),  # GETREGS, SETREGS, and those of FPREGS and FPXREGS
+    *(16, 17),  # ATTACH, DETACH
+    *(25, 30),  # GET_THREAD_AREA, ARCH_PRCTL
+    *(0x4201, 0x4202, 0x4203),  # GETEVENTMSG, GETSIGINFO, SETSIGINFO
+    *(0x4204, 0x4205),  # GETREGSET, SETREGSET
+    *(0x4207, 0x4208, 0x420E),  # INTERRUPT, LISTEN, GET_SYSCALL_INFO
+)
+"""Requests of gdb and strace without options, as their sources have them."""
+
+# linux/seccomp.h
+_SECCOMP_FILTER_FLAG_NEW_LISTENER = 0x8
+
+# linux/resource.h, linux/ioprio.h: of a process, and of a group of them.
+_PRIO_PROCESS, _PRIO_PGRP = 0, 1
+_IOPRIO_WHO_PROCESS, _IOPRIO_WHO_PGRP = 1, 2
 
 # linux/prctl.h
 _PR_SCHED_CORE = 62
@@ -201,13 +224,35 @@ _PR_SCHED_CORE = 62
 # linux/personality.h; the last one asks and sets nothing.
 _PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY = 0, 0x40000, 0xFFFFFFFF
 
-# asm-generic/socket.h
-_SOL_SOCKET, _SO_LINGER = 1, 13
+# linux/sockios.h
+_BRIDGES_AND_VLANS = (
+    *(0x8940, 0x8941),  # SIOCGIFBR, SIOCSIFBR
+    *(0x8982, 0x8983),  # SIOCGIFVLAN, SIOCSIFVLAN
+    *(0x89A0, 0x89A1, 0x89A2, 0x89A3),  # SIOCBRADDBR, _DELBR, _ADDIF, _DELIF
+)
+
+# linux/fscrypt.h: FS_IOC_ADD_ENCRYPTION_KEY, _REMOVE_ENCRYPTION_KEY, _REMOVE_..._ALL_USERS
+_KEYS_OF_FILE_SYSTEMS = (0xC0506617, 0xC0406618, 0xC0406619)
+
+# asm-generic/socket.h, linux/netlink.h
+_SOL_SOCKET, _SO_LINGER, _SOL_NETLINK = 1, 13, 270
+_BPF_OF_SOCKETS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+
+# linux/tcp.h, linux/udp.h
+_TCP_OPTIONS = (
+    *(1, 2, 3),  # TCP_NODELAY, _MAXSEG, _CORK
+    *(4, 5, 6, 7, 8, 9),  # _KEEPIDLE, _KEEPINTVL, _KEEPCNT, _SYNCNT, _LINGER2, _DEFER_ACCEPT
+    *(10, 12, 16, 17, 18),  # _WINDOW_CLAMP, _QUICKACK, _THIN_LINEAR_..., _THIN_DUPACK, _USER_...
+    *(23, 25, 27),  # _FASTOPEN, _NOTSENT_LOWAT, _SAVE_SYN
+    *(30, 34, 36, 37),  # _FASTOPEN_CONNECT, _FASTOPEN_NO_COOKIE, _INQ, _TX_DELAY
+)
+_UDP_OPTIONS = (1, 101, 102, 103, 104)  # UDP_CORK, _NO_CHECK6_TX and _RX, _SEGMENT, _GRO
 
 # linux/socket.h, linux/net.h, linux/in.h. The socket module leaves out what its host lacks.
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
-_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6 = 0, 1, 6, 17, 58
+_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP = 0, 1, 6, 17
+_IPPROTO_IPV6, _IPPROTO_ICMPV6 = 41, 58
 _NETLINK_ROUTE = 0
 
 
@@ -215,6 +260,16 @@ def _no_huge_pages(argument: int, flag: int) -> tuple[bytes, ...]:
     """Huge pages are few, reserved by the administrator for one program (a database, a virtual
     machine), and there for whoever comes first; neither rlimits nor memory.max count them."""
     return (_load_argument(argument), _if(_ANY_BIT, flag, _refuse(errno.EPERM)))
+
+
+def _only_own(process: int, group: int) -> tuple[bytes, ...]:
+    """Pretend for all but the calling thread and its group: those of number 0."""
+    return (
+        _load_argument(0),
+        _unless_one_of([process, group], _refuse(_NOTHING)),
+        _load_argument(1),
+        _unless_one_of([0], _refuse(_NOTHING)),
+    )
 
 
 _RULES: Mapping[str, tuple[bytes, ...]] = {
@@ -237,14 +292,34 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     # It fails (ENOSYS), except in a process whose tracer has asked to be told of it: nsm's own,
     # from outside, while it carries a fork of the session into namespaces of its own.
     "setns": (_return(_TRACE),),
-    # So that no code becomes such a tracer of its own children.
+    # So that no code becomes such a tracer of its own children (PTRACE_O_TRACESECCOMP, for which
+    # there is an old request, too). What no debugger asks for, the kernel does not know.
     "ptrace": (
         _load_argument(0),
         _if_one_of(
             [_PTRACE_SETOPTIONS, _PTRACE_SEIZE],
             _load_argument(3),
-            _if(_ANY_BIT, _PTRACE_O_TRACESECCOMP, _refuse(errno.EPERM)),
+            _if(_ANY_BIT, 0xFFFFFFFF & ~_PTRACE_OPTIONS, _refuse(errno.EPERM)),
+            _return(_ALLOW),
         ),
+        _unless_one_of(_PTRACE_OF_DEBUGGERS, _refuse(errno.EIO)),
+    ),
+    # Nor is asked by another filter, in the same process, that wins over the one of `setns` here:
+    # a listener may have the call made (seccomp_unotify(2)).
+    "seccomp": (
+        _load_argument(1),
+        _if(_ANY_BIT, _SECCOMP_FILTER_FLAG_NEW_LISTENER, _refuse(errno.EINVAL)),
+    ),
+    # Forks of a session have numbers in it, and the same user. Whoever changes how something else
+    # than the calling thread or its group is scheduled is told that it was done: threads have
+    # numbers of their own, and libraries bind or lower them out of politeness.
+    "sched_setaffinity": (_load_argument(0), _unless_one_of([0], _refuse(_NOTHING))),
+    "setpriority": _only_own(_PRIO_PROCESS, _PRIO_PGRP),
+    "ioprio_set": _only_own(_IOPRIO_WHO_PROCESS, _IOPRIO_WHO_PGRP),
+    # A policy is no politeness.
+    **dict.fromkeys(
+        ("sched_setscheduler", "sched_setparam", "sched_setattr"),
+        (_load_argument(0), _unless_one_of([0], _refuse(errno.EPERM))),
     ),
     # What it may stop sharing is what threads share.
     "unshare": (
@@ -269,9 +344,18 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     ),
     # Input or output put into a terminal that somebody else reads, as in CVE-2017-5226 and, with
     # other bits in the upper half, CVE-2019-10063; and line disciplines, each a module to load.
+    # Bridges and VLANs are modules, too, which the kernel loads before it looks at who asks. Keys
+    # of an encrypted file system are the host's, also where it is shown read-only.
     "ioctl": (
         _load_argument(1),
-        _if_one_of([_TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD], _refuse(errno.EPERM)),
+        _if_one_of(
+            [
+                *(_TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD),
+                *_BRIDGES_AND_VLANS,
+                *_KEYS_OF_FILE_SYSTEMS,
+            ],
+            _refuse(errno.EPERM),
+        ),
     ),
     # A lease on a file of the project makes the host's programs wait that open it: 45 s each.
     "fcntl": (
@@ -284,8 +368,8 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
         _unless_one_of([_PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY], _refuse(errno.EPERM)),
     ),
     # Other families are rarely used and often broken, and AF_VSOCK knows no network namespace. Of
-    # netlink there is what getifaddrs(3) takes. Other types and protocols make the kernel load
-    # modules, such as SCTP, SMC or L2TP.
+    # netlink there is what getifaddrs(3) takes. Other types and protocols, and those that do not go
+    # together, make the kernel look for modules, such as SCTP, SMC or L2TP.
     "socket": (
         _load_argument(0),
         _if(_EQUAL, _AF_UNIX, _return(_ALLOW)),
@@ -299,10 +383,17 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
         _unless_one_of([_AF_INET, _AF_INET6], _refuse(errno.EAFNOSUPPORT)),
         _load_argument(1),
         _line(_AND, _SOCK_TYPE_MASK),
-        _unless_one_of([_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW], _refuse(errno.ESOCKTNOSUPPORT)),
+        _if(
+            _EQUAL,
+            _SOCK_STREAM,
+            _load_argument(2),
+            _unless_one_of([_IPPROTO_IP, _IPPROTO_TCP], _refuse(errno.EPROTONOSUPPORT)),
+            _return(_ALLOW),
+        ),
+        _unless_one_of([_SOCK_DGRAM, _SOCK_RAW], _refuse(errno.ESOCKTNOSUPPORT)),
         _load_argument(2),
         _unless_one_of(
-            [_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_TCP, _IPPROTO_UDP, _IPPROTO_ICMPV6],
+            [_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_UDP, _IPPROTO_ICMPV6],
             _refuse(errno.EPROTONOSUPPORT),
         ),
     ),
@@ -310,6 +401,8 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     # may be passed over a Unix socket, also to somebody who has not asked for one, and its last
     # close is then the supervisor's. Programs ask for it out of politeness, so they are told that
     # it was done; what it is asked for lies behind a pointer.
+    # Other options give a socket to a part of the kernel with a history of holes (TLS, IPsec, BPF),
+    # or have it load modules (upper protocols, algorithms of signatures and of congestion control).
     "setsockopt": (
         _load_argument(1),
         _if(
@@ -317,7 +410,24 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
             _SOL_SOCKET,
             _load_argument(2),
             _if(_EQUAL, _SO_LINGER, _refuse(_NOTHING)),
+            _if_one_of(_BPF_OF_SOCKETS, _refuse(errno.ENOPROTOOPT)),
+            _return(_ALLOW),
         ),
+        _if(
+            _EQUAL,
+            _IPPROTO_TCP,
+            _load_argument(2),
+            _unless_one_of(_TCP_OPTIONS, _refuse(errno.ENOPROTOOPT)),
+            _return(_ALLOW),
+        ),
+        _if(
+            _EQUAL,
+            _IPPROTO_UDP,
+            _load_argument(2),
+            _unless_one_of(_UDP_OPTIONS, _refuse(errno.ENOPROTOOPT)),
+            _return(_ALLOW),
+        ),
+        _unless_one_of([_IPPROTO_IP, _IPPROTO_IPV6, _SOL_NETLINK], _refuse(errno.ENOPROTOOPT)),
     ),
     # AF_TIPC has pairs, too.
     "socketpair": (
