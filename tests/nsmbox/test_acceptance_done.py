@@ -264,6 +264,13 @@ def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:
     _all_end(fds)
 
 
+def test_process_1_reaps_what_has_lost_its_parent(shared_world: World) -> None:
+    """The kernel counts processes until they are reaped; Bash tries again for some seconds."""
+    loses = "for i in {1..100}; do (: &); done; echo all"
+    done = shared_world.box("bash", "-c", loses, options=("--limit", "processes=16"))
+    assert done.stdout == "all\n", done.stderr
+
+
 def _all_end(fds: list[int]) -> None:
     for fd in fds:
         assert select.select([fd], [], [], 20)[0], "a process is left"

@@ -233,12 +233,15 @@ def test_what_is_shown_of_a_tool_is_bound_once() -> None:
 @pytest.mark.parametrize(
     ("changed", "begins"),
     [
-        (facts(), ("/usr/bin/env", "--default-signal=INT,QUIT,TERM,HUP", "/run/nsm/bin/claude")),
-        (facts(uses_env=False), ("/run/nsm/python", "-I", "-S")),
-        (facts(command=("/srv/a=b/claude",)), ("/run/nsm/python", "-I", "-S")),
-        (facts(uses_env=False, own=None), ("/run/nsm/bin/claude",)),
+        (facts(), ("/run/nsm/python", "-I", "-S")),
+        (
+            facts(own=None),
+            ("/usr/bin/env", "--default-signal=INT,QUIT,TERM,HUP", "/run/nsm/bin/claude"),
+        ),
+        (facts(own=None, command=("/srv/a=b/claude",)), ("/srv/a=b/claude",)),
+        (facts(own=None, uses_env=False), ("/run/nsm/bin/claude",)),
     ],
-    ids=["env", "no env", "a sign that env takes", "neither"],
+    ids=["nsm", "env", "a sign that env takes", "neither"],
 )
 def test_the_command_has_its_signals_back(changed: Facts, begins: tuple[str, ...]) -> None:
     plan = planning.plan(request(), changed)

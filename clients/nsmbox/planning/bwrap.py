@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
+from nsmbox.host.nsm_itself import PYTHON
 from nsmbox.model.plan import SOCKET_DIRECTORY, Mount, Plan
 
 HOSTNAME = "nsm-box"
@@ -55,6 +56,8 @@ def arguments(
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
         *("--hostname", HOSTNAME),
         *(["--share-net"] if plan.network.mode == "host" else []),
+        # `nsmbox.start.inside` is process 1 then. bwrap's own would show its command line there.
+        *(["--as-pid-1"] if plan.command[0] == PYTHON else []),
     ]
     for index, mount in enumerate(plan.mounts):
         if mount.stand_in and not launched:

@@ -363,11 +363,9 @@ def _command(request: BoxRequest, facts: Facts, *, few_descriptors: bool) -> tup
             "the box's network is a list, and nsm cannot show itself there to serve it",
             hint="Install nsm as files (not as a zip archive), or use `--network off`.",
         )
-    # `env` takes what has such a sign for a variable.
-    starts = proxy or few_descriptors or not facts.uses_env or "=" in facts.command[0]
-    if facts.own is not None and starts:
+    if facts.own is not None:
         most = request.limits.descriptors if few_descriptors else None
         return nsm_itself.starter(facts.command, proxy=proxy, descriptors=most)
-    if facts.uses_env:
+    if facts.uses_env and "=" not in facts.command[0]:  # `env` takes that for a variable
         return ("/usr/bin/env", f"--default-signal={','.join(facts.signals)}", *facts.command)
     return facts.command

@@ -1,9 +1,13 @@
-"""First process of a box whose command cannot be started directly; it becomes that command.
+"""First process of a box: it starts the command.
 
 Run as a file of its own by whatever Python there is (`python -I -S inside.py`), so it imports the
 standard library only and nothing of nsm::
 
     inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
+
+As process 1 it stays, reaps whoever is left to it, and ends as the command does: bwrap in its place
+would show in the box what has made the box. Nobody in the box can look into it or read its command
+line. Elsewhere (macOS) it becomes the command.
 
 It gives the command the signals that the launcher has set aside (bwrap's own process must not die
 of Ctrl-C, nor of SIGTERM before the command has) and, with `--proxy`, has the supervisor serve a
@@ -40,6 +44,11 @@ _BACKLOG = 1024
 each time after twice as long.
 """
 
+_NAME = b"nsm-box"
+"""Text in the place of the command line of process 1."""
+
+_PR_SET_DUMPABLE = 4  # linux/prctl.h
+
 _SET_ASIDE = ("SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ")
 """By the launcher the first two, by Python itself the others."""
 
@@ -47,7 +56,7 @@ _USAGE = "usage: inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [A
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare the box, then become the command; returns only where that fails."""
+    """Prepare the box, then start the command."""
     descriptors = 0
     if len(arguments) >= 2 and arguments[0] == "--descriptors" and arguments[1].isdecimal():
         descriptors = int(arguments[1])
@@ -58,7 +67,9 @@ def main(arguments: list[str]) -> int:
         arguments = arguments[3:]
     if len(arguments) < 2 or arguments[0] != "--":
         return _failed(_USAGE, 2)
-    give_back_signals()
+    is_first = os.getpid() == 1
+    if is_first:
+        hide()
     if place is not None:
         try:
             offer_proxy(*place)
@@ -68,9 +79,35 @@ def main(arguments: list[str]) -> int:
                 "runs, and where its log is.",
                 1,
             )
+    if is_first:
+        if command := os.fork():
+            return wait(command)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what process 1 alone holds
     if descriptors:
         limit_descriptors(descriptors)
+    give_back_signals()
     return become(arguments[1:])
+
+
+def hide() -> None:
+    """Keep others of the same user out of this process, and its command line from all."""
+    import ctypes  # noqa: PLC0415  # as process 1 alone
+
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        # proc_pid_stat(5): the name may have anything in it; arg_start and arg_end are 48 and 49.
+        start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, _NAME, min(len(_NAME), end - start - 1))
+
+
+def wait(command: int) -> int:
+    """Reap children until the command has ended; its exit code, as a shell has it."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == command:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 def give_back_signals() -> None:

@@ -85,6 +85,8 @@ os.dup2(os.open(os.path.expanduser("~/.aws"), os.O_RDONLY), 9)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
+_BWRAP = 'exec -a bwrap sh -c "read line" "$1"'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
@@ -131,10 +133,10 @@ class Attack:
 
     @contextmanager
     def victim(self, process_group: int | None = None) -> Generator[subprocess.Popen[bytes]]:
-        """A program of Ada's with a secret in its environment."""
+        """A program of Ada's with a secret in its environment; it calls itself bwrap."""
         with ending(
             subprocess.Popen(
-                self.world.command("sh", "-c", "read line", self.setting["victim"]),
+                self.world.command("bash", "-c", _BWRAP, "bash", self.setting["victim"]),
                 env=self.world.variables | {"VICTIM": f"{SECRET}victim"},
                 stdin=subprocess.PIPE,
                 process_group=process_group,

@@ -155,6 +155,22 @@ def processes_of_the_host(setting: dict[str, Any]) -> object:
 
 
 @probe
+def maker_of_the_box(setting: dict[str, Any]) -> object:
+    """Words of whatever made the box: its name, its command line, its program."""
+    named = [
+        f"/proc/{pid}/{file}"
+        for file in ("cmdline", "comm", "environ", "maps")
+        for pid, text in _each_process(file)
+        if pid != os.getpid() and (b"bwrap" in text or b"bubblewrap" in text)
+    ]
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if "bwrap" in os.readlink(f"/proc/{pid}/exe"):
+                named.append(f"/proc/{pid}/exe")
+    return _taken(named)
+
+
+@probe
 def signal_to_the_starters_group(setting: dict[str, Any]) -> object:
     """The end of processes of the same process group that were started beside the box."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
