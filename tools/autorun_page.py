@@ -29,9 +29,12 @@ come at the end of a box.
 | allowed | can be changed; only `nsm apply` warns of it |
 
 `nsm apply` leaves all of them out unless you name the exact path. Files with a star are denied only
-where another file of the same program exists: without one, that program ignores them. The table
-lacks what you run by a command of its own: a Makefile, a test, a script of `package.json`. It also
-lacks programs in `.venv` and `node_modules`, which editors and language servers run by themselves.
+where another file of the same program exists: without one, that program ignores them. Files with a
+dagger are mostly harmless. They count only if they have a setting that runs something (`build =` in
+`Cargo.toml`, `init-hook` in `pyproject.toml`), if they are longer than 1 MiB, or if they cannot be
+read. The table lacks what you run by a command of its own: a Makefile, a test, a script of
+`package.json`. It also lacks programs in `.venv` and `node_modules`, which editors and language
+servers run by themselves.
 
 """
 
@@ -52,7 +55,9 @@ def page() -> str:
 def _table(entries: tuple[autorun.Autorun, ...]) -> str:
     lines = ["| files | run or obeyed by | when | in a box |", "| --- | --- | --- | --- |"]
     for (by, when, measure), each in groupby(entries, lambda e: (e.by, e.when, e.measure)):
-        names = ", ".join(f"`{e.path}`" + r"\*" * e.only_beside for e in each)
+        names = ", ".join(
+            f"`{e.path}`" + r"\*" * e.only_beside + "\u2020" * bool(e.says) for e in each
+        )
         lines.append(f"| {names} | {by} | {when} | {measure} |")
     return "\n".join(lines) + "\n"
 

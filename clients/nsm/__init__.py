@@ -23,7 +23,7 @@ The package:
     e2b/            `nsm e2b serve`, for the clients of E2B
     http/           a small HTTP server, of the supervisor too
     integrations/   adapters for agent frameworks
-    autorun.py      files that make the host run something, for boxes and `nsm apply`
+    autorun/        files that make the host run something, for boxes and `nsm apply`
     below.py        files below a directory with untrusted content
     git.py          git, run as the user on repositories that others may have written
     paths.py        where the socket, state and configuration are

@@ -384,6 +384,61 @@ def test_files_that_would_be_run_are_told_with_who_runs_them(project: Path) -> N
     ]
 
 
+CONTENTS = {
+    "Cargo.toml": ('build = "x.rs"', 'proc-macro2 = "1"\n[build-dependencies]'),
+    "a/Cargo.toml": ('package = { name = "a", "build"="x" }', 'builder = "1"'),
+    "b/Cargo.toml": ("[lib]\nproc-macro = true", "[dependencies]"),
+    "pyproject.toml": ("[tool.pylint.main]\ninit-hook = ''", "[tool.ruff]\nline-length = 100"),
+    "a/pyproject.toml": ('[tool.mypy]\nplugins = "./x.py"', '[project]\nname = "a"'),
+    "b/pyproject.toml": ('"\\u0069nit-hook" = 1', 'name = "b"'),
+    "setup.cfg": ("[pylint]\nINIT-HOOK=x", "[metadata]\nname = x"),
+    "tox.ini": ("[flake8:local-plugins]", "[tox]"),
+    "package.json": ('{"lint-staged": {"*": "x"}}', '{"devDependencies": {"lint-staged": "^9"}}'),
+    "a/package.json": ('{"prettier" : "./x.js"}', '{"dependencies": {"prettier": "3.1"}}'),
+    "pom.xml": ("<build><extensions>", "<dependencies>"),
+    "x.csproj": ('<Target Name="x">', '<Project Sdk="Microsoft.NET.Sdk">'),
+    ".env": ("export LD_PRELOAD=./x.so", "PORT=8080"),
+    "a/.env": ("A=$(x)", "LD=1"),
+}
+"""By path: content that has the host run something, and harmless content."""
+
+
+@pytest.mark.parametrize("path", CONTENTS)
+def test_a_file_that_is_mostly_harmless_is_told_if_it_runs_something(
+    project: Path, path: str
+) -> None:
+    runs, harmless = CONTENTS[path]
+    put(project / path, f"{harmless}\n")
+    was = before(project)
+    put(project / path, f"{harmless}\n{harmless}\n")
+    put(project / "node_modules/x" / path, runs)
+    assert lines(was) == []
+    put(project / path, f"{harmless}\n{runs}\n")
+    assert [line.split(" (")[0] for line in lines(was)] == [path]
+
+
+@pytest.mark.parametrize("how", ["long", "UTF-16", "link", "pipe"])
+def test_content_that_nobody_can_read_is_told(project: Path, how: str) -> None:
+    was = before(project)
+    path = project / "Cargo.toml"
+    if how == "long":
+        path.write_text("#" * (1 << 20) + "\n")
+    elif how == "UTF-16":
+        path.write_text("x = 1", encoding="utf-16")
+    elif how == "link":
+        path.symlink_to("elsewhere")
+    else:
+        os.mkfifo(path)
+    assert len(lines(was)) == 1
+
+
+def test_a_directory_with_the_name_of_such_a_file_does_not_count(project: Path) -> None:
+    was = before(project)
+    put(project / ".env/bin/activate", "export PATH=x")
+    put(project / ".env/.vscode/tasks.json")
+    assert [line.split(" (")[0] for line in lines(was)] == [".env/.vscode/tasks.json"]
+
+
 def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
     put(project / "pack/inner/tasks.json")
     put(project / "real/tasks.json")

@@ -142,6 +142,29 @@ def test_a_script_that_a_box_has_left_does_not_say_what_is_shown(world: World) -
         assert ("private" in done.stdout, ".ssh" in done.stdout) == (False, False)
 
 
+LEAVES = """\
+mkdir -p .clinerules/hooks
+echo >.clinerules/hooks/TaskStart
+echo >prettier.config.mts
+for name in .gitmodules pylintrc.toml Gemfile CMakeLists.txt; do echo >>$name; done
+echo 'build = "x.rs"' >>Cargo.toml
+echo 'init-hook = "x"' >>pyproject.toml
+echo 'x = 1' >>harmless/Cargo.toml
+"""
+
+
+def test_what_a_program_of_the_host_would_run_is_told(world: World) -> None:
+    for name in ("Gemfile", "CMakeLists.txt", "Cargo.toml", "pyproject.toml"):
+        world.write(f"{PROJECT}/{name}", "x = 1\n")
+    world.write(f"{PROJECT}/harmless/Cargo.toml", "x = 1\n")
+    done = world.box("sh", "-c", LEAVES)
+    told = [line.split(" (")[0].strip() for line in done.stderr.splitlines() if "): " in line]
+    assert told == [
+        *(".gitmodules", "CMakeLists.txt", "Cargo.toml", "Gemfile", "prettier.config.mts"),
+        *("pylintrc.toml", "pyproject.toml", ".clinerules/hooks/TaskStart"),
+    ]
+
+
 def test_the_hosts_git_runs_nothing_of_what_it_finds_afterwards(world: World) -> None:
     """Each of these ran code at the next `git status` while it could still be written."""
     have_git(world)

@@ -94,7 +94,7 @@ def survey(roots: Sequence[str]) -> Survey:
                 continue
             if low == ".git":
                 found.of_git[path] = state(path)
-            if (may or low.endswith(autorun.ENDINGS)) and _counts(relative + name):
+            if (may or low.endswith(autorun.ENDINGS)) and _counts(path, relative + name):
                 found.named[path] = state(path)
                 waiting.extend(_through_link(path, relative + name, roots))
         # A later `git init` takes over what a `.git` without a `HEAD` has.
@@ -119,9 +119,17 @@ def _entries(folder: str) -> list[tuple[str, bool]] | None:
         return None
 
 
-def _counts(relative: str) -> bool:
+def _counts(path: str, relative: str) -> bool:
     entry = autorun.find(relative)
-    return entry is not None and entry.measure != "allowed"
+    if entry is None or entry.measure == "allowed":
+        return False
+    if not entry.says:
+        return True
+    if not autorun.PACKAGE_DIRECTORIES.isdisjoint(map(autorun.folded, relative.split("/"))):
+        return False  # thousands of manifests, which nobody opens as projects
+    from nsmbox.protection.git_repository import small_file  # noqa: PLC0415 - hardly one has it
+
+    return entry.counts(small_file(path, autorun.MAX_CONTENT_BYTES))
 
 
 def _through_link(

@@ -7,6 +7,7 @@ import os
 import posixpath
 import re
 import stat
+from collections.abc import Callable
 from typing import Literal
 
 from nsm import autorun
@@ -135,12 +136,18 @@ everybody in there (gitrepository-layout(5); safe.bareRepository is not set by d
 """
 
 
-def risk_of(path: str, after: PathState | None, target: str = "") -> str:
+def risk_of(
+    path: str,
+    after: PathState | None,
+    target: str = "",
+    content: Callable[[], bytes | None] = lambda: None,
+) -> str:
     """Why somebody should look at a change before applying it: the host would run something, or the
     change leads out of the project. Empty if there is no reason.
 
     Args:
         target: target of a link.
+        content: content of a file; None if it is long, or nobody knows.
     """
     if after is None:
         return ""
@@ -151,7 +158,9 @@ def risk_of(path: str, after: PathState | None, target: str = "") -> str:
     if _RUN_BY_GIT.match(path) or _HEAD.fullmatch(path):
         return "git may execute what it says"
     entry = autorun.find(path)
-    return f"run or obeyed without being told to: {entry.reason}" if entry is not None else ""
+    if entry is None or (entry.says and not entry.counts(content())):
+        return ""
+    return f"run or obeyed without being told to: {entry.reason}"
 
 
 def _leads_out(path: str, target: str) -> bool:

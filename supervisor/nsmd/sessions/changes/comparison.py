@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
+from nsm import autorun
 from nsm.below import DIRECTORY, look, open_below, open_file, read_link
 from nsm.dataclass import dataclass, replace
 from nsmd.sessions.changes.change import (
@@ -247,9 +248,21 @@ class _Walk:
             before=before,
             after=after,
             conflict=self._conflict(path, before),
-            risk=risk_of(path, after, target),
+            risk=risk_of(path, after, target, lambda: self._content(path, after)),
             problem=problem,
         )
+
+    def _content(self, path: str, after: PathState | None) -> bytes | None:
+        """Read a short file of the session; None if it is not what its token says any more."""
+        if after is None or after.type != "file" or after.size > autorun.MAX_CONTENT_BYTES:
+            return None
+        try:
+            fd = open_file(self._sides.changed, path)
+        except OSError:
+            return None
+        with open(fd, "rb") as file:
+            data = file.read(autorun.MAX_CONTENT_BYTES + 1)
+        return data if after.token.endswith(digest_of(data)) else None
 
     def _conflict(self, path: str, before: PathState | None) -> str:
         if before is None or before.type == "directory":

@@ -39,6 +39,8 @@ def test_what_git_obeys_is_named(path: str) -> None:
         *(".claude/settings.json", ".cursor/mcp.json", ".husky/pre-push"),
         *(".github/workflows/ci.yml", ".cargo/config.toml", ".Envrc", ".gitlab-ci.yml"),
         *(".circleci/config.yml", ".nvim.lua", "mise.toml", ".mise.toml", ".mise/config.toml"),
+        *(".gitmodules", "Gemfile", "CMakeLists.txt", ".clinerules/hooks/x", "x.nimble"),
+        *("pylintrc.toml", "prettier.config.mts", "Cargo.toml", ".agents/hooks.json"),
         *("lefthook.yml", ".lefthook/pre-push/x", "AGENTS.md", "sub/CLAUDE.md", ".cursorrules"),
     ],
 )

@@ -354,6 +354,33 @@ def test_a_risk_has_to_be_named(world: World) -> None:
     assert world.tree() == {".git/hooks/pre-commit": "evil"}
 
 
+def test_a_file_that_is_mostly_harmless_is_a_risk_if_it_runs_something(world: World) -> None:
+    world.write("Cargo.toml", '[dependencies]\nserde = "1"\n')
+    world.write("a/Cargo.toml", '[package]\nbuild = "x.rs"\n')
+    world.write("long/Cargo.toml", "#" * (1 << 20) + "\n")
+    assert {path for path, each in world.compare().items() if each.risk} == {
+        "a/Cargo.toml",
+        "long/Cargo.toml",
+    }
+    assert set(world.apply()) == {"a/Cargo.toml", "long/Cargo.toml"}
+
+
+def test_content_that_is_exchanged_while_it_is_looked_at_is_a_risk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content that came after the digest excuses nothing."""
+    world.write("Cargo.toml", '[package]\nbuild = "x.rs"\n')
+    digest = comparison.content_digest
+
+    def digested(root: int, path: str, size: int) -> str:
+        found = digest(root, path, size)
+        world.write("Cargo.toml", "[package]\n")
+        return found
+
+    monkeypatch.setattr(comparison, "content_digest", digested)
+    assert world.compare()["Cargo.toml"].risk
+
+
 def in_between(monkeypatch: pytest.MonkeyPatch, flags: int, act: Callable[[], None]) -> None:
     """Do something right before a file takes the place of another."""
     rename = copy_files.rename

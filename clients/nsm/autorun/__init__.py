@@ -1,0 +1,43 @@
+"""Files of a project that make the host run something, each with the program that does, and when.
+
+This table decides what a box can neither change nor make, what nsm reports when a box has ended,
+and which changes `nsm apply` warns of; docs/reference/files-that-run.md is made from it. It lacks
+what people run by a command of its own: a Makefile, a test, a script of package.json; and programs
+in `.venv` and `node_modules`, which editors run, too. For files of git the content counts, not the
+name (`nsmbox.protection.leftovers`).
+
+entry    an entry of the table
+names    names that count wherever below a project they are
+homes    names that count below a home directory
+lookup   finds the entry of a path
+"""
+
+from nsm.autorun.entry import MAX_CONTENT_BYTES, Autorun, Measure
+from nsm.autorun.homes import IN_HOME
+from nsm.autorun.lookup import (
+    DENIED,
+    DENIED_FILE,
+    ENDINGS,
+    FIRST,
+    PACKAGE_DIRECTORIES,
+    beside,
+    find,
+    folded,
+)
+from nsm.autorun.names import NAMES
+
+__all__ = [
+    "DENIED",
+    "DENIED_FILE",
+    "ENDINGS",
+    "FIRST",
+    "IN_HOME",
+    "MAX_CONTENT_BYTES",
+    "NAMES",
+    "PACKAGE_DIRECTORIES",
+    "Autorun",
+    "Measure",
+    "beside",
+    "find",
+    "folded",
+]
