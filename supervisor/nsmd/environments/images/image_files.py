@@ -6,20 +6,23 @@ All that is read here is hostile. Whatever has a digest is compared with it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import stat
 import tarfile
+import tempfile
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, cast
 
-from nsmd.environments.images.layers import Layer, split_digest
+from nsmd.environments.images.layers import PIECE_BYTES, Layer, split_digest
 from nsmd.environments.images.tree import ImageError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import BinaryIO
+    from typing import IO, BinaryIO
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
 """Largest index, manifest or configuration; registries take manifests of 4 MiB."""
@@ -191,23 +194,26 @@ class ArchivedImage(ImageFiles):
     Args:
         path: path of the archive.
         tag: which image of it, as in `docker images`; empty for the only one.
+        max_bytes: largest size of the archive, uncompressed.
 
     Raises:
         ImageError: there is no such image, or it cannot be used here.
     """
 
-    def __init__(self, path: str, tag: str) -> None:
-        try:
-            self._archive = tarfile.open(path, "r:*")  # noqa: SIM115  # `close` closes it
-            # The whole archive is looked through, as names may come in any order.
-            names = set(self._archive.getnames())
-        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-            raise ImageError(f"it is no archive of `docker save`: {str(error)[:200]}") from error
-        try:
+    def __init__(self, path: str, tag: str, max_bytes: int) -> None:
+        self._opened = ExitStack()
+        with ExitStack() as on_error:
+            on_error.callback(self.close)
+            try:
+                file = self._opened.enter_context(_uncompressed(path, max_bytes))
+                self._archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it owns none
+                # The whole archive is looked through, as names may come in any order.
+                names = set(self._archive.getnames())
+            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+                said = str(error)[:200]
+                raise ImageError(f"it is no archive of `docker save`: {said}") from error
             self._read(names, tag)
-        except BaseException:
-            self.close()
-            raise
+            on_error.pop_all()
 
     def _read(self, names: set[str], tag: str) -> None:
         if "manifest.json" not in names:
@@ -224,7 +230,7 @@ class ArchivedImage(ImageFiles):
         self._layers = _texts(manifest, "Layers")
 
     def close(self) -> None:
-        self._archive.close()
+        self._opened.close()
 
     def layers(self, max_bytes: int) -> list[Layer]:
         return [
@@ -247,6 +253,36 @@ class ArchivedImage(ImageFiles):
         if file is None:
             raise ImageError(f"{shown(name)} of the archive is no file")
         return file  # type: ignore[return-value]
+
+
+def _uncompressed(path: str, max_bytes: int) -> BinaryIO:
+    """Open an archive; a compressed one is unpacked into a file without a name.
+
+    Its layers are read in any order, and each way back would unpack it from its beginning.
+    """
+    with tarfile.open(path, "r:*") as archive:
+        packed = cast("IO[bytes]", archive.fileobj)
+        if isinstance(packed, io.BufferedReader):  # it is not compressed
+            return open(path, "rb")
+        packed.seek(0)
+        with ExitStack() as on_error:
+            copy = on_error.enter_context(tempfile.TemporaryFile())
+            size = 0
+            while piece := _piece(packed):
+                size += len(piece)
+                if size > max_bytes:
+                    raise ImageError(f"its archive is larger than {max_bytes >> 20} MiB")
+                copy.write(piece)
+            copy.seek(0)
+            on_error.pop_all()
+            return copy
+
+
+def _piece(packed: IO[bytes]) -> bytes:
+    try:
+        return packed.read(PIECE_BYTES)
+    except Exception as error:  # each kind of compression has its own
+        raise tarfile.ReadError(str(error)) from error
 
 
 def _chosen(images: Sequence[Mapping[str, Any]], tag: str) -> Mapping[str, Any]:

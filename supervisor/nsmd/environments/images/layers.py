@@ -44,14 +44,16 @@ class HashedFile(io.RawIOBase):
     """A file, with the hash and the number of the bytes that were read.
 
     Args:
-        max_bytes: largest number of them.
+        max_bytes: largest number of them, with those of the layers before.
+        before: bytes of the layers before.
     """
 
-    def __init__(self, file: BinaryIO, algorithm: str, max_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, algorithm: str, max_bytes: int, before: int = 0) -> None:
         super().__init__()
         self._file = file
         self._hash = hashlib.new(algorithm)
         self._max_bytes = max_bytes
+        self._before = before
         self.size = 0
 
     @property
@@ -66,8 +68,8 @@ class HashedFile(io.RawIOBase):
         data = self._file.read(len(buffer))
         self._hash.update(data)
         self.size += len(data)
-        if self.size > self._max_bytes:
-            raise ImageError(f"a layer is larger than {self._max_bytes >> 20} MiB")
+        if self._before + self.size > self._max_bytes:
+            raise ImageError(f"its layers are larger than {self._max_bytes >> 20} MiB")
         buffer[: len(data)] = data
         return len(data)
 
@@ -99,7 +101,7 @@ class Layer:
         digest: hash of these bytes; empty if nothing says it.
         size: their number; -1 if nothing says it.
         diff_id: hash of the uncompressed archive.
-        max_bytes: largest size of that archive.
+        max_bytes: largest size of that archive and those of the layers below.
 
     Attributes:
         left_out: number of devices and pipes in it.
@@ -134,7 +136,10 @@ class Layer:
             file = owned.enter_context(self._opened())
             outer = HashedFile(file, algorithm, self._max_bytes)
             plain = HashedFile(
-                _decompressed(outer, owned), split_digest(self.diff_id)[0], self._max_bytes
+                _decompressed(outer, owned),
+                split_digest(self.diff_id)[0],
+                self._max_bytes,
+                tree.archive_bytes,
             )
             try:
                 # Buffered: each block of an archive would be a call otherwise.
@@ -147,6 +152,7 @@ class Layer:
                 while buffered.read(PIECE_BYTES):
                     pass
                 outer.read_rest()
+                tree.archive_bytes += plain.size
             except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ImageError(f"a layer is broken: {str(error)[:200]}") from error
             except MemoryError as error:

@@ -38,11 +38,12 @@ class Tree:
 
     Attributes:
         files, size: what was counted up to now.
+        archive_bytes: size of the layers up to now, which may have more than files.
     """
 
     def __init__(self, directory: str, *, max_files: int, max_bytes: int) -> None:
         self.root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.files = self.size = 0
+        self.files = self.size = self.archive_bytes = 0
         self._max_files = max_files
         self._max_bytes = max_bytes
         self._known: dict[tuple[str, ...], str] = {}

@@ -17,6 +17,7 @@ from contextlib import closing
 
 from nsmd.environments.images.image_files import (
     ArchivedImage,
+    ImageFiles,
     LayoutImage,
     as_list,
     as_object,
@@ -43,8 +44,11 @@ def unpack(asked: Mapping[str, Any]) -> dict[str, Any]:
         ImageError: it cannot be used.
         OSError: there is no room.
     """
-    of = LayoutImage if os.path.isdir(asked["image"]) else ArchivedImage
-    with closing(of(asked["image"], asked["tag"])) as image:
+    if os.path.isdir(asked["image"]):
+        opened: ImageFiles = LayoutImage(asked["image"], asked["tag"])
+    else:
+        opened = ArchivedImage(asked["image"], asked["tag"], asked["max_bytes"])
+    with closing(opened) as image:
         if asked["digest"] not in {"", image.digest}:
             raise ImageError(f"it is {image.digest[:26]} now, and {asked['digest'][:26]} is wanted")
         # Before anything is written: most of what is wrong with an image is found here.

@@ -123,7 +123,7 @@ def test_zeros_are_kept_where_they_are(tmp_path: Path) -> None:
 
 def test_zeros_behind_the_archive_count(tmp_path: Path) -> None:
     answer, memory = unpacked(tmp_path, [(bytes(16 * MIB), 5)], max_bytes=64 * MIB)
-    assert answer == {"error": "a layer is larger than 64 MiB"}
+    assert answer == {"error": "its layers are larger than 64 MiB"}
     assert memory < 100 * MIB
 
 

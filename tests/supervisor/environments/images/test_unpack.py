@@ -395,6 +395,27 @@ def test_an_archive_of_docker_save(tmp_path: Path) -> None:
         unpacked(path, tmp_path / "other", "web:2")
 
 
+def test_a_compressed_archive_has_a_largest_size(tmp_path: Path) -> None:
+    path = tmp_path / "saved.tar"
+    docker_archive(path, [layer(file("a"))], "web:1")
+    packed = tmp_path / "saved.tar.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    unpacked(packed, tmp_path / "root", "web:1")
+    assert names(tmp_path / "root") == {"a"}
+    with tarfile.open(path, "a") as archive:
+        member, content = file("zeros", bytes(11 << 20))
+        archive.addfile(member, io.BytesIO(content))
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(ImageError, match="its archive is larger than 10 MiB"):
+        unpacked(packed, tmp_path / "other", "web:1")
+
+
+def test_all_layers_together_have_a_largest_size(tmp_path: Path) -> None:
+    """Bytes behind the end of an archive are no file, and take as long to read."""
+    with pytest.raises(ImageError, match="its layers are larger than 10 MiB"):
+        of_layers(tmp_path, layer(file("a")) + bytes(6 << 20), layer(file("b")) + bytes(6 << 20))
+
+
 NO_ARCHIVES = {
     "nothing": b"",
     "no archive": b"no archive",
