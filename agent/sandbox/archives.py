@@ -63,7 +63,7 @@ class ArchiveProcess:
     Args:
         mode: ``archive``, ``unpack`` or ``remove``.
         path: absolute, of the directory. To unpack, it is made if it is missing.
-        limit: largest size of an unpacked file; None for no limit.
+        limit: largest size of a file; None for no limit.
 
     Attributes:
         path: without links.
@@ -263,6 +263,10 @@ class DirectoryTree:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
                     self._skip(whole, "is no file any more")
+                    return
+                if self._limit is not None and status.st_size > self._limit:
+                    # It may be one gap, of which a tar archive has each byte.
+                    self._skip(whole, f"has {status.st_size} bytes; the limit is {self._limit}")
                     return
                 info.size = status.st_size
                 self._head(info, status, sink)

@@ -42,6 +42,11 @@ class Copies:
         assert done.stdout == ""
         return done.returncode, done.stderr.replace(self.session, "")
 
+    def run(self, code: str) -> None:
+        """Run code in the session."""
+        with self._supervisor.client() as client:
+            assert client.run_in(self.session, code).exit_code == 0
+
     def below(self, path: str) -> set[str]:
         """Paths of all that is below a directory of the session."""
         found: set[str] = set()
@@ -155,6 +160,14 @@ def test_a_directory_comes_down(copies: Copies, tmp_path: Path) -> None:
             (tmp_path / place).mkdir()
         assert copies.cp(":", tmp_path / place) == (0, "")
         assert below(tmp_path / place / "d") == everything
+
+
+def test_a_file_with_gaps_does_not_fill_the_disk(copies: Copies, tmp_path: Path) -> None:
+    copies.files.write("d/small", "small", parents=True)
+    copies.run("import os; os.truncate(os.open('d/gap', 66), 10 << 40)")
+    code, said = copies.cp(":d", tmp_path)
+    assert (code, below(tmp_path / "d")) == (1, {"small"})
+    assert said == f"nsm: :d: gap: has {10 << 40} bytes; the limit is {1 << 30}\n"
 
 
 def test_a_directory_is_written_through_no_link(copies: Copies, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -117,8 +118,6 @@ def rewrite(path: str, change: Callable[[str, bytes], bytes]) -> None:
         manifest = json.loads(old.read("manifest.json"))
     with zipfile.ZipFile(path, "w") as new:
         for name, content in parts.items():
-            import hashlib
-
             digest = hashlib.sha256(content).hexdigest()
             manifest["parts"][name] = {"size": len(content), "sha256": digest}
             new.writestr(name, content)
@@ -457,6 +456,48 @@ def test_saves_have_a_largest_size(client: nsm.Client) -> None:
     with pytest.raises(SaveError, match="larger"):
         Saves(client).save("other", max_mb=4)
     assert [row.name for row in kept.listed()] == ["work"]
+
+
+def test_a_file_with_gaps_is_as_large_as_it_says(client: nsm.Client) -> None:
+    """A tar archive has each byte of them, and takes as long to read."""
+    run(client, "import os\nfor name in 'ab': os.truncate(os.open(name, 66), 60 << 20)")
+    with pytest.raises(SaveError, match="what would be saved is larger than 100 MiB"):
+        Saves(client).save("work", max_mb=100)
+    run(client, "os.remove('b'), os.truncate('a', 10 << 40)")
+    (note,) = Saves(client).save("work").notes
+    assert note == f"/workspace/a: has {10 << 40} bytes; the limit is {1 << 30}"
+
+
+def test_a_file_that_unpacks_to_very_much_is_refused(
+    client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger could make such a file. No session is begun."""
+    run(client, "x = 1")
+    path = str(tmp_path / "bomb.nsmsave")
+    Saves(client).save("work", path)
+    monkeypatch.setattr(kept, "STRANGERS_BYTES", 8 << 20)
+    with zipfile.ZipFile(path) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(parts.pop("manifest.json"))
+    parts["tmp.tar"] += bytes(100 << 20)  # what follows the end of an archive
+    digest = hashlib.sha256(parts["tmp.tar"]).hexdigest()
+    manifest["parts"]["tmp.tar"] = {"size": len(parts["tmp.tar"]), "sha256": digest}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, content in parts.items():
+            new.writestr(name, content)
+        new.writestr("manifest.json", json.dumps(manifest))
+    with pytest.raises(SaveError, match=r"unpacks to 101 MiB, and at most 8 MiB") as caught:
+        Saves(client).restore(path, "again")
+    assert "--max-mb" in caught.value.hint
+    assert [row.name for row in client.sessions()] == ["work"]
+    Saves(client).restore(path, "again", max_mb=200)
+    manifest["parts"]["state.tar"]["size"] -= 200 << 20
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, content in parts.items():
+            new.writestr(name, content)
+        new.writestr("manifest.json", json.dumps(manifest))
+    with pytest.raises(SaveError, match=r"state\.tar in the save is not what was written"):
+        Saves(client).restore(path, "third")
 
 
 NODE_STATE = """

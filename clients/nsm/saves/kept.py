@@ -14,6 +14,11 @@ SUFFIX = ".nsmsave"
 
 MAX_MB = 10 * 1024
 """Largest size of a save, and of all saves in nsm's directory together, unless more is allowed."""
+
+STRANGERS_BYTES, STRANGERS_RATIO = 1 << 30, 20
+"""Bytes that any file may unpack to that is not kept by nsm, and for a larger one the multiple of
+its own size: a file of 6 MB can stand for 6 GiB of zeros, which take minutes."""
+
 MAX_SESSION_CHARS = 50
 """Characters of a session's name in that of its automatic save."""
 
@@ -45,6 +50,13 @@ def path_of(name: str) -> str:
 def is_kept(path: str) -> bool:
     """Return whether a file is in nsm's own directory, where only its user can have put it."""
     return os.path.dirname(os.path.abspath(path)) == directory()
+
+
+def most_unpacked(path: str) -> int:
+    """Bytes that a save may unpack to, unless more is allowed."""
+    if is_kept(path):
+        return MAX_MB << 20
+    return min(MAX_MB << 20, max(STRANGERS_BYTES, STRANGERS_RATIO * os.path.getsize(path)))
 
 
 def name_of(path: str) -> str:

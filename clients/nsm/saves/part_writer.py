@@ -90,11 +90,12 @@ class PartWriter:
 
     Args:
         archive: the save.
-        check: called after each piece; what it raises ends the part.
+        check: called after each piece, with the size of the part so far; what it raises ends the
+            part.
     """
 
     def __init__(
-        self, archive: zipfile.ZipFile, name: str, check: Callable[[], None], hashing: Hashing
+        self, archive: zipfile.ZipFile, name: str, check: Callable[[int], None], hashing: Hashing
     ) -> None:
         self._archive = archive
         self._name = name
@@ -114,7 +115,7 @@ class PartWriter:
                 self._begin()
             return
         self._entry.write(data)
-        self._check()
+        self._check(self._size)
 
     def take(self, pipe: int) -> None:
         """Add all that comes through a pipe, and close that."""

@@ -29,11 +29,13 @@ def restore(
     env: str,
     timeout_s: float | None,
     rerun: bool,
+    max_mb: int | None,
 ) -> Restored:
     """Make a session of a save; `nsm.saves.Saves.restore` says more."""
     path = kept.found(save)
     with opened(path) as reader:
         manifest = reader.manifest
+        reader.check_size(kept.most_unpacked(path) if max_mb is None else max_mb << 20)
         if manifest.interpreter not in interpreters.INTERPRETERS:
             raise SaveError(f"this nsm cannot restore a session of {manifest.interpreter!r:.20}")
         chosen = env or manifest.env

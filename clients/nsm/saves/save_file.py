@@ -92,17 +92,19 @@ class SaveWriter:
     Args:
         path: where it is to be; an older file there is replaced.
         max_bytes: largest size.
+        max_unpacked_bytes: largest size of all parts together before compression.
 
     Raises:
         SaveError: it becomes larger.
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: str, max_bytes: int) -> None:
+    def __init__(self, path: str, max_bytes: int, max_unpacked_bytes: int) -> None:
         if not path or os.path.isdir(path):
             raise SaveError(f"{path!r} is no name of a file", hint="A save is one file.")
         self._path = path
         self._max_bytes = max_bytes
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._directory, self._name = os.path.split(os.path.abspath(path))
         self._temporary = f"{self._directory}/.{self._name}.{secrets.token_hex(4)}.part"
         self._file = self._open()
@@ -166,11 +168,15 @@ class SaveWriter:
                 part.close()
             self._parts[name] = Part(*part.result())
 
-    def _check(self) -> None:
+    def _check(self, part_bytes: int = 0) -> None:
+        hint = "Remove what you do not need from the session, or allow more by --max-mb."
         if self._file.tell() > self._max_bytes:
+            raise SaveError(f"the save would be larger than {self._max_bytes >> 20} MiB", hint=hint)
+        # A file of zeros, or with gaps, has a small save, and is as long to read as it says.
+        if part_bytes + sum(part.size for part in self._parts.values()) > self._max_unpacked_bytes:
             raise SaveError(
-                f"the save would be larger than {self._max_bytes >> 20} MiB",
-                hint="Remove what you do not need from the session, or allow more by --max-mb.",
+                f"what would be saved is larger than {self._max_unpacked_bytes >> 20} MiB",
+                hint=hint,
             )
 
     def finish(self, manifest: Manifest) -> int:
@@ -227,6 +233,20 @@ class SaveReader:
         self._hashed = list[tuple[str, Hashing]]()
         self.manifest = manifest
 
+    def check_size(self, max_bytes: int) -> None:
+        """Check how much the save unpacks to, before anything is unpacked.
+
+        Raises:
+            SaveError: that is too much.
+        """
+        size = sum(part.size for part in self.manifest.parts.values())
+        if size > max_bytes:
+            raise SaveError(
+                f"the save unpacks to {-(-size >> 20)} MiB, and at most {max_bytes >> 20} MiB "
+                "are allowed",
+                hint="If you know who made it, allow more by --max-mb (`max_mb` in Python).",
+            )
+
     def send_part(self, name: str, pipe: int) -> None:
         """Write a part to a pipe, and close that. It is not checked before `check`.
 
@@ -267,8 +287,6 @@ class SaveReader:
         file = self._archive.fp
         if info.compress_type != zipfile.ZIP_STORED or file is None:
             return None
-        if info.file_size != self.manifest.parts[name].size:
-            raise _changed(name)
         descriptor = file.fileno()
         header = os.pread(descriptor, _LOCAL_HEADER.size, info.header_offset)
         if len(header) < _LOCAL_HEADER.size:
@@ -375,4 +393,7 @@ def _manifest(archive: zipfile.ZipFile, path: str) -> Manifest:
         raise no_save
     if set(manifest.parts) != set(PARTS) or {*PARTS, MANIFEST} != set(archive.namelist()):
         raise no_save
+    for name, part in manifest.parts.items():
+        if archive.getinfo(name).file_size != part.size:
+            raise _changed(name)
     return manifest

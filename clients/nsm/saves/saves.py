@@ -37,7 +37,8 @@ class Saves:
             path: of the file; None for nsm's directory, under the session's name. An older save
                 there is replaced.
             timeout_s: time for pickling all variables; None for the environment's limit.
-            max_mb: largest size of the file; in nsm's directory, of all saves.
+            max_mb: largest size of the file; in nsm's directory, of all saves. What is in the
+                session may not be larger, either.
 
         Raises:
             SaveError: the session cannot be saved. No file is left.
@@ -57,6 +58,7 @@ class Saves:
         env: str = "",
         timeout_s: float | None = None,
         rerun: bool = False,
+        max_mb: int | None = None,
     ) -> Restored:
         """Make a session of a save.
 
@@ -71,15 +73,20 @@ class Saves:
             timeout_s: time for loading all variables, and for each piece of code that is run
                 again; None for the environment's limit.
             rerun: make again what cannot be restored, by running the code that made it.
+            max_mb: most that it may unpack to; None for 10 GiB, and for 1 GiB or 20 times its own
+                size if it is not in nsm's directory.
 
         Raises:
-            SaveError: it is no save, or was changed; the session that was begun is gone.
+            SaveError: it is no save, unpacks to more, or was changed; the session that was begun is
+                gone.
             SaveInterruptedError: somebody interrupted it; likewise.
             NsmError: the session cannot be made, for example since there is one of that name.
         """
         from nsm.saves.restoring import restore  # noqa: PLC0415  # `nsm save` does without
 
-        return restore(self._client, save, name, env=env, timeout_s=timeout_s, rerun=rerun)
+        return restore(
+            self._client, save, name, env=env, timeout_s=timeout_s, rerun=rerun, max_mb=max_mb
+        )
 
     def transcript(self, target: str) -> SessionTranscript:
         """The transcript of a session, with that of the save that it was made of, for

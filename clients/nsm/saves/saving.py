@@ -93,7 +93,7 @@ class Saving:
             path = kept.path_of(source.name)
             older = os.path.getsize(path) if os.path.exists(path) else 0
             room = max(0, room - kept.used_bytes() + older)
-        with SaveWriter(path, room) as writer:
+        with SaveWriter(path, room, max_mb << 20) as writer:
             try:
                 state = self._write_state(timeout_s)
                 writer.add_archive("state.tar", partial(self._archive, PLACE))

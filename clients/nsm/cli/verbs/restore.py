@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_INTERRUPTED, EXIT_OK, Parser, seconds
+from nsm.cli.options import EXIT_INTERRUPTED, EXIT_OK, Parser, seconds, whole_number
 from nsm.cli.render.saves import restored_text
 from nsm.client.blocking import Client
+from nsm.saves.kept import MAX_MB
 from nsm.saves.reports import SaveInterruptedError
 from nsm.saves.saves import Saves
 
@@ -55,6 +56,13 @@ def parser() -> Parser:
         action="store_true",
         help="make again what cannot be restored, by running the code that made it",
     )
+    parser.add_argument(
+        "--max-mb",
+        type=whole_number,
+        metavar="MB",
+        help=f"most that SAVE may unpack to (default: {MAX_MB}; of a file that is not kept by nsm "
+        "1024, or 20 times its own size if that is more)",
+    )
     parser.add_json("the session, and what was restored")
     return parser
 
@@ -70,6 +78,7 @@ def main(arguments: list[str]) -> int:
                 env=options.env,
                 timeout_s=options.timeout,
                 rerun=options.rerun,
+                max_mb=options.max_mb,
             )
     except SaveInterruptedError as error:
         return terminal.report(error, EXIT_INTERRUPTED)

@@ -55,7 +55,8 @@ def parser() -> Parser:
         type=whole_number,
         metavar="MB",
         default=MAX_MB,
-        help=f"largest size of FILE; without FILE, of all kept saves together (default: {MAX_MB})",
+        help="largest size of FILE; without FILE, of all kept saves together; and of what is in "
+        f"the session (default: {MAX_MB})",
     )
     parser.add_json("what was saved, or the list")
     return parser

@@ -19,6 +19,7 @@ from nsm import AsyncClient, Client, NsmError
 from nsm.client.background import BACKGROUND
 from nsm.integrations.ray import environments, guard
 from nsm.saves import Saves
+from nsm.saves.kept import MAX_MB
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 
@@ -206,7 +207,7 @@ class NodeActor:
 
         def restore() -> tuple[str, str]:
             with self._blocking_client() as client:
-                restored = Saves(client).restore(path, name, env=env)
+                restored = Saves(client).restore(path, name, env=env, max_mb=MAX_MB)
                 return restored.id, restored.name
 
         return await asyncio.to_thread(restore)
