@@ -11,7 +11,10 @@ import binascii
 import re
 import secrets
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from html.entities import html5
+from typing import NamedTuple
 
 from nsm.dataclass import dataclass
 
@@ -36,13 +39,79 @@ _PRINTABLE = frozenset(_PRINTABLE_BYTES)
 _Shape = tuple[frozenset[int], ...]
 """The bytes that may be at each place of a text."""
 
-_ALL_SEXTETS = bytes.fromhex(
-    "00108310518720928b30d38f41149351559761969b71d79f8218a39259a7a29aabb2dbafc31cb3d35db7e39ebbf3dfbf"
-)
-"""Bytes of which base64 makes its whole alphabet, in order."""
+_Placed = tuple[bytes, list[int]]
+"""A text without escapes, and where each byte of it comes from, and its end."""
 
-_ESCAPE = re.compile(rb'\\u00([0-9a-fA-F]{2})|%([0-9a-fA-F]{2})|\\([/"\\])')
-_ESCAPE_BEGINS = re.compile(rb"\\(?:u(?:0(?:0[0-9a-fA-F]?)?)?)?|%[0-9a-fA-F]?")
+_ALPHABETS = tuple(
+    encode(bytes.fromhex("00108310518720928b30d38f4114935155976196"
+                         "9b71d79f8218a39259a7a29aabb2dbafc31cb3d35db7e39ebbf3dfbf"))
+    for encode in (base64.b64encode, base64.urlsafe_b64encode)
+)  # fmt: skip
+"""The characters of base64, in order, and those of its form for URLs."""
+
+_ROUNDS = 3
+"""Escapes of escapes of escapes are undone, one after the other."""
+
+_MOST_ESCAPED = 24
+"""Bytes of one character in these: `&amp;amp;#x0000002F;` has 21, and base64 has fewer."""
+
+_LONGEST_PART = 32
+"""Bytes of an escape that is not complete."""
+
+_NAMES = {
+    name.encode(): character.encode()
+    for name, character in html5.items()
+    if len(character) == 1 and "!" <= character <= "~" and name.endswith(";")
+}
+"""Characters by their names in HTML."""
+
+
+class _Escapes(NamedTuple):
+    """One kind of escapes.
+
+    Attributes:
+        begin: the byte that each begins with.
+        whole: one escape, as a group.
+        part: an escape that is not complete, at the end of a text.
+    """
+
+    begin: bytes
+    whole: re.Pattern[bytes]
+    part: re.Pattern[bytes]
+
+
+_KINDS = (
+    _Escapes(  # of JSON and JavaScript
+        b"\\",
+        re.compile(rb"(\\(?:(?:u00|x)[2-7][0-9a-fA-F]|[/\"'\\]))"),
+        re.compile(rb"\\(?:u(?:0(?:0[2-7]?)?)?|x[2-7]?)?\Z"),
+    ),
+    _Escapes(b"%", re.compile(rb"(%[2-7][0-9a-fA-F])"), re.compile(rb"%[2-7]?\Z")),
+    _Escapes(
+        b"&",
+        re.compile(
+            rb"(&(?:#[xX]0{0,7}[2-7][0-9a-fA-F](?![0-9a-fA-F]);?"
+            rb"|#0{0,7}(?:3[3-9]|[4-9][0-9]|1[01][0-9]|12[0-6])(?![0-9]);?|[A-Za-z]{2,24};))"
+        ),
+        re.compile(
+            b"&(?:#(?:[xX]?[0-9a-fA-F]{0,9})?|(?:%s)?)\\Z"
+            % b"|".join(sorted({name[:size] for name in _NAMES for size in range(1, len(name))}))
+        ),
+    ),
+)
+
+
+@lru_cache(10_000)
+def _escaped(escape: bytes) -> bytes:
+    """The character that an escape stands for; a name that is none stays."""
+    if escape[:2] == b"&#":
+        number = escape[2:].rstrip(b";").lower()
+        return bytes((int(number[1:], 16) if number[:1] == b"x" else int(number),))
+    if escape[:1] == b"&":
+        return _NAMES.get(escape[1:], escape)
+    if escape[:1] == b"\\" and len(escape) == 2:
+        return escape[1:]
+    return bytes.fromhex(escape[-2:].decode())
 
 
 def make_stand_in(value: str) -> str:
@@ -147,8 +216,9 @@ def _basic(name: bytes, value: bytes) -> bytes | None:
 class Patterns:
     """All forms of values that are looked for in what servers send.
 
-    A value is found as it is, with JSON's and URLs' escapes (`\\u0041`, `\\/`, `%41`), and in
-    base64 of any text that has it in it.
+    A value is found as it is, in UTF-16, and in base64 of any text that has one of these in it, or
+    that has base64 of the value in it. Each of them is also found with escapes of JSON, JavaScript,
+    URLs and HTML, which may be escaped themselves.
 
     What is kept back depends on the shape of a value only, which its stand-in shows anyway: code
     sees where pieces end. Were it the value itself, a host that sends back what code has written
@@ -159,49 +229,66 @@ class Patterns:
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._plain: dict[bytes, bytes] = {}
-        self._escaped: list[_EscapedValue] = []
-        self._shapes: set[_Shape] = set()
+        found: dict[bytes, bytes] = {}
+        shapes: set[_Shape] = set()
+        longest = 0
         for real, stand_in in pairs:
-            shape = _shape(real)
-            self._plain[real.encode()] = stand_in.encode()
-            self._escaped.append(_EscapedValue(real, stand_in, shape))
-            self._shapes.add(shape)
-            for encode in (base64.b64encode, base64.urlsafe_b64encode):
-                for shift in range(3):
-                    core = _core(encode(b"\0" * shift + real.encode()), shift, len(real))
-                    other = _core(encode(b"\0" * shift + stand_in.encode()), shift, len(stand_in))
-                    self._plain.setdefault(core, other)
-                    self._shapes.add(_core_shape(shape, shift, encode(_ALL_SEXTETS)))
+            longest = max(longest, len(real))
+            for pattern, other, shape in _forms(real.encode(), stand_in.encode(), _shape(real)):
+                found.setdefault(pattern, other)
+                shapes.add(shape)
         # A value that has another one in it comes first: its ends would be left.
-        self._plain = dict(sorted(self._plain.items(), key=lambda pair: -len(pair[0])))
-        self._firsts = frozenset(b"\\%").union(*(shape[0] for shape in self._shapes if shape))
-        self._window = max((each.longest for each in self._escaped), default=1) - 1
+        self._plain = dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+        # A value may look as if it had escapes in it, which are undone with those around it.
+        undone = {_all_undone(pattern): other for pattern, other in self._plain.items()}
+        self._undone = {**undone, **self._plain}
+        self._beginnings = _Beginnings(shapes)
+        self._window = _MOST_ESCAPED * longest
         self.same_length = all(len(real) == len(other) for real, other in self._plain.items())
 
     def replace(self, data: bytes) -> bytes:
         """Put stand-ins in the place of values in a text that is all there."""
+        if not self._plain:
+            return data
         for pattern, stand_in in self._plain.items():
             if pattern in data:
                 data = data.replace(pattern, stand_in)
-        if b"\\" in data or b"%" in data:
-            for each in self._escaped:
-                data = each.replace(data)
+        text, steps = data, list[_Escapes]()
+        for kind in _KINDS * _ROUNDS:
+            if kind.begin not in text:
+                continue
+            undone = _undo(kind, text)
+            if len(undone) < len(text):
+                text = undone
+                steps.append(kind)
+                for pattern, stand_in in self._undone.items():
+                    if pattern in text:
+                        data = _replace_escaped(data, steps, pattern, stand_in)
         return data
 
     def begins_at(self, data: bytes) -> int:
         """Return where a value may begin that is not complete; the length if none may."""
-        escape = max(data.rfind(b"\\"), data.rfind(b"%"))
-        start = max(len(data.rstrip(_PRINTABLE_BYTES)), len(data) - self._window)
-        for place in range(start, len(data)):
-            if data[place] not in self._firsts:
-                continue
-            rest = data[place:]
-            if any(_may_begin(shape, rest) for shape in self._shapes):
-                return place
-            if place <= escape and any(each.may_begin(rest) for each in self._escaped):
-                return place
-        return len(data)
+        if not self._plain:
+            return len(data)
+        window = data[-self._window :]
+        start = len(data) - len(window) + len(window.rstrip(_PRINTABLE_BYTES + b"\0"))
+        texts = [(data[start:], list(range(start, len(data) + 1)))]
+        first = min(map(self._first, texts))
+        for kind in _KINDS * _ROUNDS:
+            for text, places in list(texts):
+                if found := kind.part.search(text, max(0, len(text) - _LONGEST_PART)):
+                    # What follows may complete it, and so may stand for any character.
+                    cut = found.start()
+                    texts.append((text[:cut], places[: cut + 1]))
+                    first = min(first, places[cut], self._first(texts[-1]))
+            if any(kind.begin in text for text, _ in texts):
+                texts = [_undo_in_place(kind, *each) for each in texts]
+                first = min(first, *map(self._first, texts))
+        return first
+
+    def _first(self, text: _Placed) -> int:
+        """Return where the longest beginning of a value at the end of a text comes from."""
+        return text[1][len(text[0]) - self._beginnings.length(text[0])]
 
 
 class Redactor:
@@ -231,72 +318,101 @@ class Redactor:
         return kept
 
 
-class _EscapedValue:
-    """A value any characters of which may be escaped."""
+class _Beginnings:
+    """Finds the longest beginning of any of several shapes at the end of a text.
 
-    def __init__(self, real: str, stand_in: str, shape: _Shape) -> None:
-        self._shape = shape
-        self._stand_in = stand_in
-        self._pattern = re.compile(b"".join(map(_either, real)))
-        self._character = re.compile(rb"\\u00[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
-        self.longest = 6 * len(real)
+    All shapes are one row of bits, in which a bit is 1 while the bytes up to now are those of its
+    shape up to there (R. Baeza-Yates, G. Gonnet: A new approach to text searching, 1992).
 
-    def replace(self, data: bytes) -> bytes:
-        return self._pattern.sub(lambda found: self._like(found.group()), data)
+    Attributes:
+        longest: length of the longest shape.
+    """
 
-    def may_begin(self, data: bytes) -> bool:
-        """Return whether these bytes, which are the last, may begin a value of this shape."""
-        places = {0}
-        for allowed in self._shape:
-            following: set[int] = set()
-            for place in places:
-                if _ESCAPE_BEGINS.fullmatch(data, place):
-                    return True
-                if data[place] in allowed:
-                    following.add(place + 1)
-                escape = _ESCAPE.match(data, place)
-                if (
-                    escape
-                    and (escape[3] or bytes((int(escape[1] or escape[2], 16),)))[0] in allowed
-                ):
-                    following.add(escape.end())
-            if len(data) in following:
-                return True
-            if not following:
-                return False
-            places = following
-        return False
+    def __init__(self, shapes: Collection[_Shape]) -> None:
+        self.longest = max(map(len, shapes), default=0)
+        self._allowed = [0] * 256
+        self._starts = 0
+        self._rows: list[tuple[int, int]] = []
+        """First bit of each shape, and the bits of its beginnings."""
+        place = 0
+        for shape in shapes:
+            self._starts |= 1 << place
+            self._rows.append((place, (1 << len(shape) - 1) - 1))
+            for allowed in shape:
+                for byte in allowed:
+                    self._allowed[byte] |= 1 << place
+                place += 1
 
-    def _like(self, found: bytes) -> bytes:
-        """Escape the stand-in as the value was."""
-        parts = self._character.findall(found)
-        if len(parts) != len(self._stand_in):
-            return self._stand_in.encode()
-        made = b""
-        for part, character in zip(parts, self._stand_in, strict=True):
-            if part[:2] == b"\\u":
-                made += b"\\u%04x" % ord(character)
-            elif part[:1] == b"%" and len(part) == 3:
-                made += b"%%%02X" % ord(character)
-            elif len(part) == 2 and not character.isalnum():
-                made += b"\\" + character.encode()
-            else:
-                made += character.encode()
-        return made
+    def length(self, text: bytes) -> int:
+        """Return the length of that beginning; 0 if there is none."""
+        bits = 0
+        for byte in text[-self.longest :]:
+            bits = (bits << 1 | self._starts) & self._allowed[byte]
+        return max(((bits >> first & row).bit_length() for first, row in self._rows), default=0)
 
 
-def _forms(character: int) -> Sequence[bytes]:
-    forms = [bytes((character,)), b"\\u%04x" % character, b"%%%02x" % character]
-    if character in b'/"\\':
-        forms.append(b"\\" + bytes((character,)))
-    return sorted(forms, key=len, reverse=True)
+def _undo(kind: _Escapes, text: bytes) -> bytes:
+    """Undo escapes of one kind."""
+    parts = kind.whole.split(text)
+    parts[1::2] = map(_escaped, parts[1::2])
+    return b"".join(parts)
 
 
-def _either(character: str) -> bytes:
-    forms = _forms(ord(character))
-    # Digits of hexadecimal numbers in either case, and nothing else.
-    either = [re.escape(form) if len(form) < 3 else b"(?i:%s)" % re.escape(form) for form in forms]
-    return b"(?:" + b"|".join(either) + b")"
+def _all_undone(text: bytes) -> bytes:
+    for kind in _KINDS * _ROUNDS:
+        text = _undo(kind, text)
+    return text
+
+
+def _undo_in_place(kind: _Escapes, text: bytes, places: list[int]) -> _Placed:
+    """Undo escapes of one kind, and note where each byte comes from."""
+    made, origins, end = bytearray(), list[int](), 0
+    for found in kind.whole.finditer(text):
+        character = _escaped(found[0])
+        made += text[end : found.start()] + character
+        origins += places[end : found.start() + len(character)]
+        end = found.end()
+    return bytes(made + text[end:]), [*origins, *places[end:]]
+
+
+def _replace_escaped(
+    data: bytes, steps: Iterable[_Escapes], pattern: bytes, stand_in: bytes
+) -> bytes:
+    """Replace a text wherever it is after some steps of undoing escapes."""
+    text, places = data, list(range(len(data) + 1))
+    for kind in steps:
+        text, places = _undo_in_place(kind, text, places)
+    made, end, place = b"", 0, text.find(pattern)
+    while place >= 0:
+        after = place + len(pattern)
+        parts = [data[places[each] : places[each + 1]] for each in range(place, after)]
+        made += data[end : places[place]] + _alike(parts, pattern, stand_in)
+        end = places[after]
+        place = text.find(pattern, after)
+    return made + data[end:]
+
+
+def _alike(parts: Sequence[bytes], real: bytes, stand_in: bytes) -> bytes:
+    """Escape a stand-in as the value was, so that it takes the same room.
+
+    Args:
+        parts: the value's characters as they were escaped.
+    """
+    room = sum(map(len, parts))
+    made = b""
+    if len(stand_in) == len(parts):
+        made = b"".join(map(_alike_character, parts, _bytes(real), _bytes(stand_in)))
+    return made if len(made) == room else (stand_in + b"0" * room)[:room]
+
+
+def _alike_character(part: bytes, real: bytes, other: bytes) -> bytes:
+    """The same for one character. It takes more or less room where there is no such escape."""
+    if part == real or (part[-2:] == b"\\" + real and not other.isalnum()):
+        return part[:-1] + other
+    if real == other:
+        return part
+    head, number, tail = part.lower().rpartition(real.hex().encode())
+    return part[: len(head)] + other.hex().encode() + tail if number else other
 
 
 def _core(encoded: bytes, shift: int, length: int) -> bytes:
@@ -321,25 +437,50 @@ def _shape(value: str) -> _Shape:
     return tuple(shape)
 
 
-def _core_shape(shape: _Shape, shift: int, alphabet: bytes) -> _Shape:
-    """The same for the characters of base64 that `_core` returns.
-
-    Args:
-        alphabet: the 64 characters.
-    """
+def _core_shape(shape: _Shape, shift: int) -> _Shape:
+    """The same for the characters of base64 that `_core` returns."""
     made: list[frozenset[int]] = []
     for place in range(-(-8 * shift // 6), 8 * (shift + len(shape)) // 6):
         byte, bit = divmod(6 * place, 8)
-        first = {(each << bit & 0xFF) >> 2 for each in shape[byte - shift]}
-        second = {0}
-        if bit > 2:
-            second = {each >> (10 - bit) for each in shape[byte - shift + 1]}
-        made.append(frozenset(alphabet[one | other] for one in first for other in second))
+        second = shape[byte - shift + 1] if bit > 2 else frozenset((0,))
+        made.append(_characters(shape[byte - shift], second, bit))
     return tuple(made)
 
 
-def _may_begin(shape: _Shape, data: bytes) -> bool:
-    """Return whether these bytes may begin a longer text of this shape."""
-    return len(data) < len(shape) and all(
-        byte in allowed for allowed, byte in zip(shape, data, strict=False)
+@lru_cache(1000)
+def _characters(first: frozenset[int], second: frozenset[int], bit: int) -> frozenset[int]:
+    """The characters of base64 that begin at a bit of the first of two bytes."""
+    ones = {(each << bit & 0xFF) >> 2 for each in first}
+    others = {each >> (10 - bit) for each in second} if bit > 2 else {0}
+    return frozenset(
+        alphabet[one | other] for alphabet in _ALPHABETS for one in ones for other in others
     )
+
+
+def _forms(real: bytes, stand_in: bytes, shape: _Shape) -> Iterator[tuple[bytes, bytes, _Shape]]:
+    """All forms of a value without escapes, with those of its stand-in, and their shapes."""
+    zero = frozenset((0,))
+    wide = tuple(each for byte in shape for each in (byte, zero))[:-1]
+    plain = (real, stand_in, shape)
+    utf_16 = (b"\0".join(_bytes(real)), b"\0".join(_bytes(stand_in)), wide)
+    yield plain
+    yield utf_16  # but for a zero before it or behind it
+    for once in _in_base64(*plain):
+        yield once
+        yield from _in_base64(*once)
+    yield from _in_base64(*utf_16)
+
+
+def _bytes(text: bytes) -> Iterator[bytes]:
+    return (text[place : place + 1] for place in range(len(text)))
+
+
+def _in_base64(
+    real: bytes, stand_in: bytes, shape: _Shape
+) -> Iterator[tuple[bytes, bytes, _Shape]]:
+    for shift in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            made = (
+                _core(encode(b"\0" * shift + each), shift, len(each)) for each in (real, stand_in)
+            )
+            yield next(made), next(made), _core_shape(shape, shift)
