@@ -103,6 +103,12 @@ class AmbiguousSessionError(NsmError):
     code = "ambiguous-session"
 
 
+class UnreadableSessionError(NsmError):
+    """A session lives on, and this version of nsm cannot use it; the message says why."""
+
+    code = "unreadable-session"
+
+
 class WrongEnvironmentError(NsmError):
     """The session is bound to another environment."""
 

@@ -23,6 +23,8 @@ class SessionRow(NamedTuple):
         client: the program it belongs to; `scope`: the name space of its name.
         project: host directory that it sees, or None.
         age_s, idle_s, cpu_s: seconds; `memory_bytes`: about what it shares with nothing else.
+        state: ``starting``, ``idle``, ``running``, ``ending`` or ``ended``; ``unreadable`` if it
+            lives on and this version of nsm cannot use it: times and counts are 0 then.
         pid: the jail's first process, as the host numbers it.
         limited_by: mechanism of its memory limit: ``cgroup``, ``watchdog`` or ``rlimit``; None
             before it has a jail.

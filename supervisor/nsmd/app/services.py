@@ -25,6 +25,7 @@ from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import EnvironmentSource, Rank
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.holder_store import SilentHolder
+from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import DescriptorStore, Refill
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching.source_watcher import SourceWatcher as Watching
@@ -103,7 +104,8 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         provider = await _provide(setup, resources, watching, builder)
         setup.devices.changed = resources.catalog.equip_again
         setup.devices.watch(watching)
-        loaded_state = sort_out(setup.kept)
+        left_alone = LeftAlone(setup.store, setup.kept)
+        loaded_state = sort_out(setup.kept, left_alone)
         memory = HostMemory()
         session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)
         run_service = _run_service(setup, resources, provider, session_manager)
@@ -114,11 +116,11 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         secrets = _secrets(setup, resources, session_manager)
         port = HeldPort(setup.store, setup.kept.get(PORT, ()))
         everything = partial(
-            _everything_kept, session_manager, resources, boxes, ports, secrets, port
+            _everything_kept, left_alone, session_manager, resources, boxes, ports, secrets, port
         )
-        boxes.take_up(boxes_left(setup.kept))
-        ports.take_up(ports_left(setup.kept))
-        secrets.take_up(secrets_left(setup.kept))
+        boxes.take_up(boxes_left(setup.kept, left_alone))
+        ports.take_up(ports_left(setup.kept, left_alone))
+        secrets.take_up(secrets_left(setup.kept, left_alone))
         upkeep.start_soon(_keep, setup.store, everything, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
@@ -155,6 +157,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             shutdown=partial(resources.ending.ask, "end"),
             ending=resources.ending,
             store=setup.store,
+            left_alone=left_alone,
             successor=setup.leave.command,
             draining=_draining(setup, resources, run_service, bridge, upkeep),
             configuration=configuration,
@@ -213,7 +216,9 @@ def _session_manager(
         shares=setup.shares,
         enforcer=resources.enforcer,
         events=resources.events,
-        session_store=SessionStore(setup.store, loaded_state.specs),
+        session_store=SessionStore(
+            setup.store, loaded_state.specs, pinned=bool(loaded_state.unread)
+        ),
         ended_files=EndedSessionFiles(setup.ends_directory),
     )
 
@@ -365,6 +370,7 @@ async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> Non
 
 
 def _everything_kept(
+    left_alone: LeftAlone,
     session_manager: SessionManager,
     resources: Resources,
     boxes: BoxManager,
@@ -372,6 +378,7 @@ def _everything_kept(
     secrets: SecretService,
     port: HeldPort,
 ) -> Iterator[tuple[str, Sequence[int]]]:
+    yield from left_alone.everything_kept()
     yield from session_manager.everything_kept()
     yield from boxes.everything_kept()
     yield from ports.everything_kept()

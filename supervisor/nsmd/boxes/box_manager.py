@@ -68,7 +68,6 @@ class BoxManager:
         self._most = most
         self._enforcer = enforcer
         self._boxes: dict[str, Box] = {}
-        self._newer: list[str] = []
         self._nursery: trio.Nursery | None = None
         self._server: Server | None = None
         self._leaving = False
@@ -90,8 +89,7 @@ class BoxManager:
                 each, gateway=self._gateway, store=self._store, confinement=confinement
             )
             self._boxes[box.record.id] = box
-        self._newer = left.newer
-        remove_others({*self._boxes, *self._newer})
+        remove_others({*self._boxes, *left.unread})
 
     async def serve(
         self, server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import RecordError, UnreadableRecordError
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.cgroups import BoxBounds
@@ -78,25 +79,26 @@ class LeftBoxes:
 
     Attributes:
         over: names in the store with nothing useful.
-        newer: ids of boxes of a newer nsm, which stay in the store.
+        unread: ids of boxes that cannot be read, which stay in the store.
     """
 
     found: list[Left] = field(default_factory=list[Left])
     over: list[str] = field(default_factory=list[str])
-    newer: list[str] = field(default_factory=list[str])
+    unread: list[str] = field(default_factory=list[str])
 
 
-def sort_out(kept: Kept) -> LeftBoxes:
+def sort_out(kept: Kept, left_alone: LeftAlone) -> LeftBoxes:
     """Sort the boxes that an earlier supervisor has left.
 
     Args:
         kept: descriptors by name; this takes those whose names begin with `BOX`.
+        left_alone: gets what cannot be read.
     """
     left = LeftBoxes()
     for name, descriptors in kept.items():
         if name.startswith(BOX) and not name.endswith(WAY):
             ways = kept.get(name + WAY, ())
-            _sort_out(name, list(descriptors), list(ways), left)
+            _sort_out(name, list(descriptors), list(ways), left, left_alone)
     alone = [
         name
         for name in kept
@@ -108,12 +110,23 @@ def sort_out(kept: Kept) -> LeftBoxes:
     return left
 
 
-def _sort_out(name: str, descriptors: list[int], ways: list[int], left: LeftBoxes) -> None:
+def _sort_out(
+    name: str, descriptors: list[int], ways: list[int], left: LeftBoxes, left_alone: LeftAlone
+) -> None:
     try:
         record = records.decode(BoxRecord, records.find(descriptors))
         found = _matched(record, descriptors, ways)
-    except NewerRecordError:
-        left.newer.append(name.removeprefix(BOX))
+    except UnreadableRecordError as error:
+        if any(pid_of(each) is not None and has_ended(each) for each in descriptors):
+            left.over += [name, *([name + WAY] if ways else [])]
+            records.close_all((*descriptors, *ways))
+            return
+        box = name.removeprefix(BOX)
+        left.unread.append(box)
+        left_alone.add(name, descriptors, str(error), owner=box)
+        if ways:
+            left_alone.add(name + WAY, ways, owner=box)
+        return
     except RecordError as error:
         log.warning("the kept entry %s cannot be used: %s", name, error)
         left.over += [name, *([name + WAY] if ways else [])]

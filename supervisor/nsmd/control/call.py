@@ -16,6 +16,7 @@ from nsmd.control import arguments
 from nsmd.control.output_stream import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
+from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import DescriptorStore, NoStore
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.run_service import RunService
@@ -72,6 +73,7 @@ class Services:
         bridge: programs of the host that clients may start.
         events: events of the supervisor.
         store: keeps sessions' descriptors if this process dies.
+        left_alone: what that store has and this version of nsm cannot read.
         successor: the command that this process becomes at a reload.
         telemetry: counts and durations.
         clients: returns the number of connections.
@@ -105,6 +107,7 @@ class Services:
     telemetry: Telemetry
     limits: Mapping[str, str]
     store: DescriptorStore = field(default_factory=NoStore)
+    left_alone: LeftAlone = field(default_factory=lambda: LeftAlone(NoStore()))
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
     http: Callable[[], Mapping[str, Any]] = dict[str, Any]

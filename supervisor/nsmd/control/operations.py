@@ -10,7 +10,13 @@ import trio
 
 from nsm._version import program_version
 from nsm.dataclass import dataclass, replace
-from nsm.wire.errors import BadRequestError, ForbiddenError, NsmError, UnknownSessionError
+from nsm.wire.errors import (
+    BadRequestError,
+    ForbiddenError,
+    NsmError,
+    UnknownSessionError,
+    UnreadableSessionError,
+)
 from nsm.wire.live import FORKED_FROM
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation, Right
@@ -39,10 +45,12 @@ from nsmd.control.ops import (
 )
 from nsmd.host.paths import is_within
 from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
+from nsmd.manager.listing import unread_row
 from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
 from nsmd.model.values import OutputSink, ProjectMount, RunRequest
+from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 
@@ -73,7 +81,10 @@ async def _status(call: Call) -> dict[str, Any]:
         "limits": dict(services.limits),
         "draining": services.ending.draining or None,
         "audit": dict(services.audit()),
-        "survival": {"kind": services.store.kind, "problem": services.store.problem},
+        "survival": {
+            "kind": services.store.kind,
+            "problem": services.store.problem or services.left_alone.problem,
+        },
         "bridge": dict(services.bridge.facts()),
         "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},
         "ports": {
@@ -187,6 +198,7 @@ async def _sessions(call: Call) -> dict[str, Any]:
     frame has room for some thousands of rows only.
     """
     run_service = call.services.run_service
+    unusable = run_service.session_manager.index.unread
     scope = call.scope if call.confined else None
     stream = arguments.flag(call.args, "stream")
     rows: list[dict[str, Any]] = []
@@ -199,6 +211,11 @@ async def _sessions(call: Call) -> dict[str, Any]:
             await call.emit("sessions", {"sessions": described})
         else:
             rows += described
+    unread = [unread_row(each)._asdict() for each in unusable.live(scope)]
+    if stream and unread:
+        await call.emit("sessions", {"sessions": unread})
+    elif unread:
+        rows += unread
     answer: dict[str, Any] = {"sessions": rows}
     if arguments.flag(call.args, "all"):
         ended = run_service.describe_ended()
@@ -208,6 +225,7 @@ async def _sessions(call: Call) -> dict[str, Any]:
 
 async def _kill(call: Call) -> dict[str, Any]:
     run_service, args = call.services.run_service, call.args
+    unusable = run_service.session_manager.index.unread
     targets = arguments.texts(args, "targets")
     idle_s = arguments.optional_number(args, "idle_s")
     everything, labels = arguments.flag(args, "all"), sandbox.labels_of(args)
@@ -218,8 +236,11 @@ async def _kill(call: Call) -> dict[str, Any]:
         )
     errors: list[dict[str, Any]] = []
     chosen: dict[str, Session] = {}
+    unread: dict[str, UnreadSession] = {}
+    scope = call.scope if call.confined else None
     if everything:
         chosen = {s.id: s for s in run_service.live_sessions()}
+        unread = {each.id: each for each in unusable.live(scope)}
     elif idle_s is not None:
         chosen = {s.id: s for s in run_service.idle_longer_than(idle_s)}
     elif labels:
@@ -233,8 +254,13 @@ async def _kill(call: Call) -> dict[str, Any]:
         try:
             session = call.find(target)
             chosen[session.id] = session
+        except UnreadableSessionError as error:
+            found = unusable.find(error.data["id"])
+            unread |= {} if found is None else {found.id: found}
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
+    for each in unread.values():
+        unusable.end(each)
     for session in chosen.values():
         session.end(f"killed by {call.client}")
     for session in list(chosen.values()):
@@ -242,7 +268,9 @@ async def _kill(call: Call) -> dict[str, Any]:
     with trio.move_on_after(KILL_WAIT_S):
         for session in chosen.values():
             await session.wait_ended()
-    return {"killed": [_killed(session) for session in chosen.values()], "errors": errors}
+    killed = [_killed(session) for session in chosen.values()]
+    killed += [{"id": each.id, "name": each.name} for each in unread.values()]
+    return {"killed": killed, "errors": errors}
 
 
 def _killed(session: Session) -> dict[str, Any]:

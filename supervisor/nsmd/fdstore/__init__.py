@@ -5,6 +5,7 @@ record cannot be torn or lost without them, needs no disk, and disappears with t
 
 store          interface of all stores
 records        descriptions of kept descriptors
+left_alone     entries that this version of nsm cannot read
 fates          outcomes of an earlier supervisor's executions
 holder         a program that does nothing but hold descriptors
 holder_store   a store that the holder keeps

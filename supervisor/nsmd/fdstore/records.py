@@ -10,13 +10,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from nsm.dataclass import dataclass, field
 from nsm.wire import decode as decoding
@@ -34,13 +35,31 @@ _MAGIC = b"nsm-record "
 
 R = TypeVar("R")
 
+log = logging.getLogger(__name__)
+
 
 class RecordError(Exception):
-    """A record cannot be read; the message says why, for people."""
+    """A kept entry cannot be used; the message says why, for people."""
 
 
-class NewerRecordError(RecordError):
-    """A newer nsm has written it. The session is left alone."""
+class UnreadableRecordError(RecordError):
+    """This nsm cannot read the record; another version may, so its entry is left alone."""
+
+
+class NewerRecordError(UnreadableRecordError):
+    """A newer nsm has written it."""
+
+
+def _readable_policy(plain: Any) -> Policy | None:
+    """Read a policy; None if another version wrote it in a way that this one cannot read.
+
+    It only describes the jail, which exists: its session works without.
+    """
+    try:
+        return decoding.decode(Policy, plain)
+    except (ValueError, RecursionError) as error:
+        log.warning("the policy of a kept session cannot be read: %s", error)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +67,11 @@ class SpecRecord:
     """Facts that sessions of one kind share.
 
     Attributes:
-        policy: policy of their jails.
+        policy: policy of their jails; None if it cannot be read.
     """
 
     spec: JailSpec
-    policy: Policy | None = None
+    policy: Annotated[Policy | None, decoding.Made(Any, _readable_policy)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,25 +204,38 @@ def decode(kind: type[R], data: bytes) -> R:
     """Decode a record.
 
     Raises:
-        NewerRecordError: a newer nsm has written it.
-        RecordError: it is damaged, or something else.
+        UnreadableRecordError: another version has written it, it is damaged, or something else.
     """
     head, separator, body = data.partition(b"\n")
     parts = head.split(b" ")
     if not data.startswith(_MAGIC) or not separator or len(parts) != 3:
-        raise RecordError("it does not begin as a record does")
+        raise UnreadableRecordError("it does not begin as a record does")
     if not parts[1].isdigit() or len(parts[1]) > 9:
-        raise RecordError("its version is no number")
+        raise UnreadableRecordError("its version is no number")
     if int(parts[1]) > VERSION:
         raise NewerRecordError(
             f"it has version {int(parts[1])}, and this nsm understands up to {VERSION}"
         )
     if hashlib.sha256(body).hexdigest().encode() != parts[2]:
-        raise RecordError("it is damaged: its checksum is another")
+        raise UnreadableRecordError("it is damaged: its checksum is another")
     try:
         return decoding.decode(kind, json.loads(body))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"in the record, {error}") from error
+        raise UnreadableRecordError(f"in the record, {error}") from error
+
+
+def is_record(data: bytes) -> bool:
+    """Return whether the content of a memory file is a record, of any version."""
+    return data.startswith(_MAGIC)
+
+
+def outline(data: bytes) -> Mapping[str, Any]:
+    """Plain values of a record that may be unreadable; empty if there are none."""
+    try:
+        plain = json.loads(data.partition(b"\n")[2])
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", plain) if isinstance(plain, dict) else {}
 
 
 def read_file(descriptor: int) -> bytes | None:
@@ -224,7 +256,7 @@ def find(descriptors: Iterable[int]) -> bytes:
         RecordError: there is none.
     """
     for data in map(read_file, descriptors):
-        if data is not None and data.startswith(_MAGIC):
+        if data is not None and is_record(data):
             return data
     raise RecordError("there is no record of it")
 

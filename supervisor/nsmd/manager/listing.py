@@ -12,6 +12,7 @@ from nsmd.host import process_stats
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below
 from nsmd.jail.cgroups import memory_of
 from nsmd.model.devices import has_nvidia
+from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
@@ -151,6 +152,25 @@ def last_row(transcript: Transcript, now: float) -> SessionRow:
         memory_bytes=None,
         cpu_s=None,
         pid=0,
+    )
+
+
+def unread_row(session: UnreadSession) -> SessionRow:
+    """Row of a session that this version of nsm cannot use."""
+    return SessionRow(
+        id=session.id,
+        name=session.name,
+        env=session.env,
+        client=session.client,
+        scope=session.scope,
+        project=None,
+        state="unreadable",
+        age_s=0.0,
+        idle_s=0.0,
+        executions=0,
+        memory_bytes=None,
+        cpu_s=None,
+        pid=session.pid,
     )
 
 

@@ -452,9 +452,7 @@ class RunService:
             return self._new_session(client, environment, None, pooled=True), None
         check_keeps_state(environment)
         if name == names.NEW:
-            name = names.fresh(
-                environment.name, lambda n: self._index.named(client.scope, n) is not None
-            )
+            name = names.fresh(environment.name, lambda n: (client.scope, n) in self._index.names)
         names.check(name)
         session = self._index.named(client.scope, name)
         if session is not None and session.live:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
 from nsmd.model import names
+from nsmd.restart.unread import UnreadSessions
 from nsmd.sessions.session import Session
 
 _LISTED = 10
@@ -42,10 +43,12 @@ class SessionIndex:
 
     Attributes:
         descriptors: number of the supervisor's descriptors that they hold.
+        unread: further ones, which this version of nsm cannot use.
     """
 
     def __init__(self) -> None:
         self.descriptors = 0
+        self.unread = UnreadSessions()
         self._sessions: dict[str, Session] = {}
         self._named: dict[tuple[str, str], Session] = {}
 
@@ -68,10 +71,16 @@ class SessionIndex:
     @property
     def names(self) -> Collection[tuple[str, str]]:
         """Scope and name of each session that has one."""
-        return self._named.keys()
+        return self._named.keys() | self.unread.names
 
     def named(self, scope: str, name: str) -> Session | None:
-        """Find the session that got that name last, even if it is ending."""
+        """Find the session that got that name last, even if it is ending.
+
+        Raises:
+            UnreadableSessionError: that session lives, and cannot be used.
+        """
+        if (unread := self.unread.named(scope, name)) is not None:
+            raise unread.error()
         return self._named.get((scope, name))
 
     def add(self, session: Session) -> None:
@@ -109,6 +118,7 @@ class SessionIndex:
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
+            UnreadableSessionError: that session cannot be used.
         """
         matches = [
             s
@@ -118,6 +128,8 @@ class SessionIndex:
         if len(matches) > 1 and here is not None:
             own = [s for s in matches if s.tenancy is not None and s.tenancy.scope == here.scope]
             matches = own or [s for s in matches if here.has(s)] or matches
+        if not matches and (unread := self.unread.find(target, scope)):
+            raise unread.error()
         if not matches:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
@@ -129,8 +141,11 @@ class SessionIndex:
 
         Raises:
             AmbiguousSessionError: several ids begin like this.
+            UnreadableSessionError: that session cannot be used.
         """
         matches = [s for s in self._identified(target) if s.tenancy is not None and s.live]
+        if not matches and (unread := self.unread.find(target, by_name=False)):
+            raise unread.error()
         return _only(matches, target) if matches else None
 
     def _meant(self, target: str) -> list[Session]:

@@ -307,6 +307,8 @@ class SessionManager:
                 self.index.give_name(session)
             sessions.append(session)
         _link_forks(sessions)
+        self.index.unread = loaded_state.unread
+        all_seen = all_seen and all(each.scope for each in loaded_state.unread.live())
         for record in loaded_state.gone:
             tenancy = record.tenancy
             if tenancy.name is not None:
@@ -366,6 +368,7 @@ class SessionManager:
         """Accept no new work, and end every session."""
         self.closing = True
         self._helpers.close()
+        self.index.unread.end_all()
         for session in self.index:
             session.end("the supervisor is shutting down")
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import RecordError, UnreadableRecordError
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
 
@@ -87,19 +88,26 @@ class LeftPorts:
     over: list[str] = field(default_factory=list[str])
 
 
-def sort_out(kept: Kept) -> LeftPorts:
+def sort_out(kept: Kept, left_alone: LeftAlone) -> LeftPorts:
     """Sort the ports and relays that an earlier supervisor has left.
 
     Args:
         kept: descriptors by name; this takes those whose names begin with `PORT` or `RELAY`.
+        left_alone: gets what cannot be read, and what belongs to sessions that cannot.
     """
     left = LeftPorts()
     for name, descriptors in kept.items():
         if name.startswith((PORT, RELAY)):
             try:
-                _take(name, list(descriptors), left)
-            except NewerRecordError:
-                records.close_all(descriptors)  # it stays in the store
+                kind: type[PortRecord | RelayRecord]
+                kind = PortRecord if name.startswith(PORT) else RelayRecord
+                record = records.decode(kind, records.find(descriptors))
+                if left_alone.has(record.session):
+                    left_alone.add(name, descriptors, owner=record.session)
+                else:
+                    _take(name, record, list(descriptors), left)
+            except UnreadableRecordError as error:
+                left_alone.add(name, descriptors, str(error))
             except RecordError as error:
                 log.warning("the kept entry %s cannot be used: %s", name, error)
                 records.close_all(descriptors)
@@ -107,31 +115,30 @@ def sort_out(kept: Kept) -> LeftPorts:
     return left
 
 
-def _take(name: str, descriptors: Sequence[int], left: LeftPorts) -> None:
+def _take(
+    name: str, record: PortRecord | RelayRecord, descriptors: Sequence[int], left: LeftPorts
+) -> None:
     """Take one entry.
 
     Raises:
         RecordError: it cannot be used.
     """
-    data = records.find(descriptors)
     by_identity = {records.identity(each): each for each in descriptors}
-    if name.startswith(PORT):
-        port = records.decode(PortRecord, data)
+    if isinstance(record, PortRecord):
         sealed = [each for each in descriptors if records.read_file(each) is not None]
         others = [each for each in descriptors if each not in sealed]
         if len(others) != 1:
             raise RecordError("its socket is not there")
-        left.ports.append(LeftPort(record=port, listener=others[0]))
+        left.ports.append(LeftPort(record=record, listener=others[0]))
         records.close_all(sealed)
         return
-    relay = records.decode(RelayRecord, data)
     pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
-    control, counts = by_identity.get(relay.control), by_identity.get(relay.counts)
+    control, counts = by_identity.get(record.control), by_identity.get(record.counts)
     if pidfd is None or control is None or counts is None:
         raise RecordError("not all of its descriptors are there")
     if has_ended(pidfd):
         records.close_all(descriptors)
         left.over.append(name)
         return
-    left.relays.append(LeftRelay(record=relay, pidfd=pidfd, control=control, counts=counts))
+    left.relays.append(LeftRelay(record=record, pidfd=pidfd, control=control, counts=counts))
     records.close_all(each for each in descriptors if each not in (pidfd, control, counts))

@@ -1,6 +1,7 @@
 """Sessions that outlive the supervisor, and the end of a supervisor.
 
 session_store   hand each session's descriptors and record to the descriptor store
+unread          sessions that this version of nsm cannot read
 load            read what an earlier supervisor left in the store
 ended_sessions  files by which the next supervisor knows how each session ended
 reattach        continue the sessions that were left, and their executions

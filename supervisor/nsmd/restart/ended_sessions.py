@@ -20,7 +20,7 @@ import trio
 
 from nsm.paths import replace_file
 from nsmd.fdstore import records
-from nsmd.fdstore.records import EndRecord, RecordError
+from nsmd.fdstore.records import EndRecord, NewerRecordError, RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.restart.session_store import boot_id
 from nsmd.sessions.ended import SessionEnd
@@ -114,6 +114,8 @@ class EndedSessionFiles:
                     yield records.decode(EndRecord, file.read(MAX_RECORD_BYTES))
             except (OSError, RecordError) as error:
                 log.warning("how a session ended cannot be read from %s: %s", path, error)
+                if isinstance(error, NewerRecordError):
+                    continue  # it stays for that version
                 with suppress(OSError):
                     os.unlink(path)
 

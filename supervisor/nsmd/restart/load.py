@@ -1,8 +1,8 @@
 """Records that an earlier supervisor has left: read, checked and sorted.
 
 The records say what should exist, the descriptors what does. A session is taken over if both agree
-and its jail lives. If its jail is gone, its end is reported. A session with an unreadable record is
-ended, since nobody could ever use it. What a newer nsm has written is left alone.
+and its jail lives. If its jail is gone, its end is reported. What another version of nsm has
+written and this one cannot read is left alone. A session that nobody could ever use is ended.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ import trio
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import (
+    NewerRecordError,
+    SessionRecord,
+    SpecRecord,
+    UnreadableRecordError,
+)
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail import ProjectCopy
 from nsmd.jail.adopted import AdoptedJail
 from nsmd.model.values import JailSpec
 from nsmd.restart.session_store import boot_id, session_id_of
+from nsmd.restart.unread import UnreadSession, UnreadSessions
 from nsmd.sessions.agent_session import Earlier
 
 log = logging.getLogger(__name__)
@@ -56,86 +63,103 @@ class LoadedState:
         gone: records of sessions that have ended meanwhile.
         over: names with nothing useful, to be dropped from the store.
         specs: names of kept specifications.
-        newer: number of sessions of a newer nsm, which stay in the store.
+        unread: live sessions that cannot be read, which stay in the store.
     """
 
     found: list[LoadedSession] = field(default_factory=list[LoadedSession])
     gone: list[SessionRecord] = field(default_factory=list[SessionRecord])
     over: list[str] = field(default_factory=list[str])
     specs: list[str] = field(default_factory=list[str])
-    newer: int = 0
+    unread: UnreadSessions = field(default_factory=UnreadSessions)
 
 
-def sort_out(kept: Kept) -> LoadedState:
+def sort_out(kept: Kept, left_alone: LeftAlone) -> LoadedState:
     """Read and check the records. Descriptors of sessions that are not taken over are closed.
 
     Args:
         kept: descriptors by name; this takes those whose names begin with `SESSION` or `SPEC`.
+        left_alone: gets what cannot be read.
     """
-    loaded_state = LoadedState()
-    specs: dict[str, SpecRecord] = {}
-    for name, descriptors in kept.items():
-        if name.startswith(SPEC):
-            _read_spec(name, descriptors, specs, loaded_state)
+    loaded_state = LoadedState(unread=UnreadSessions(left_alone.drop))
+    specs = {name: _Spec(fds) for name, fds in kept.items() if name.startswith(SPEC)}
     entries: dict[str, _Entry] = {}
     for name, descriptors in kept.items():
         if name.startswith(SESSION):
             entries.setdefault(session_id_of(name), _Entry()).add(name, descriptors)
     for entry in entries.values():
-        entry.sort_out(specs, loaded_state)
-    if not loaded_state.newer:  # else it may belong to one of those
-        used = {found.record.spec for found in loaded_state.found}
-        loaded_state.over += [name for name in loaded_state.specs if name not in used]
-        loaded_state.specs = [name for name in loaded_state.specs if name in used]
+        entry.sort_out(specs, loaded_state, left_alone)
+    used = {found.record.spec for found in loaded_state.found}
+    for name, spec in specs.items():
+        if loaded_state.unread:  # it may belong to one of those
+            left_alone.add(name, spec.descriptors)
+        else:
+            records.close_all(spec.descriptors)
+        known = name in used or bool(loaded_state.unread)
+        (loaded_state.specs if known else loaded_state.over).append(name)
     return loaded_state
 
 
-def _read_spec(
-    name: str, descriptors: Sequence[int], specs: dict[str, SpecRecord], loaded_state: LoadedState
-) -> None:
-    for descriptor in descriptors:
-        data = records.read_file(descriptor)
-        os.close(descriptor)
-        if data is None or name in specs:
-            continue
-        try:
-            specs[name] = records.decode(SpecRecord, data)
-        except NewerRecordError:
-            return
-        except RecordError as error:
-            log.warning("what was kept as %s cannot be read: %s", name, error)
-    if name in specs:
-        loaded_state.specs.append(name)
-    else:
-        loaded_state.over.append(name)
+class _Spec:
+    """A kept specification of sessions.
+
+    Attributes:
+        record: None if it cannot be read.
+        env: name of its environment, as far as its record tells.
+        why: why it cannot be read.
+    """
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self.descriptors = descriptors
+        self.record: SpecRecord | None = None
+        self.env, self.why = "", "there is no record of it"
+        for data in filter(None, map(records.read_file, descriptors)):
+            try:
+                self.record = self.record or records.decode(SpecRecord, data)
+            except UnreadableRecordError as error:
+                self.why = str(error)
+            match records.outline(data):
+                case {"spec": {"environment": {"name": str(name)}}}:
+                    self.env = name
+                case _:
+                    pass
 
 
 class _Entry:
     """Descriptors kept for one session, in any order."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []
+        self._kept: dict[str, Sequence[int]] = {}
         self._left: list[int] = []
         self._problem = "there is no record of it"
+        self._unreadable: tuple[bytes, str] | None = None  # a record, and why it is
+
+    @property
+    def _names(self) -> list[str]:
+        return list(self._kept)
 
     def add(self, name: str, descriptors: Sequence[int]) -> None:
         """Add descriptors of the same session."""
-        self._names.append(name)
+        self._kept[name] = descriptors
         self._left += descriptors
 
-    def sort_out(self, specs: Mapping[str, SpecRecord], loaded_state: LoadedState) -> None:
-        """Decide whether to take the session over, report its end, or end it."""
-        try:
-            record = self._record()
-        except NewerRecordError as error:
-            log.warning("%s is left alone: %s", self._names[0], error)
-            loaded_state.newer += 1
-            self._close()
-            return
+    def sort_out(
+        self, specs: Mapping[str, _Spec], loaded_state: LoadedState, left_alone: LeftAlone
+    ) -> None:
+        """Decide whether to take the session over, report its end, leave it alone, or end it."""
+        record = self._record()
         spec = specs.get(record.spec) if record is not None else None
         if record is not None and spec is None:
             self._problem = f"what it runs in ({record.spec}) is not known"
-        found = self._found(record, spec) if record is not None and spec is not None else None
+        elif record is not None and spec is not None and spec.record is None:
+            self._unreadable = records.encode(record), spec.why
+        if self._unreadable is not None and (unread := self._unread(*self._unreadable, specs)):
+            loaded_state.unread.add(unread)
+            for name, descriptors in self._kept.items():
+                left_alone.add(name, descriptors, unread.why, owner=unread.id)
+            return
+        self._close_records()
+        kept = None if spec is None else spec.record
+        found = self._found(record, kept) if record is not None and kept is not None else None
         if found is not None:
             loaded_state.found.append(found)
             return
@@ -145,28 +169,41 @@ class _Entry:
         self._end()
 
     def _record(self) -> SessionRecord | None:
-        """Return the valid record if there are several.
-
-        Raises:
-            NewerRecordError: a newer nsm has written it.
+        """Return the valid record if there are several; None if there is none, or another version
+        of nsm has written the last one.
         """
         best: SessionRecord | None = None
-        for descriptor in list(self._left):
-            data = records.read_file(descriptor)
-            if data is None:
-                continue
-            self._left.remove(descriptor)
-            os.close(descriptor)
+        newer = False
+        for data in filter(None, map(records.read_file, self._left)):
             try:
                 record = records.decode(SessionRecord, data)
-            except NewerRecordError:
-                raise
-            except RecordError as error:
-                self._problem = str(error)
+            except UnreadableRecordError as error:
+                newer = newer or isinstance(error, NewerRecordError)
+                if self._unreadable is None or records.outline(data):
+                    self._unreadable = data, str(error)
                 continue
             if best is None or record.revision > best.revision:
                 best = record
-        return best
+        if best is not None and not newer:
+            self._unreadable = None
+        return None if newer else best
+
+    def _unread(self, data: bytes, why: str, specs: Mapping[str, _Spec]) -> UnreadSession | None:
+        """Return the session as one that cannot be read; None if it has ended."""
+        for descriptor in self._left:
+            pid = pid_of(descriptor)
+            if pid is not None and not has_ended(descriptor):
+                id_, plain = session_id_of(self._names[0]), records.outline(data)
+                spec = specs.get(str(plain.get("spec")))
+                env = "" if spec is None else spec.env
+                return UnreadSession.of(id_, descriptor, pid, plain, env, why)
+        self._problem = "its jail has ended"
+        return None
+
+    def _close_records(self) -> None:
+        for descriptor in [each for each in self._left if records.read_file(each) is not None]:
+            self._left.remove(descriptor)
+            os.close(descriptor)
 
     def _found(self, record: SessionRecord, kept: SpecRecord) -> LoadedSession | None:
         """Return the session, if it lives and everything that it needs is there."""

@@ -128,7 +128,9 @@ class Reattachment:
         """Note that these sessions were taken over, and that their agents are being asked."""
         self._awaited = {session: trio.Event() for session in sessions}
         self._settled = trio.Event()
-        self._fates.lost_one_shots = any(each.tenancy.name is None for each in loaded_state.gone)
+        # Those that cannot be used may have run anything, and are not asked.
+        lost = any(each.tenancy.name is None for each in loaded_state.gone)
+        self._fates.lost_one_shots = lost or bool(loaded_state.unread)
 
     async def settle(self) -> None:
         """Wait until all of them have answered, ended, or taken too long."""

@@ -49,11 +49,15 @@ class SessionStore:
     Args:
         store: the descriptor store.
         known: names of specifications that it already has.
+        pinned: these stay, since sessions that cannot be read may need them.
     """
 
-    def __init__(self, store: DescriptorStore, known: Sequence[str] = ()) -> None:
+    def __init__(
+        self, store: DescriptorStore, known: Sequence[str] = (), *, pinned: bool = False
+    ) -> None:
         self._store = store
         self._known = set(known)
+        self._pinned = frozenset(known if pinned else ())
         self._revisions: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
         self._awaited: dict[str, tuple[SessionRecord, Earlier]] = {}
@@ -229,6 +233,8 @@ class SessionStore:
         unused = [key for key, kind in self._kinds.items() if not kind.sessions]
         for key in unused[: max(0, len(unused) - SPECS_KEPT)]:
             name = self._kinds.pop(key).name
+            if name in self._pinned:
+                continue
             if all(kind.name != name for kind in self._kinds.values()):
                 self._known.discard(name)
                 self._store.drop(name)

@@ -201,7 +201,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
                 [("cli", shop), ("cli", None), ("editor", shop)]
             )
         ]
-        it.session_manager.take_up(LoadedState(found=found, gone=[], over=[], specs=[], newer=0))
+        it.session_manager.take_up(LoadedState(found=found))
         await it.session_manager.wait_reattached()
         sessions = [it.run_service.find(each.record.id) for each in found]
         scopes = [session.tenancy.scope for session in sessions if session.tenancy is not None]

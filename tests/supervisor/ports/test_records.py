@@ -12,6 +12,8 @@ import pytest
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.store import NoStore
 from nsmd.ports.records import PORT, RELAY, LeftPorts, PortRecord, RelayRecord, sort_out
 
 if TYPE_CHECKING:
@@ -63,6 +65,10 @@ def kept() -> Generator[Kept]:
     assert set(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
 
 
+def alone() -> LeftAlone:
+    return LeftAlone(NoStore())
+
+
 def close(left: LeftPorts) -> None:
     for port in left.ports:
         os.close(port.listener)
@@ -78,7 +84,8 @@ def test_a_port_and_its_relay(kept: Kept) -> None:
             PORT + "p1": [listener, kept.record(PORT_RECORD)],
             RELAY + "r1": kept.relay(),
             "session-1.1": [],
-        }
+        },
+        alone(),
     )
     (port,), (relay,) = left.ports, left.relays
     assert (port.record, port.listener) == (PORT_RECORD, listener)
@@ -88,11 +95,11 @@ def test_a_port_and_its_relay(kept: Kept) -> None:
 
 
 def test_a_relay_that_has_ended(kept: Kept) -> None:
-    left = sort_out({RELAY + "r1": kept.relay(ended=True)})
+    left = sort_out({RELAY + "r1": kept.relay(ended=True)}, alone())
     assert (left.relays, left.over) == ([], [RELAY + "r1"])
 
 
-def test_what_is_incomplete_or_damaged_is_dropped(kept: Kept) -> None:
+def test_what_is_incomplete_is_dropped(kept: Kept) -> None:
     relay = kept.relay()
     os.close(relay.pop())  # its process
     left = sort_out(
@@ -100,18 +107,40 @@ def test_what_is_incomplete_or_damaged_is_dropped(kept: Kept) -> None:
             PORT + "alone": [kept.record(PORT_RECORD)],
             PORT + "none": [kept.socket()],
             PORT + "empty": [],
-            PORT + "damaged": [memory_file(b"nsm-record 1 0\n{}"), kept.socket()],
-            PORT + "other": [kept.record(RelayRecord(id="", session="", control="", counts=""))],
             RELAY + "r1": relay,
-        }
+        },
+        alone(),
     )
     assert (left.ports, left.relays) == ([], [])
-    assert sorted(left.over) == sorted(
-        [*(PORT + name for name in ("alone", "none", "empty", "damaged", "other")), RELAY + "r1"]
-    )
+    assert sorted(left.over) == [
+        *(PORT + name for name in ("alone", "empty", "none")),
+        RELAY + "r1",
+    ]
 
 
-def test_what_a_newer_nsm_has_left_stays(kept: Kept) -> None:
-    data = records.encode(PORT_RECORD).replace(b"nsm-record 1 ", b"nsm-record 9 ", 1)
-    left = sort_out({PORT + "newer": [memory_file(data), kept.socket()]})
+def test_what_another_version_has_left_stays(kept: Kept) -> None:
+    newer = records.encode(PORT_RECORD).replace(b"nsm-record 1 ", b"nsm-record 9 ", 1)
+    other = records.encode(RelayRecord(id="", session="", control="", counts=""))
+    given = {
+        PORT + "newer": [memory_file(newer), kept.socket()],
+        PORT + "other": [memory_file(other), kept.socket()],
+        PORT + "damaged": [memory_file(b"nsm-record 1 0\n{}"), kept.socket()],
+    }
+    left_alone = alone()
+    left = sort_out(given, left_alone)
     assert (left.ports, left.over) == ([], [])
+    assert {name: list(fds) for name, fds in left_alone.everything_kept()} == given
+    assert "3 x open port" in left_alone.problem
+    for descriptors in given.values():
+        records.close_all(descriptors)
+
+
+def test_what_belongs_to_a_session_that_cannot_be_read_stays_until_that_ends(kept: Kept) -> None:
+    left_alone = alone()
+    left_alone.add("session-s1.1", [kept.socket()], "why", owner="s1")
+    given = {PORT + "p1": [kept.socket(), kept.record(PORT_RECORD)], RELAY + "r1": kept.relay()}
+    left = sort_out(given, left_alone)
+    assert (left.ports, left.relays, left.over) == ([], [], [])
+    assert {name for name, _ in left_alone.everything_kept()} == {*given, "session-s1.1"}
+    left_alone.drop("s1")
+    assert list(left_alone.everything_kept()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import signal
@@ -18,9 +20,19 @@ import trio
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.records import SessionRecord, SpecRecord
+from nsmd.fdstore.store import Kept, NoStore
 from nsmd.host.processes import pid_of
-from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
+from nsmd.model.policy import policy_of
+from nsmd.model.values import (
+    Environment,
+    JailSizes,
+    JailSpec,
+    NetworkRule,
+    SessionLimits,
+    Tenancy,
+)
 from nsmd.restart import load
 from nsmd.restart.session_store import boot_id
 
@@ -72,9 +84,11 @@ class Left:
         self.process.kill()
         self.process.wait()
 
-    def give(self, *more: bytes, record: SessionRecord | None = None) -> list[int]:
+    def give(
+        self, *more: bytes, record: SessionRecord | None = None, data: bytes | None = None
+    ) -> list[int]:
         """The descriptors, which are another's then."""
-        data = records.encode(record or self.record)
+        data = data or records.encode(record or self.record)
         given = [
             os.pidfd_open(self.process.pid),
             self.channel.detach(),
@@ -100,6 +114,10 @@ def spec_files() -> dict[str, list[int]]:
     return {SPEC_NAME: [memory_file(SPEC_DATA)]}
 
 
+def sort_out(kept: Kept, left_alone: LeftAlone | None = None) -> load.LoadedState:
+    return load.sort_out(kept, left_alone or LeftAlone(NoStore()))
+
+
 def release(found: load.LoadedSession) -> None:
     found.earlier.jail.release()
     if found.earlier.listener is not None:
@@ -109,9 +127,9 @@ def release(found: load.LoadedSession) -> None:
 async def test_a_session_that_lives_is_found(left: Left) -> None:
     older = records.encode(replace(left.record, executions=1, revision=0))
     kept = {"session-00000001": left.give(older, older), **spec_files()}
-    result = load.sort_out(kept)
+    result = sort_out(kept)
     (found,) = result.found
-    assert (result.gone, result.over, result.newer) == ([], [], 0)
+    assert (result.gone, result.over, len(result.unread)) == ([], [], 0)
     assert result.specs == [SPEC_NAME]
     assert (found.record, found.spec) == (left.record, SPEC)
     earlier = found.earlier
@@ -130,7 +148,7 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
     given = left.give()
     left.process.send_signal(signal.SIGKILL)
     left.process.wait()
-    result = load.sort_out({"session-00000001": given, **spec_files()})
+    result = sort_out({"session-00000001": given, **spec_files()})
     assert (result.found, result.gone) == ([], [left.record])
     assert result.over == ["session-00000001", SPEC_NAME]
 
@@ -148,7 +166,7 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
         os.close(descriptor)
         given.remove(descriptor)
     specs = {} if lacking == "spec" else spec_files()
-    result = load.sort_out({"session-00000001": given, **specs})
+    result = sort_out({"session-00000001": given, **specs})
     assert (result.found, result.over) == ([], ["session-00000001", *specs])
     assert result.gone == ([] if lacking == "record" else [left.record])
     if lacking != "pidfd":
@@ -159,17 +177,81 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
         assert left.agent_end.recv(1) == b"", "its agent sees the end of its channel"
 
 
-async def test_a_newer_record_leaves_everything_as_it_is(left: Left) -> None:
-    head, _, body = records.encode(left.record).partition(b"\n")
-    newer = head.replace(b"record 1", b"record 2") + b"\n" + body
-    result = load.sort_out({"session-00000001": left.give(newer), **spec_files()})
-    assert (result.newer, result.found, result.over, result.gone) == (1, [], [], [])
+def newer(record: SessionRecord) -> bytes:
+    head, _, body = records.encode(record).partition(b"\n")
+    return head.replace(b"record 1", b"record 2") + b"\n" + body
+
+
+def without(data: bytes, *path: str) -> bytes:
+    """The same record without the field at that path."""
+    plain = json.loads(data.partition(b"\n")[2])
+    inner = plain
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    body = json.dumps(plain).encode()
+    return b"nsm-record 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
+
+
+@pytest.mark.parametrize("what", ["newer", "record", "spec"])
+async def test_what_cannot_be_read_is_left_alone(left: Left, what: str) -> None:
+    spec, more = SPEC_DATA, (b"nsm-record 1 0\n{}",)
+    record: bytes | None = None
+    match what:
+        case "newer":
+            more = (newer(left.record),)
+        case "record":
+            record = without(records.encode(left.record), "network")
+        case _:
+            spec = without(SPEC_DATA, "spec", "sizes")
+    given = left.give(*more, data=record)
+    kept = {"session-00000001.3": given, SPEC_NAME: [memory_file(spec)]}
+    left_alone = LeftAlone(NoStore())
+    result = sort_out(kept, left_alone)
+    assert (result.found, result.over, result.gone, result.specs) == ([], [], [], [SPEC_NAME])
+    (session,) = result.unread.live()
+    assert (session.id, session.name, session.scope, session.client) == ("00000001", "a", "s", "c")
+    assert (session.env, session.pid) == ("python", left.process.pid)
     assert left.process.poll() is None
+    # A later supervisor gets all of it again.
+    again = {name: list(fds) for name, fds in left_alone.everything_kept()}
+    assert again == kept
+    assert "1 x session" in left_alone.problem
+    later = LeftAlone(NoStore())
+    other = sort_out({name: [os.dup(fd) for fd in fds] for name, fds in again.items()}, later)
+    assert [each.id for each in other.unread.live()] == ["00000001"]
+    result.unread.end(session)
+    with trio.fail_after(120):
+        await trio.to_thread.run_sync(left.process.wait)
+    assert left.process.returncode == -signal.SIGKILL
+    assert (result.unread.live(), other.unread.live()) == ([], [])
+    for each in (left_alone, later):
+        ((name, descriptors),) = each.everything_kept()
+        assert name == SPEC_NAME
+        records.close_all(descriptors)
+
+
+async def test_one_that_cannot_be_read_and_has_ended_is_over(left: Left) -> None:
+    given = left.give(newer(left.record))
+    left.end()
+    left_alone = LeftAlone(NoStore())
+    result = sort_out({"session-00000001": given, **spec_files()}, left_alone)
+    assert (result.over, len(result.unread)) == (["session-00000001", SPEC_NAME], 0)
+    assert list(left_alone.everything_kept()) == []
+
+
+async def test_a_session_without_a_readable_policy_is_taken_over(left: Left) -> None:
+    policy = policy_of(SPEC, SessionLimits(), "forked")
+    data = without(records.encode(SpecRecord(spec=SPEC, policy=policy)), "policy", "mounts")
+    result = sort_out({"session-00000001": left.give(), SPEC_NAME: [memory_file(data)]})
+    (found,) = result.found
+    assert found.earlier.jail.policy is None
+    release(found)
 
 
 async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> None:
     damaged = records.encode(replace(left.record, revision=9))[:-5]
-    result = load.sort_out({"session-00000001": left.give(damaged), **spec_files()})
+    result = sort_out({"session-00000001": left.give(damaged), **spec_files()})
     (found,) = result.found
     assert found.record.revision == 1
     release(found)
@@ -178,7 +260,7 @@ async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> No
 async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
     read_end, write_end = os.pipe()
     kept = {"session-x": [read_end, write_end], "session-y": [], "spec-z": [os.dup(0)]}
-    result = load.sort_out(kept)
+    result = sort_out(kept)
     assert sorted(result.over) == ["session-x", "session-y", "spec-z"]
     assert (result.found, result.gone) == ([], [])
 
@@ -187,14 +269,14 @@ async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
     """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
     other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
     unused = {records.spec_name(other): [memory_file(other)]}
-    result = load.sort_out({"session-00000001": left.give(), **spec_files(), **unused})
+    result = sort_out({"session-00000001": left.give(), **spec_files(), **unused})
     assert (result.specs, result.over) == ([SPEC_NAME], list(unused))
     release(result.found[0])
 
 
 async def test_ages_of_another_boot_say_nothing(left: Left) -> None:
     record = replace(left.record, boot="another")
-    result = load.sort_out({"session-00000001": left.give(record=record), **spec_files()})
+    result = sort_out({"session-00000001": left.give(record=record), **spec_files()})
     (found,) = result.found
     assert trio.current_time() - found.earlier.created_s < 10
     release(found)

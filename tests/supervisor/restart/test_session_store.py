@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from fake_fdstore import Held
-from nsmd.fdstore.store import copies_of
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.store import NoStore, copies_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
 from nsmd.restart.load import sort_out
 from nsmd.restart.session_store import SessionStore, session_id_of
@@ -76,7 +77,8 @@ def session_store_in(store: Held) -> SessionStore:
 def taken_up(store: Held) -> LoadedSession:
     """Read the store as the next supervisor does, and own its contents."""
     (found,) = sort_out(
-        {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()}
+        {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()},
+        LeftAlone(NoStore()),
     ).found
     return found
 

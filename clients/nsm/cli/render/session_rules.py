@@ -45,7 +45,8 @@ def inspection(found: Inspection, home: str) -> str:
     ]
     if found.policy is None:
         if row.state != "ended":
-            lines.append(("jail", "none yet"))
+            unread = "its policy cannot be read: another version of nsm made it"
+            lines.append(("jail", unread if found.contradictions else "none yet"))
         return "\n\n".join([formats.listing(lines), *session_details.tables(found)])
     policy = found.policy
     lines += [

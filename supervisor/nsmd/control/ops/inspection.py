@@ -170,7 +170,8 @@ def _policy(session: Session, *, sources: bool) -> dict[str, Any] | None:
 def _contradictions(session: Session, facts: KernelFacts | None) -> list[str]:
     policy, confinement = session.policy, session.confinement
     if policy is None:
-        return []
+        known = session.jail is None or not session.taken_up
+        return [] if known else ["Its policy cannot be read: another version of nsm made it."]
     found = [] if facts is None else list(contradictions(policy, facts))
     if confinement is not None:
         found += weaker(policy, confinement.enforcement)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.records import NewerRecordError, RecordError
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import RecordError, UnreadableRecordError
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import pid_of
 from nsmd.model.secrets import SecretRule
@@ -63,20 +64,25 @@ class LeftGrants:
     over: list[str] = field(default_factory=list[str])
 
 
-def sort_out(kept: Kept) -> LeftGrants:
+def sort_out(kept: Kept, left_alone: LeftAlone) -> LeftGrants:
     """Sort the grants that an earlier supervisor has left.
 
     Args:
         kept: descriptors by name; this takes those whose names begin with `GRANT`.
+        left_alone: gets what cannot be read, and the grants of owners that cannot.
     """
     left = LeftGrants()
     for name, descriptors in kept.items():
         if not name.startswith(GRANT):
             continue
         try:
-            left.found.append(_take(descriptors))
-        except NewerRecordError:
-            records.close_all(descriptors)  # it stays in the store
+            grant = records.decode(GrantRecord, records.find(descriptors))
+            if left_alone.has(grant.owner):
+                left_alone.add(name, descriptors, owner=grant.owner)
+            else:
+                left.found.append(_take(grant, descriptors))
+        except UnreadableRecordError as error:
+            left_alone.add(name, descriptors, str(error))
         except RecordError as error:
             log.warning("the kept entry %s cannot be used: %s", name, error)
             records.close_all(descriptors)
@@ -84,13 +90,12 @@ def sort_out(kept: Kept) -> LeftGrants:
     return left
 
 
-def _take(descriptors: Sequence[int]) -> LeftGrant:
+def _take(grant: GrantRecord, descriptors: Sequence[int]) -> LeftGrant:
     """Take one entry.
 
     Raises:
         RecordError: it cannot be used.
     """
-    grant = records.decode(GrantRecord, records.find(descriptors))
     by_identity = {records.identity(each): each for each in descriptors}
     pidfd = next((each for each in descriptors if pid_of(each) is not None), None)
     control, state = by_identity.get(grant.control), by_identity.get(grant.state)

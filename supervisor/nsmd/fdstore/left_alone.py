@@ -1,0 +1,90 @@
+"""Kept entries that this version of nsm cannot read. They are left as they are, for one that can.
+
+This process holds copies, so that they outlive a holder that is killed, and a reload.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from nsmd.fdstore import records
+from nsmd.fdstore.store import KEPT_PREFIXES, DescriptorStore, Kept
+
+log = logging.getLogger(__name__)
+
+_NOUNS = {"session-": "session", "box-": "box", "port-": "open port", "secrets-": "secret"}
+"""Words for people; entries of other kinds belong to these."""
+
+
+class LeftAlone:
+    """Entries of the descriptor store that this nsm cannot read, and copies of their descriptors.
+
+    Args:
+        store: the store.
+        kept: all kept descriptors; this takes the kinds that this version does not know.
+    """
+
+    def __init__(self, store: DescriptorStore, kept: Kept | None = None) -> None:
+        self._store = store
+        self._entries: dict[str, Sequence[int]] = {}
+        self._whys: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        for name, descriptors in (kept or {}).items():
+            if not name.startswith(KEPT_PREFIXES):
+                self.add(name, descriptors, "this nsm knows no such kind of entry")
+
+    def __repr__(self) -> str:
+        return f"<LeftAlone {', '.join(self._entries)}>"
+
+    def add(self, name: str, descriptors: Sequence[int], why: str = "", *, owner: str = "") -> None:
+        """Leave an entry alone. Its descriptors are owned from now on.
+
+        Args:
+            why: why it cannot be read; empty if it only belongs to one that cannot.
+            owner: id of its session or box; empty for none.
+        """
+        self._entries[name] = tuple(descriptors)
+        if owner:
+            self._owners[name] = owner
+        if why:
+            log.warning("%s is left alone: %s", name, why)
+            self._whys[name] = why
+
+    def has_entry(self, name: str) -> bool:
+        """Return whether that entry is left alone."""
+        return name in self._entries
+
+    def has(self, owner: str) -> bool:
+        """Return whether a session or box is left alone, so that what belongs to it is, too."""
+        return owner in self._owners.values()
+
+    def drop(self, owner: str) -> None:
+        """Drop all entries of a session that is gone."""
+        for name in [name for name, its in self._owners.items() if its == owner]:
+            self._store.drop(name)
+            records.close_all(self._entries.pop(name))
+            self._whys.pop(name, None)
+            del self._owners[name]
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield from list(self._entries.items())
+
+    @property
+    def problem(self) -> str:
+        """Number of things that are left alone, and a reason, for people; else empty."""
+        things = {name.partition(".")[0]: why for name, why in self._whys.items()}
+        nouns = Counter[str]()
+        for name in things:
+            with suppress(StopIteration):
+                nouns[next(noun for prefix, noun in _NOUNS.items() if name.startswith(prefix))] += 1
+        if not nouns:
+            return ""
+        told = ", ".join(f"{count} x {noun}" for noun, count in nouns.items())
+        return (
+            f"another version of nsm made what this one cannot read, and leaves alone: {told} "
+            f"({next(iter(things.values()))}). A version that can read it takes it over: install "
+            "that, then `nsm reload`. `nsm ps` lists such sessions, and `nsm kill` ends them"
+        )
