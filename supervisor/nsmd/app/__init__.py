@@ -8,6 +8,7 @@ instance         this supervisor's lock and socket, and the descriptors that it 
 startup          gather facts for all parts, before the event loop begins
 resources        resources that outlive every session
 frontends        serve each connection by the protocol that it speaks
+kept_kinds       all kinds of kept records, and which of them this version cannot read
 services         the services that requests use, and the front ends
 daemon           run all parts until somebody asks for the end
 main             the command line of nsm-supervisor

@@ -101,7 +101,7 @@ class LimitRules:
     Attributes:
         memory_mb, memory_by: MiB, and how it is enforced.
         process_memory_mb: MiB of one process (RLIMIT_DATA): more than `memory_mb` where programs
-            reserve addresses that they do not fill.
+            reserve addresses that they do not fill; 0 if a supervisor before 0.3.0 made it.
         processes, processes_by: number at once, threads included, and how it is enforced.
         descriptors: descriptors of each process.
         cpu_weight, cpu_by: weight against other sessions (cgroups(7)), None if the kernel sees only
@@ -114,7 +114,7 @@ class LimitRules:
 
     memory_mb: int
     memory_by: Enforcer
-    process_memory_mb: int
+    process_memory_mb: int = 0
     processes: int
     processes_by: Enforcer
     descriptors: int
@@ -164,7 +164,7 @@ class Policy:
     mounts: tuple[MountRule, ...]
     network: NetworkRule = NO_NETWORK
     variables: tuple[str, ...]
-    devices: tuple[str, ...]
+    devices: tuple[str, ...] = _PLAIN_DEVICES
     limits: LimitRules
     rights: Rights = Rights()
 
