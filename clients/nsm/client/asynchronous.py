@@ -346,7 +346,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
 
         return read(DrainReport, await self.call("drain", {"cancel": True}))
 
-    async def reload(self, on_wait: OnReload | None = None) -> None:
+    async def reload(self, on_wait: OnReload | None = None, *, force: bool = False) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.
 
         Returns when it has closed this connection; the next call makes another.
@@ -354,13 +354,15 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         Args:
             on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
                 first, and how long.
+            force: end the sessions that the program cannot take over.
 
         Raises:
-            StartFailedError: that program would not start; the supervisor goes on as it is.
+            StartFailedError: that program would not start, or cannot take over some sessions; the
+                supervisor goes on as it is.
         """
         from nsm.wire import reload  # noqa: PLC0415  # few programs ask
 
-        reload.tell(await self.call("reload"), on_wait)
+        reload.tell(await self.call("reload", {"force": force}), on_wait)
         await self._until_ended()
 
     async def shutdown(self) -> None:

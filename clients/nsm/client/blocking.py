@@ -401,7 +401,7 @@ class Client(FileCalls, JobCalls, RunCalls):
 
         return read(DrainReport, self.call("drain", {"cancel": True}))
 
-    def reload(self, on_wait: OnReload | None = None) -> None:
+    def reload(self, on_wait: OnReload | None = None, *, force: bool = False) -> None:
         """Have the supervisor become the program that is installed now, with all sessions.
 
         Returns when it answers again, and the client is connected to it.
@@ -409,13 +409,15 @@ class Client(FileCalls, JobCalls, RunCalls):
         Args:
             on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
                 first, and how long.
+            force: end the sessions that the program cannot take over.
 
         Raises:
-            StartFailedError: that program would not start; the supervisor goes on as it is.
+            StartFailedError: that program would not start, or cannot take over some sessions; the
+                supervisor goes on as it is.
         """
         from nsm.wire import reload  # noqa: PLC0415  # few programs ask
 
-        reload.tell(self.call("reload"), on_wait)
+        reload.tell(self.call("reload", {"force": force}), on_wait)
         self._wire.follow_reload()
 
     def shutdown(self) -> None:

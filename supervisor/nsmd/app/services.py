@@ -158,6 +158,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             ending=resources.ending,
             store=setup.store,
             left_alone=left_alone,
+            everything_kept=everything,
             successor=setup.leave.command,
             draining=_draining(setup, resources, run_service, bridge, upkeep),
             configuration=configuration,

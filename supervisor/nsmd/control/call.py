@@ -17,7 +17,7 @@ from nsmd.control.output_stream import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.store import DescriptorStore, NoStore
+from nsmd.fdstore.store import DescriptorStore, NoStore, Refill
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import Here
@@ -74,6 +74,7 @@ class Services:
         events: events of the supervisor.
         store: keeps sessions' descriptors if this process dies.
         left_alone: what that store has and this version of nsm cannot read.
+        everything_kept: yields what that store should have.
         successor: the command that this process becomes at a reload.
         telemetry: counts and durations.
         clients: returns the number of connections.
@@ -108,6 +109,7 @@ class Services:
     limits: Mapping[str, str]
     store: DescriptorStore = field(default_factory=NoStore)
     left_alone: LeftAlone = field(default_factory=lambda: LeftAlone(NoStore()))
+    everything_kept: Refill = tuple
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
     http: Callable[[], Mapping[str, Any]] = dict[str, Any]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.environments import not_preloaded
 from nsm.cli.render.formats import visible
 from nsm.cli.verbs import config
@@ -20,7 +20,11 @@ are mistakes, and then nothing has.
 
 Without, it is for a new version, or settings that only a start reads. Sessions stay, and what runs
 in them goes on; clients connect again by themselves. The process keeps its number. Where the
-program that is installed now would not start, the supervisor goes on as it is, and this says why.
+program that is installed now would not start, or cannot take over some sessions, the supervisor
+goes on as it is, and this says why. With --force, sessions that it cannot take over are ended.
+
+It exits 1 if the supervisor has sessions that it cannot use, since another version made them. They
+live on: `nsm ps` lists them, `nsm kill` ends them, and a version that can use them takes them over.
 
 Programs of the bridge cannot go on: they have `[drain] timeout_seconds` to end, and are stopped
 then. `nsm drain` waits for them as long as it takes.
@@ -38,6 +42,9 @@ def parser() -> Parser:
         _EPILOG,
     )
     parser.add_argument("--config", action="store_true", help="only read the configuration again")
+    parser.add_argument(
+        "--force", action="store_true", help="end sessions that the new program cannot take over"
+    )
     parser.add_json("one object with version, pid and sessions, or null when no supervisor runs,")
     return parser
 
@@ -51,8 +58,9 @@ def main(arguments: list[str]) -> int:
     if client is None:
         return EXIT_OK
     with client:
-        client.reload(lambda report: terminal.note(waits(report)))
+        client.reload(lambda report: terminal.note(waits(report)), force=options.force)
         status = client.status()
+        unusable = [row for row in client.sessions() if row.state == "unreadable"]
         for line in not_preloaded(client.envs(preload=True)):
             terminal.note(line)
     if options.json:
@@ -64,7 +72,11 @@ def main(arguments: list[str]) -> int:
             f"supervisor {status.pid} is {status.version} now, with {status.sessions} "
             f"session{plural}"
         )
-    return EXIT_OK
+    for row in unusable:
+        terminal.note(visible(f"it cannot use the session {row.name or row.id}, which lives on"))
+    if unusable and status.survival is not None:
+        terminal.note(visible(status.survival.problem))
+    return EXIT_FAILED if unusable else EXIT_OK
 
 
 def waits(report: ReloadReport) -> str:

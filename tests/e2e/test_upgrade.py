@@ -1,0 +1,106 @@
+"""Another version of nsm is installed: it takes sessions over, is refused, or leaves them alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import nsm
+from e2e_support import Supervisor, end_supervisor, supervisor
+from nsm.wire.errors import UnreadableSessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytestmark = pytest.mark.jail
+
+PROGRAM = """#!{python} -P
+import sys
+from nsmd.fdstore import records, successor
+{change}
+from nsmd.app.main import main
+sys.exit(main())
+"""
+THIS = ""
+OTHER = "records.VERSION = 0"
+"""A version that cannot read the records of this one."""
+OLD = "successor.question_of = lambda text: None"
+"""A version that does not say what it can read."""
+
+
+class Installed:
+    """The program of a supervisor, which can be replaced by that of another version."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "nsm-supervisor"
+        self.install(THIS)
+
+    def install(self, change: str) -> None:
+        self.path.write_text(PROGRAM.format(python=sys.executable, change=change))
+        self.path.chmod(0o755)
+
+
+@pytest.fixture
+def installed(short_dir: Path) -> Installed:
+    return Installed(short_dir)
+
+
+@pytest.fixture
+def first(short_dir: Path, installed: Installed) -> Generator[Supervisor]:
+    with supervisor(short_dir, variables={"NSM_SUPERVISOR": str(installed.path)}) as it:
+        it.variables["NSM_SUPERVISOR"] = str(installed.path)
+        yield it
+
+
+def test_a_version_that_cannot_take_sessions_over_is_refused(
+    first: Supervisor, installed: Installed
+) -> None:
+    with first.client() as client:
+        client.run("x = 41", env="python", session="a")
+        for change, why in ((OTHER, "take over session a .*version 1"), (OLD, "1 session")):
+            installed.install(change)
+            with pytest.raises(nsm.NsmError, match=why) as caught:
+                client.reload()
+            assert caught.value.code == "start-failed"
+            assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        installed.install(OTHER)
+        client.reload(force=True)
+        assert client.sessions() == []
+        assert client.run("print('x' in dir())", env="python", session="a").stdout == "False\n"
+
+
+def test_what_another_version_cannot_use_waits_for_one_that_can(
+    first: Supervisor, installed: Installed
+) -> None:
+    with first.client() as client:
+        for name in ("a", "b"):
+            client.run("x = 41", env="python", session=name)
+        ids = {row.name: row.id for row in client.sessions()}
+    first.process.kill()
+    first.process.wait()
+    installed.install(OTHER)
+    try:
+        listed = first.run("nsm", "ps").stdout
+        assert listed.count("unreadable") == 2
+        with nsm.Client(socket_path=first.socket, scope="test", autostart=False) as client:
+            assert [(row.name, row.id) for row in client.sessions()] == list(ids.items())
+            with pytest.raises(UnreadableSessionError, match="nothing was run"):
+                client.run("x", env="python", session="a")
+            said = first.run("nsm", "run", "-s", ids["a"], "-e", "python", "1")
+            assert "nothing was run" in said.stderr
+            assert client.run("print(6)", env="python", session="c").stdout == "6\n"
+            (killed,) = client.kill(["b"]).killed
+            assert (killed.id, killed.name) == (ids["b"], "b")
+            assert "1 x session" in first.run("nsm", "doctor").stdout
+            # It becomes the same version, then one that can use them.
+            said = first.run("nsm", "reload")
+            assert (said.returncode, "session a, which lives on" in said.stderr) == (1, True)
+            installed.install(THIS)
+            assert first.run("nsm", "reload").returncode == 0
+            assert {row.name for row in client.sessions()} == {"a", "c"}
+            assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+    finally:
+        end_supervisor(first.socket)
