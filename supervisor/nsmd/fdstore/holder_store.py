@@ -44,7 +44,18 @@ RETRY_S = 1.0
 
 SHORTEST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 60.0
-"""Longest time between starts of holders that end again; doubled each time."""
+"""Pauses before another holder is started in place of one that ended within `STEADY_S`, or that
+could not be started; doubled each time. In place of any other, one is started at once.
+"""
+
+STEADY_S = 1.0
+"""Age from which on the end of a holder is nothing that would happen again at once."""
+
+SEND_BUFFER_BYTES = 208 * 1024
+"""Size of the queue to a new holder, which reads nothing before its Python has started. It has room
+for some 500 names, twice the usual one, and that is as much as Linux permits by default. What is in
+the queue outlives this process.
+"""
 
 
 class HolderError(Exception):
@@ -102,7 +113,8 @@ class HolderStore:
         self._lost: set[str] = set()
         self._trouble = ""
         # A new holder must get everything that the ended one had given back.
-        self._pause_s = SHORTEST_PAUSE_S if found is not None and found.ended else 0.0
+        self._missing = found is not None and found.ended
+        self._pause_s = 0.0
         self._changed = trio.Event()
         self._waiting = trio.lowlevel.ParkingLot()
 
@@ -118,7 +130,7 @@ class HolderStore:
     def problem(self) -> str:
         if self._trouble:
             return self._trouble
-        if self._link is None and self._pause_s:
+        if self._link is None and self._missing:
             return "the holder of sessions has ended, and another is being started"
         if self._lost:
             return (
@@ -130,7 +142,7 @@ class HolderStore:
         return ""
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:
-        if self._link is None and not self._pause_s:
+        if self._link is None and not self._missing:
             self._start()
         self._tell("set", name, descriptors)
 
@@ -167,10 +179,12 @@ class HolderStore:
         except OSError as error:
             self._trouble = f"the holder of sessions cannot be started: {error}"
             log.warning("%s; sessions would end with this process", self._trouble)
+            self._missing = True
             self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
             self._changed.set()
             return False
         self._place = identity_of(self._path)
+        self._missing = False
         self._trouble = ""
         self._changed.set()  # from now on its end is noticed
         return True
@@ -178,25 +192,33 @@ class HolderStore:
     async def run(self, refill: Refill) -> None:
         self._refill = refill
         while True:
-            while self._link is None and not self._pause_s:
+            while self._link is None and not self._missing:
                 await self._woken()
             if self._link is None:
                 await trio.sleep(self._pause_s)
-                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-                current = dict.fromkeys(name for name, _ in self._refill())
-                if current and not self._start():
-                    continue
-                self._behind = current
-                self._lost.clear()
-                self._changed.set()
-            if self._link is None:  # there is nothing to keep any more
-                self._pause_s = 0.0
+                self._start_again()
                 continue
             started_s = trio.current_time()
             await self._while_there(self._link)
-            if trio.current_time() - started_s > LONGEST_PAUSE_S:
+            if trio.current_time() - started_s > STEADY_S:
                 self._pause_s = 0.0
             self._gone()
+
+    def _start_again(self) -> None:
+        """Start another holder and send it everything at once: until it has that, the end of this
+        process would be the end of all sessions.
+        """
+        self._pause_s = min(max(2 * self._pause_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+        self._behind.clear()
+        self._lost.clear()
+        for name, descriptors in self._refill():
+            if self._link is None and not self._start():
+                return
+            if not descriptors or not self._send("set", name, descriptors):
+                self._behind[name] = None
+        if self._link is None:  # there is nothing to keep any more
+            self._missing, self._pause_s = False, 0.0
+        self._waiting.unpark_all()
 
     async def _woken(self) -> None:
         await self._changed.wait()
@@ -236,7 +258,7 @@ class HolderStore:
 
     async def caught_up(self) -> None:
         """Wait until a holder has got everything."""
-        while self._behind or (self._link is None and self._pause_s):
+        while self._behind or (self._link is None and self._missing):
             await self._waiting.park()
 
     def _flush(self) -> bool:
@@ -258,16 +280,14 @@ class HolderStore:
         return len(self._behind) < before
 
     def _gone(self) -> None:
-        log.warning("the holder of sessions (pid %d) has ended; another is started", self._pid)
-        self._close()
-        self._pause_s = max(self._pause_s, SHORTEST_PAUSE_S)
-
-    def _close(self) -> None:
-        assert self._link is not None
-        self._link.close()
-        self._link = None
-        _reap(self._pid)
-        self._pid = 0
+        """Replace the holder, which has ended."""
+        pid, self._pid = self._pid, 0
+        self.close()
+        self._missing = True
+        if not self._pause_s:
+            self._start_again()
+        log.warning("the holder of sessions (pid %d) has ended; another is started", pid)
+        _reap(pid)
 
     def look(self) -> None:
         if self._link is None or self._place in (None, identity_of(self._path)):
@@ -305,7 +325,9 @@ class HolderStore:
                 os.kill(self._pid, signal.SIGKILL)
         except OSError:
             log.debug("the holder has ended before")
-        self._close()
+        self.close()
+        _reap(self._pid)
+        self._pid = 0
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
@@ -382,6 +404,7 @@ def start_holder(path: str, linger_s: float) -> tuple[socket.socket, int]:
             ours.close()
             raise
     ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     return ours, pid
 
 

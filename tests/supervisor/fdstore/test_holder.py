@@ -322,6 +322,28 @@ async def test_a_killed_holder_is_replaced_and_told_all(world: World) -> None:
     world.store(found)
 
 
+async def test_a_holder_and_its_supervisor_that_are_killed_in_turn_lose_nothing(
+    world: World,
+) -> None:
+    """Another holder has everything as soon as the supervisor has seen the end of the first."""
+    store = world.store()
+    _, theirs = world.pair()
+    wanted = {f"session-{number}": [theirs.fileno()] for number in range(200)}
+    for name, descriptors in wanted.items():
+        store.keep(name, descriptors)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run, wanted.items)
+        with Watched([store.pid]) as watched:
+            os.kill(store.pid, signal.SIGKILL)
+            await watched.all_ended()
+        await trio.testing.wait_all_tasks_blocked()  # it has noticed
+        store.close()
+        found = world.taken()
+        nursery.cancel_scope.cancel()
+    assert found.kept.keys() == wanted.keys()
+    world.store(found)
+
+
 async def test_what_cannot_be_had_at_the_moment_is_told_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
