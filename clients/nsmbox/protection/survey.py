@@ -127,7 +127,7 @@ def _counts(path: str, relative: str) -> bool:
         return True
     if not autorun.PACKAGE_DIRECTORIES.isdisjoint(map(autorun.folded, relative.split("/"))):
         return False  # thousands of manifests, which nobody opens as projects
-    from nsmbox.protection.git_repository import small_file  # noqa: PLC0415 - hardly one has it
+    from nsm.git import small_file  # noqa: PLC0415 - hardly one has it
 
     return entry.counts(small_file(path, autorun.MAX_CONTENT_BYTES))
 
