@@ -51,7 +51,7 @@ _NO_PROGRAMS = (
 
 _HASHES = ("sha1", "sha256")
 _OF_FILES = ("core.excludesfile", "core.ignorecase", "core.precomposeunicode")
-"""What a repository may say of its files; no program is named by it."""
+"""Settings of a repository about its files; none names a program."""
 
 
 class GitError(Exception):

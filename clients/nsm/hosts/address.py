@@ -206,7 +206,7 @@ def why_no_host_table(name: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def _other_way(way: object) -> str:
-    """What to write in place of a way that there is not."""
+    """Name the way to write in place of one that there is not."""
     if way == "git":  # which nsm had once
         return '"copy": nsm no longer pushes commits to hosts'
     return f"one of {', '.join(PROJECT_WAYS)}"

@@ -41,7 +41,7 @@ def listed(project: Path) -> list[str]:
 
 
 def written(project: Path, *names: str) -> dict[str, bytes | str]:
-    """What is sent: contents of files, and targets of links."""
+    """Contents of files, and targets of links, that are sent."""
     difference = io.BytesIO()
     copies._write_difference(difference, str(project), names, [])  # pyright: ignore[reportPrivateUsage]
     difference.seek(0)
