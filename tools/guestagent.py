@@ -123,9 +123,10 @@ def run(port: Port, header: dict[str, Any], payload: bytes) -> int:
         process.stdin.close()
     for reader in readers:
         reader.join()
-    status = process.wait()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     late.cancel()
-    return status
+    late.join()  # until it is reaped, its number is no other process's
+    return process.wait()
 
 
 def relay(port: Port, number: int, name: str, pipe: IO[bytes]) -> None:

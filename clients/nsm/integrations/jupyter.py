@@ -334,7 +334,10 @@ class NsmProvisioner(LocalProvisioner):
                 "changes standard output, or runs code when a process forks. Remove it, or set "
                 "`forked` to false in the kernel's specification."
             )
+        # As its parent, the interpreter, reaps no child, the number remains the kernel's.
         self._pid = int(told[1])
+        if self._pid <= 1:
+            raise RuntimeError(f"the kernel says that its process id is {self._pid}")
         return job
 
     async def _signal(self, job: AsyncJob, signum: int) -> None:

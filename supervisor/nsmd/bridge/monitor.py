@@ -25,6 +25,7 @@ from nsmd.bridge.output_lines import INTERVAL_S, OutputLines, Waiting
 from nsmd.bridge.path_walk import Ways, why_any_other
 from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor, NotStartedError, line, write
 from nsmd.host.monitors.process_tree import descendants, signal_tree, sweep
+from nsmd.host.processes import signal_group
 from nsmd.model.head_tail import HeadTail
 
 STEP_S = 5.0
@@ -187,8 +188,7 @@ class ProgramMonitor(Monitor):
         if self.status is None:  # not reaped yet, so the group is still its own
             own.add(self.pid)
             for each in numbers:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, each)
+                signal_group(self.pid, each)
         signal_tree(numbers, but=own, until_s=self.ladder.due_s)
 
     def finish(self) -> None:

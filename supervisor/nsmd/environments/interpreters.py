@@ -14,6 +14,7 @@ from typing import Any
 
 from nsm.dataclass import dataclass, replace
 from nsmd.host.paths import is_within
+from nsmd.host.processes import signal_group
 from nsmd.model.values import Interpreter
 
 ASK_TIMEOUT_S = 20.0
@@ -246,8 +247,7 @@ def _ask(command: Sequence[str], variables: Mapping[str, str]) -> str:
         try:
             output, errors = process.communicate(timeout=ASK_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             raise SilentInterpreterError(f"{name} did not answer in {ASK_TIMEOUT_S:g} s") from None
     if process.returncode != 0:
         words = " ".join(errors.split())[:300] or f"exit code {process.returncode}"

@@ -321,8 +321,7 @@ class HolderStore:
                 pass
         except TimeoutError:
             log.warning("the holder (pid %d) does not answer; it is killed", self._pid)
-            if self._pid > 1:  # the connection exists, so the process does, too
-                os.kill(self._pid, signal.SIGKILL)
+            _kill(self._pid, self._link)
         except OSError:
             log.debug("the holder has ended before")
         self.close()
@@ -473,6 +472,22 @@ def _receive(found: RunningHolder) -> bool:
     elif word == "has":
         found.kept.setdefault(name, []).extend(fds)
     return word != "all"
+
+
+def _kill(pid: int, link: socket.socket) -> None:
+    """Kill a holder while there is a connection to it: the process has that number then."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (OSError, ValueError):
+        return
+    try:
+        its_end = select.poll()
+        its_end.register(link, 0)
+        if not its_end.poll(0):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
 
 
 def _reap(pid: int) -> None:

@@ -139,6 +139,29 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
+def signal_child(pid: int, number: int) -> None:
+    """Signal a child of ours; nobody, if it has been reaped or never was one."""
+    if _is_child(pid):
+        os.kill(pid, number)
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal the process group that a child of ours leads; nobody, if it has been reaped."""
+    if _is_child(leader):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+
+
+def _is_child(pid: int) -> bool:
+    """Return whether a number is that of a child, which keeps it until it is reaped."""
+    assert pid > 1, "for kill(2), 0 and -1 are groups of processes"
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def send(process: ProcessStat, *numbers: signal.Signals) -> None:
     """Send signals to a process that was read before, and to no later one with its number.
 

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nsmd.host.processes import children_of, inner_pids, look_at
+from nsmd.host.processes import children_of, inner_pids, look_at, signal_group
 
 MOST_ROUNDS = 10
 """Rounds of looking for new processes. The first one stops all that could start something. So the
@@ -62,51 +62,42 @@ def kill_tree(root: int) -> None:
     It must not have been reaped. A process that left both its group and its tree is not found; a
     process in a PID namespace cannot leave.
     """
-    with suppress(ProcessLookupError):
-        os.killpg(root, signal.SIGSTOP)
-    # All are stopped before any is killed, because children of a dead process cannot be found.
-    held: dict[int, int | None] = {}
+    signal_group(root, signal.SIGSTOP)
+    # All are stopped before any is killed, because children of a dead process cannot be found; and
+    # for the same reason children are killed before their parents.
+    found: list[int] = []
     # there is no free descriptor to look with: then only its group is killed
     with suppress(OSError):
         for _ in range(MOST_ROUNDS):
-            found = [pid for pid in _descendants(root) if pid not in held]
-            if not found:
+            fresh = [pid for pid in _descendants(root) if pid not in found]
+            if not fresh:
                 break
-            for pid in found:
-                held[pid] = _hold(pid, root)
-        for pid, pidfd in held.items():
-            # its parent is stopped, so it does not reap it
-            if pidfd is None and _is_below(pid, root):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-    for pidfd in held.values():
-        if pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            os.close(pidfd)
+            for pid in fresh:
+                _signal_descendant(pid, root, signal.SIGSTOP)
+            found += fresh
+        for pid in reversed(found):
+            _signal_descendant(pid, root, signal.SIGKILL)
     kill_group(root)
 
 
 def kill_group(leader: int) -> None:
     """Kill the process group of a child of ours that has not been reaped."""
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+    signal_group(leader, signal.SIGKILL)
 
 
-def _hold(pid: int, root: int) -> int | None:
-    """Stop a process below our child. Returns its pidfd.
+def _signal_descendant(pid: int, root: int, number: int) -> None:
+    """Signal a process below our child, unless it is gone.
 
-    Returns:
-        None if it is gone, or no descriptor is left for it.
+    Raises:
+        OSError: there is no descriptor left.
     """
-    try:
-        pidfd = open_descendant(pid, root)
-    except OSError:
-        return None
+    pidfd = open_descendant(pid, root)
     if pidfd is not None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
-    return pidfd
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
 
 
 def _descendants(root: int) -> Iterator[int]:

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import nsmd.host.processes
+import sandbox.processes
 from nsmd.host.processes import children_of, has_ended, inner_pids, look_at, pid_of, send, tree_of
 from processes import ending
 
@@ -52,3 +54,35 @@ def test_a_successor_is_not_sent_anything() -> None:
     assert process.returncode == 0
     with pytest.raises(ProcessLookupError):
         send(found, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("module", [nsmd.host.processes, sandbox.processes])
+def test_only_children_are_signalled_by_their_number(module: Any) -> None:
+    """The agent and the supervisor each have their own functions for that."""
+    command = ["sh", "-c", "sleep 600 & echo $!; wait $!; echo $?"]
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE)) as process:
+        assert process.stdout is not None
+        below = int(process.stdout.readline())
+        module.signal_child(below, signal.SIGKILL)
+        module.signal_group(below, signal.SIGKILL)
+        found = look_at(below)
+        assert found is not None
+        send(found, signal.SIGTERM)
+        assert process.stdout.readline() == b"143\n"
+        module.signal_child(process.pid, signal.SIGCONT)
+        process.wait()
+        module.signal_child(process.pid, signal.SIGKILL)
+        for number in (0, 1, -1):
+            with pytest.raises(AssertionError):
+                module.signal_child(number, signal.SIGKILL)
+
+
+def test_the_agent_signals_no_successor() -> None:
+    with ending(subprocess.Popen(["sleep", "600"])) as process:
+        row = sandbox.processes.read_process(process.pid)
+        assert row is not None
+        row.started -= 1
+        sandbox.processes.signal_process(row, signal.SIGKILL)
+        row.started += 1
+        sandbox.processes.signal_process(row, signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from nsmd.jail import process_tree
 from nsmd.jail.process_tree import kill_group, kill_tree, open_descendant, open_jail_below
 from processes import Watched, tree
 from realjail import BWRAP, needs_bwrap
@@ -34,6 +33,22 @@ def started(*command: str, words: int = 1) -> Generator[subprocess.Popen[bytes]]
         process.stdout.close()
 
 
+@contextmanager
+def descriptors_left(count: int) -> Generator[None]:
+    """Limit this process to so many further descriptors."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(64)]  # all gaps below are filled
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1, usual[1]))
+    try:
+        for fd in taken[len(taken) - count :]:
+            os.close(fd)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+        for fd in taken[: len(taken) - count]:
+            os.close(fd)
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -53,16 +68,14 @@ async def test_all_below_a_process_are_killed(script: str, words: int) -> None:
         kill_tree(process.pid)  # it is there until it is reaped
 
 
-async def test_without_descriptors_all_are_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: object) -> int:
-        raise OSError(24, "Too many open files")
-
+async def test_with_few_descriptors_all_are_killed_too() -> None:
+    each = f"setsid bash -c '{TALK}' &"
     with (
-        started("/bin/bash", "-c", f"setsid bash -c '{TALK}' & wait") as process,
+        started("/bin/bash", "-c", f"{each * 8} wait", words=8) as process,
         Watched(tree(process.pid)) as watched,
     ):
-        monkeypatch.setattr(process_tree, "open_descendant", none_left)
-        kill_tree(process.pid)
+        with descriptors_left(3):
+            kill_tree(process.pid)
         await watched.all_ended()
 
 
@@ -71,12 +84,8 @@ async def test_without_any_descriptor_the_group_is_killed_and_not_left_stopped()
         started("/bin/bash", "-c", f"({TALK}) & wait") as process,
         Watched(tree(process.pid)) as watched,
     ):
-        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
-        try:
+        with descriptors_left(0):
             kill_tree(process.pid)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
         await watched.all_ended()
 
 

@@ -20,12 +20,12 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from nsmd.environments.commands.log_text import LogReader
 from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor
+from nsmd.host.processes import signal_group
 
 STEP_S = 2.5
 """Time for a command after each of SIGINT and SIGTERM. Nix then kills its builders, which takes
@@ -148,8 +148,7 @@ class CommandMonitor(Monitor):
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.status is None:  # not reaped yet, so the group is still its own
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+            signal_group(self.pid, number)
 
     def news(self) -> Mapping[str, Any]:
         self.has_news = False

@@ -99,8 +99,7 @@ def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWE
     while _reap(reaped) and time.monotonic() < deadline_s:
         for process in _stopped(deadline_s):
             with suppress(ProcessLookupError, PermissionError):
-                # Nobody else reaps it, since its parent is stopped: so the id is still its own.
-                os.kill(process.pid, signal.SIGKILL)
+                send(process, signal.SIGKILL)
         if _reap(reaped):
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
 

@@ -24,6 +24,7 @@ import trio
 from nsm import paths
 from nsm.dataclass import dataclass
 from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.host.processes import signal_child
 from nsmd.jail.cgroups.discovery import NoGroupsError, directory_of
 from nsmd.jail.cgroups.scope import ANSWER_TIMEOUT_S, complaint_of, how_to_manage, manager_of
 
@@ -148,8 +149,7 @@ async def _start(
     finally:
         os.close(said)
     os.close(pipe)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+    signal_child(pid, signal.SIGKILL)
     await trio.to_thread.run_sync(os.waitpid, pid, 0)
     return None, complaint_of(words) or f"no answer within {ANSWER_TIMEOUT_S:g} s"
 

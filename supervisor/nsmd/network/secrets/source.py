@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from nsmd.host.processes import signal_group
 from nsmd.model.secrets import SecretSource
 
 TIMEOUT_S = 30.0
@@ -109,8 +110,7 @@ def _output(words: tuple[str, ...], variables: Mapping[str, str]) -> bytes:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             # Whatever it has started and left behind, too.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
         code = process.wait()
     if code:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"

@@ -1,0 +1,127 @@
+"""Signals: whom they reach is known by a descriptor, or is a child that nobody has reaped.
+
+For kill(2), 0 and negative numbers are groups, and -1 is everybody, forks of a session included.
+Any other number is another process's once its own has been reaped.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FOLDERS = ("agent", "supervisor", "clients", "tools", "systemd")
+
+BY_NUMBER = {"kill", "killpg", "pthread_kill", "tgkill", "tkill", "kill_group"}
+"""Functions that take a number, in `os`, `signal` or the C library."""
+
+MODULES = {"os", "signal", "posix", "libc"}
+
+OWN_NUMBER = "os.getpid()"
+
+SAFE = {
+    "agent/sandbox/processes.py:signal_child": "waitid(2) has just said that it is a child",
+    "agent/sandbox/processes.py:signal_group": "likewise, the leader",
+    "agent/sandbox/carrying/ptrace.py:Traced.detach": "it is traced: only we reap it",
+    "agent/sandbox/carrying/ptrace.py:Traced.kill": "it is traced: only we reap it",
+    "supervisor/nsmd/host/processes.py:signal_child": "waitid(2) has just said that it is a child",
+    "supervisor/nsmd/host/processes.py:signal_group": "likewise, the leader",
+    "clients/nsmbox/start/relay.py:_wait": "its only child, which `_follow` reaps before the end",
+    "clients/nsmbox/start/relay.py:_end": "its only child, which is reaped in the next line",
+    "clients/nsm/saves/in_session/python_save.py:_save_in_child": "a child, which is reaped next",
+    "clients/nsm/cli/jobs/foreground.py:Foreground._send_input": "the main thread, which lives",
+    "tools/guestagent.py:kill": "the leader is reaped only when this cannot be called any more",
+}
+"""Places that send signals by a number, and why it is the right one's."""
+
+
+def sent_by_number(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Each use of such a function: the class and function that it is in, and the use."""
+    for node in ast.iter_child_nodes(tree):
+        inner = owner
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner = f"{owner}.{node.name}".lstrip(".")
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            yield from ((inner, node) for name in node.names if name.name in BY_NUMBER)
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in {"os.kill", "signal.pthread_kill"}
+            and ast.unparse(node.args[0]) == OWN_NUMBER
+        ):
+            yield from sent_by_number(ast.Tuple(node.args), inner)
+            continue
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in BY_NUMBER
+            and isinstance(node.value, ast.Name)
+            and node.value.id in MODULES
+        ):
+            yield inner, node
+        yield from sent_by_number(node, inner)
+
+
+def negative(tree: ast.AST) -> list[str]:
+    """Calls that signal with a number that is written as negative, or as 0."""
+    names = BY_NUMBER | {"signal_child", "signal_group"}
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in names
+        and node.args
+        and (
+            isinstance(node.args[0], ast.UnaryOp)
+            or (isinstance(node.args[0], ast.Constant) and not node.args[0].value)
+        )
+    ]
+
+
+def programs() -> Iterator[tuple[str, ast.AST]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_signals_are_sent_by_a_number_only_where_it_is_the_right_one_s() -> None:
+    found = {f"{name}:{owner}" for name, tree in programs() for owner, _ in sent_by_number(tree)}
+    assert found == SAFE.keys(), (
+        "use a pidfd, `signal_child` or `signal_group`, or say why it is safe"
+    )
+
+
+def test_no_number_is_negative_or_0() -> None:
+    assert not [(name, call) for name, tree in programs() for call in negative(tree)]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.kill(pid, 9)",
+        "os.killpg(os.getpgid(pid), 9)",
+        "os.kill(-1, 9)",
+        "call_later(os.kill, pid)",
+        "from os import kill",
+        "os.kill(os.getpid(), os.kill)",
+        "libc.kill(pid, 9)",
+    ],
+)
+def test_such_signals_are_found(code: str) -> None:
+    tree = ast.parse(f"class Some:\n  def act(self):\n    {code}\n")
+    assert [owner for owner, _ in sent_by_number(tree)] == ["Some.act"]
+
+
+@pytest.mark.parametrize("code", ["os.kill(os.getpid(), 9)", "process.kill()", "jail.kill()"])
+def test_others_are_not(code: str) -> None:
+    assert not list(sent_by_number(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["os.kill(-1, 9)", "os.kill(-pid, 9)", "signal_child(0, 9)"])
+def test_groups_are_found(code: str) -> None:
+    assert negative(ast.parse(code))
