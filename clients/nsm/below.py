@@ -7,17 +7,17 @@ cross into another file system, unless they are asked to (`mounts`).
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
 import struct
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _OPENAT2 = 437  # on every architecture (asm-generic/unistd.h)
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8  # linux/openat2.h
@@ -28,7 +28,22 @@ _AGAIN = 8
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+@cache
+def _openat2() -> Callable[[int, bytes, bytes], int]:
+    """The system call, which Python has no function for. It returns a negative number of an error.
+
+    Loaded late: `ctypes` takes 5 ms to import, and most clients open no such file.
+    """
+    import ctypes  # noqa: PLC0415 - see above
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(root: int, path: bytes, how: bytes) -> int:
+        fd: int = libc.syscall(_OPENAT2, root, path, how, ctypes.c_size_t(len(how)))
+        return fd if fd >= 0 else -ctypes.get_errno()
+
+    return call
 
 
 def open_below(root: int, path: str, flags: int, mode: int = 0, *, mounts: bool = False) -> int:
@@ -50,10 +65,10 @@ def open_below(root: int, path: str, flags: int, mode: int = 0, *, mounts: bool 
     )
     name = os.fsencode(path or ".")
     for _ in range(_AGAIN):
-        fd: int = _libc.syscall(_OPENAT2, root, name, how, ctypes.c_size_t(len(how)))
+        fd = _openat2()(root, name, how)
         if fd >= 0:
             return fd
-        error = ctypes.get_errno()
+        error = -fd
         if error in (errno.ENOSYS, errno.EPERM):  # of a container's filter; open(2) tells the rest
             return _open_by_names(root, path, flags, mode, mounts=mounts)
         if error != errno.EAGAIN:
@@ -113,6 +128,15 @@ def read_link(root: int, path: str, *, mounts: bool = False) -> str:
     """Read the target of a symbolic link."""
     with parent_of(root, path, mounts=mounts) as (parent, name):
         return os.readlink(name, dir_fd=parent)
+
+
+def make_directories(root: int, path: str, *, mounts: bool = False) -> None:
+    """Make a directory and those around it, as far as they are missing."""
+    names = path.split("/")
+    for count in range(1, len(names) + 1):
+        deeper = parent_of(root, "/".join(names[:count]), mounts=mounts)
+        with deeper as (around, name), suppress(FileExistsError):
+            os.mkdir(name, dir_fd=around)
 
 
 def open_file(root: int, path: str, *, mounts: bool = False) -> int:

@@ -139,10 +139,17 @@ class AsyncSessionFiles:
         return await self._do(file_steps.unpack(self._session, path, read))
 
     async def upload(
-        self, local: str | os.PathLike[str], path: Path, *, on_progress: OnProgress | None = None
+        self,
+        local: str | os.PathLike[str],
+        path: Path,
+        *,
+        follow: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> TreeReport:
         """Copy a file or a directory from here; see `SessionFiles`."""
-        return await self._do(file_steps.upload(self._session, os.fspath(local), path, on_progress))
+        return await self._do(
+            file_steps.upload(self._session, os.fspath(local), path, on_progress, follow=follow)
+        )
 
     async def download(
         self,

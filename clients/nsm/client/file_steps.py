@@ -193,12 +193,12 @@ def unpack_from_pipe(target: str, path: Path, give: Callable[[int], object]) -> 
 
 
 def upload(
-    target: str, local: str, path: Path, on_progress: OnProgress | None
+    target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
 ) -> Steps[TreeReport]:
     """Copy a file or a directory from here."""
-    if os.path.isdir(local):
-        return (yield from _upload_directory(target, local, path, on_progress))
-    with local_files.source(local) as opened:
+    if local_files.is_directory(local, follow=follow):
+        return (yield from _upload_directory(target, local, path, on_progress, follow=follow))
+    with local_files.source(local, follow=follow) as opened:
         moved = _Progress(on_progress, opened.size)
 
         def source(count: int) -> bytes:
@@ -213,16 +213,20 @@ def upload(
 
 
 def _upload_directory(
-    target: str, local: str, path: Path, on_progress: OnProgress | None
+    target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
 ) -> Steps[TreeReport]:
     skipped: list[Skipped] = []
 
     def give(pipe: int) -> None:
-        skipped.extend(local_trees.pack(local, pipe, _without_total(on_progress)))
+        skipped.extend(local_trees.pack(top, pipe, _without_total(on_progress)))
 
     with local_files.told(local, "read"):
-        size = local_trees.size_of(local)
-    return _with_skipped((yield from _stream(target, path, "unpack", give, size=size)), skipped)
+        top = local_files.open_here(local, os.O_RDONLY | os.O_DIRECTORY, follow=follow)
+    try:
+        size = local_trees.size_of(top)
+        return _with_skipped((yield from _stream(target, path, "unpack", give, size=size)), skipped)
+    finally:
+        os.close(top)
 
 
 def download(

@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsm import below
 from nsm.wire.errors import FileError
 
 if TYPE_CHECKING:
@@ -35,11 +36,19 @@ class LocalFileError(FileError):
 
 
 class LinkError(FileError):
-    """A symbolic link is where a file was to be written."""
+    """A symbolic link is where a file was to be read or written.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        doing: `read` or `written`.
+    """
+
+    def __init__(self, path: str, doing: str = "written") -> None:
+        try:
+            where = f"is a symbolic link to {os.readlink(path)}"
+        except OSError:
+            where = "lies behind a symbolic link"
         super().__init__(
-            f"{path} is a symbolic link to {os.readlink(path)}, and nothing was written through it",
+            f"{path} {where}, and nothing was {doing} through it",
             hint="Name the file itself, or add --follow.",
         )
 
@@ -58,18 +67,86 @@ class OpenedFile(NamedTuple):
     read: Callable[[int], bytes]
 
 
-@contextmanager
-def source(path: str) -> Generator[OpenedFile]:
-    """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
+def open_here(path: str, flags: int, *, follow: bool) -> int:
+    """Open a file or a directory that somebody named, to read it.
+
+    Code in a session or a box may have put a link in its place, to have another file copied. It
+    may have done so below the working directory; other directories are taken as they are named.
+
+    Args:
+        flags: as of open(2).
+        follow: read through links, as cp(1) does.
 
     Raises:
+        LinkError: there is a link, and `follow` is False.
+        OSError: it can't be opened.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    if follow or directory in ("/dev", "/dev/fd") or directory.startswith("/proc/"):
+        return os.open(path, flags | os.O_CLOEXEC)  # links there are the kernel's, as for <(...)
+    with no_link(path, "read"), opened_around(path) as (root, name):
+        return below.open_below(root, name, flags, mounts=True)
+
+
+@contextmanager
+def opened_around(path: str) -> Generator[tuple[int, str]]:
+    """Open the directory from which on a path is followed without links: the working directory,
+    or, if the path does not lie below that, the directory of the path.
+
+    Gives its descriptor, and the path from there.
+    """
+    whole, here = os.path.abspath(path), os.getcwd()
+    if os.path.commonpath((whole, here)) == here:
+        directory, name = here, os.path.relpath(whole, here)
+    else:
+        directory, name = os.path.split(whole)
+    root = os.open(directory, below.DIRECTORY)
+    try:
+        yield root, "" if name == "." else name
+    finally:
+        os.close(root)
+
+
+@contextmanager
+def no_link(path: str, doing: str) -> Generator[None]:
+    """Raise `LinkError` where the kernel finds a link."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise LinkError(path, doing) from error
+        raise
+
+
+def is_directory(path: str, *, follow: bool) -> bool:
+    """Return whether a path is that of a directory.
+
+    Raises:
+        LinkError: as `open_here`.
+    """
+    try:
+        os.close(open_here(path, os.O_PATH | os.O_DIRECTORY, follow=follow))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def source(path: str, *, follow: bool = False) -> Generator[OpenedFile]:
+    """Open a file to be copied; ``-`` is standard input. Pipes and devices are read to their end.
+
+    Args:
+        follow: as of `open_here`.
+
+    Raises:
+        LinkError: a link is there.
         LocalFileError: it can't be read, now or later.
     """
     with told(path, "read"):
         if path == "-":
             descriptor = os.dup(sys.stdin.fileno() if sys.stdin else -1)
         else:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+            descriptor = open_here(path, os.O_RDONLY | os.O_NOCTTY, follow=follow)
     try:
         mode = os.fstat(descriptor).st_mode
 
@@ -202,18 +279,23 @@ class LocalTarget:
             if stat.S_ISLNK(mode):
                 raise LinkError(self._path)
             if not stat.S_ISREG(mode):
-                flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
-                flags |= 0 if self._follow else os.O_NOFOLLOW  # one may have come since
-                self._descriptor = os.open(self._path, flags)
+                flags = os.O_WRONLY | os.O_NOCTTY  # a link may have come since
+                self._descriptor = open_here(self._path, flags, follow=self._follow)
                 return
             self._replace(mode, self._path)
         path = os.path.realpath(self._path) if self._follow else self._path
         parent, self._name = os.path.split(path)
-        if self._into and not self._follow and os.path.islink(parent):
-            raise LinkError(parent)
-        linked = os.O_NOFOLLOW if self._into and not self._follow else 0  # it may come only now
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         # What is renamed to the name takes a link's place, and does not go through it.
-        self._directory = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | linked)
+        if self._follow:
+            self._directory = os.open(parent or ".", flags)
+        elif self._into:
+            with no_link(parent, "written"), opened_around(parent) as (root, name):
+                self._directory = below.open_below(root, name, flags, mounts=True)
+        else:
+            with no_link(path, "written"), opened_around(path) as (root, name):
+                inside = os.path.dirname(name)
+                self._directory = below.open_below(root, inside, flags, mounts=True)
         self._begin()
 
     def _open_below(self, directory: int) -> None:

@@ -13,7 +13,8 @@ import tarfile
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from nsm.client.local_files import LinkError, LocalTarget, told
+from nsm import below
+from nsm.client.local_files import LinkError, LocalTarget, no_link, opened_around, told
 from nsm.wire.errors import FileError
 from nsm.wire.files import LINK, SPECIAL, Skipped
 
@@ -115,8 +116,11 @@ class _Source:
         return data
 
 
-def pack(directory: str, pipe: int, on_progress: OnProgress | None) -> list[Skipped]:
+def pack(directory: int, pipe: int, on_progress: OnProgress | None) -> list[Skipped]:
     """Write a directory to a pipe as a tar archive, and close the pipe.
+
+    Args:
+        directory: its descriptor.
 
     Returns:
         What is neither file, directory nor link, or can't be read.
@@ -124,8 +128,7 @@ def pack(directory: str, pipe: int, on_progress: OnProgress | None) -> list[Skip
     skipped: list[Skipped] = []
     with open(pipe, "wb", buffering=0) as file:
         sink = _Sink(file, on_progress)
-        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        _pack_below(sink, top, "", skipped)
+        _pack_below(sink, os.dup(directory), "", skipped)
         sink.write(bytes(2 * tarfile.BLOCKSIZE))
         sink.flush()
     return skipped
@@ -181,10 +184,10 @@ def _head(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def size_of(directory: str) -> int:
-    """Count the bytes of all files of a directory, as far as they can be seen."""
+def size_of(directory: int) -> int:
+    """Count the bytes of all files of an open directory, as far as they can be seen."""
     size = 0
-    for top, _, names, descriptor in os.fwalk(directory):
+    for top, _, names, descriptor in os.fwalk(".", dir_fd=directory):
         del top
         for name in names:
             with suppress(OSError):
@@ -207,14 +210,16 @@ def open_target(path: str, name: str, *, follow: bool) -> Generator[int]:
         LocalFileError: it cannot be made or opened.
     """
     path = path.rstrip("/") or "/"
-    if not follow and os.path.islink(path):
-        raise LinkError(path)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     with told(path, "opened"):
-        if not name:
+        if follow:
             os.makedirs(path, exist_ok=True)
-        # A link may have come only now.
-        top = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+            top = os.open(path, flags)
+        else:
+            with no_link(path, "written"), opened_around(path) as (root, inside):
+                if not name and inside:
+                    below.make_directories(root, inside, mounts=True)
+                top = below.open_below(root, inside, flags, mounts=True)
     try:
         if name:
             whole = os.path.join(path, name)

@@ -217,12 +217,18 @@ class SessionFiles:
         return self._do(file_steps.unpack(self._session, path, read))
 
     def upload(
-        self, local: str | os.PathLike[str], path: Path, *, on_progress: OnProgress | None = None
+        self,
+        local: str | os.PathLike[str],
+        path: Path,
+        *,
+        follow: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> TreeReport:
         """Copy a file or a directory from here. What is in a directory goes into the directory
         `path`, which is made if it is missing.
 
         Args:
+            follow: read through symbolic links, which code may have put there.
             on_progress: called with the number of bytes so far, of the archive if it is a
                 directory, and of the whole, None if that is not known. What it raises ends the
                 copy.
@@ -230,7 +236,9 @@ class SessionFiles:
         Returns:
             What was copied, and what was left out.
         """
-        return self._do(file_steps.upload(self._session, os.fspath(local), path, on_progress))
+        return self._do(
+            file_steps.upload(self._session, os.fspath(local), path, on_progress, follow=follow)
+        )
 
     def download(
         self,

@@ -166,12 +166,11 @@ def _place(root: int, path: str, *, make: bool = False) -> Generator[tuple[int, 
     names = path.split("/")
     if not all(names) or {".", ".."} & {*names}:
         raise HostError(f"{path!r} lies outside of the copy")
-    for count in range(1, len(names) if make else 0):
-        deeper = below.parent_of(root, "/".join(names[:count]))
-        with _inside(path), deeper as (around, name), suppress(FileExistsError):
-            os.mkdir(name, dir_fd=around)
+    around = "/".join(names[:-1])
     with _inside(path):
-        parent = below.open_below(root, "/".join(names[:-1]), below.DIRECTORY)
+        if make and around:
+            below.make_directories(root, around)
+        parent = below.open_below(root, around, below.DIRECTORY)
     try:
         yield parent, names[-1]
     finally:

@@ -7,6 +7,7 @@ import os
 import posixpath
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm.cli import targets, terminal
@@ -16,6 +17,7 @@ from nsm.cli.files.progress import ProgressLine
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless
+from nsm.client import local_files
 from nsm.client.blocking import Client
 from nsm.client.local_files import source, told, write_all
 from nsm.wire.errors import BadRequestError, DisconnectedError, FileError, NsmError
@@ -35,8 +37,8 @@ files under their own names. A local name with a colon is written `./a:b`.
 
 A file appears whole at its target, or not at all. Permissions are kept, but those to run as
 another user; here less your umask, and a file that is replaced keeps its own. Copies work while
-code runs in the session. A symbolic link here is read through, and not written through unless you
-say --follow. The largest file is `[session] max_file_mb`.
+code runs in the session. A symbolic link here is neither read nor written through unless you say
+--follow. The largest file is `[session] max_file_mb`.
 
 A directory is copied with all that is in it, into TARGET if that is a directory, else as TARGET.
 Links become links in a session, and are left out on the way here; sockets, pipes and devices are
@@ -60,7 +62,7 @@ def parser() -> Parser:
     )
     parser.add_argument("target", metavar="TARGET", help="the other: a file, or SESSION:PATH")
     parser.add_argument(
-        "--follow", action="store_true", help="write through a symbolic link at TARGET"
+        "--follow", action="store_true", help="read and write through symbolic links here"
     )
     return parser
 
@@ -104,7 +106,7 @@ def _copy(client: Client, copy: Upload | Download, *, follow: bool) -> bool:
             _send_input(client, copy)
             return True
         case Upload():
-            return _upload(client, copy)
+            return _upload(client, copy, follow=follow)
         case Download(target=Local(path="-")):
             _print(client, copy)
             return True
@@ -126,23 +128,24 @@ def _send_input(client: Client, copy: Upload) -> None:
         client.files(copy.target.session).write_from(copy.target.path, read)
 
 
-def _upload(client: Client, copy: Upload) -> bool:
+def _upload(client: Client, copy: Upload, *, follow: bool) -> bool:
     files = client.files(copy.target.session)
     local, path = copy.source.path, copy.target.path or "."
     inside = posixpath.join(path, operands.base_name(local))
     with ProgressLine(str(copy.source)) as progress:
-        if os.path.isdir(local):
+        upload = partial(files.upload, local, follow=follow, on_progress=progress.show)
+        if local_files.is_directory(local, follow=follow):
             if not copy.named and _is_directory(files, path):
                 path = inside
-            return _tell(copy.source, files.upload(local, path, on_progress=progress.show))
+            return _tell(copy.source, upload(path))
         try:
-            files.upload(local, path, on_progress=progress.show)
+            upload(path)
         except FileError as error:
             # What a pipe has given cannot be sent once more.
             is_directory = error.data.get("errno") == "EISDIR"
             if copy.named or not is_directory or not os.path.isfile(local):
                 raise
-            files.upload(local, inside, on_progress=progress.show)
+            upload(inside)
     return True
 
 

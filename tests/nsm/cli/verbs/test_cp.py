@@ -146,7 +146,52 @@ def test_a_link_that_comes_while_a_file_is_copied_is_replaced(here: Path) -> Non
     assert (here / "target").read_bytes() == b"theirs"
 
 
-def test_links_here_are_followed_and_pipes_read(
+def test_no_link_here_is_read_through(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    """Code in a session may have put it there, to have another file of the user's copied."""
+    secret = here.parent / "ssh"
+    (secret / "deep").mkdir(parents=True)
+    (secret / "deep" / "key").write_text("secret")
+    (here / "link").symlink_to(secret / "deep" / "key")
+    (here / "place").symlink_to(secret)
+    (here / "way").mkdir()
+    (here / "way" / "on").symlink_to(secret / "deep")
+    for path, where in (
+        ("link", f"is a symbolic link to {secret}/deep/key"),
+        (str(here / "link"), f"is a symbolic link to {secret}/deep/key"),
+        ("place", f"is a symbolic link to {secret}"),
+        ("place/", "lies behind a symbolic link"),
+        ("place/deep/key", "lies behind a symbolic link"),
+        ("way/on/key", "lies behind a symbolic link"),
+        (f"{here}/way/on/key", "lies behind a symbolic link"),
+    ):
+        said = f"nsm: {path} {where}, and nothing was read through it\n"
+        hint = "Name the file itself, or add --follow.\n"
+        assert cp(capsys, path, "work:x") == (1, said + hint), path
+    assert files.files == {}
+    assert cp(capsys, "--follow", "place/deep/key", "work:x") == (0, "")
+    assert files.files["/workspace/x"][0] == b"secret"
+    # Where no session writes, links of directories are the user's own.
+    assert cp(capsys, str(here.parent / "here" / ".." / "ssh" / "deep" / "key"), "work:y")[0] == 0
+    (here.parent / "home").symlink_to(secret)
+    assert cp(capsys, str(here.parent / "home" / "deep" / "key"), "work:y") == (0, "")
+
+
+def test_no_link_on_the_way_is_written_through(
+    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
+) -> None:
+    files.files["/workspace/a"] = (b"theirs", 0o644)
+    (here.parent / "private" / "below").mkdir(parents=True)
+    (here / "place").symlink_to(here.parent / "private")
+    said = "place/a lies behind a symbolic link, and nothing was written through it"
+    assert said in cp(capsys, "work:a", "place/a")[1]
+    for path in ("place/below/", "place/below/a"):
+        assert "lies behind a symbolic link" in cp(capsys, "work:a", path)[1]
+    assert sorted(here.parent.rglob("private/**/*")) == [here.parent / "private" / "below"]
+
+
+def test_links_here_are_followed_if_asked_and_pipes_read(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
     (here / "a").write_text("a")
@@ -154,9 +199,15 @@ def test_links_here_are_followed_and_pipes_read(
     os.mkfifo(here / "pipe")
     writer = threading.Thread(target=(here / "pipe").write_bytes, args=[BIG])
     writer.start()
-    assert cp(capsys, "link", "pipe", "work:") == (0, "")
+    assert cp(capsys, "--follow", "link", "pipe", "work:") == (0, "")
     writer.join()
     assert files.files == {"/workspace/link": (b"a", 0o644), "/workspace/pipe": (BIG, 0o644)}
+    read, write = os.pipe()  # which a shell names like that for `<(command)`
+    os.write(write, b"of a shell")
+    os.close(write)
+    assert cp(capsys, f"/dev/fd/{read}", "work:c") == (0, "")
+    os.close(read)
+    assert files.files["/workspace/c"][0] == b"of a shell"
 
 
 def test_standard_input(files: FakeFiles) -> None:
@@ -203,7 +254,7 @@ def test_what_cannot_be_read_here(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
     (here / "lost").symlink_to("nothing")
-    code, err = cp(capsys, "no\x1bthing", "lost", "work:")
+    code, err = cp(capsys, "--follow", "no\x1bthing", "lost", "work:")
     assert code == 1
     assert "nsm: no\\x1bthing can't be read: No such file or directory\n" in err
     assert "nsm: lost can't be read: No such file or directory\n" in err
