@@ -196,6 +196,20 @@ def test_an_interpreter_that_has_died_comes_back(undoing: AgentProcess) -> None:
     assert undoing.run("print(x)").stdout == "5\n"
 
 
+@pytest.mark.parametrize("limit", [100, 12])
+def test_a_small_limit_of_descriptors_is_not_in_its_way(undoing: AgentProcess, limit: int) -> None:
+    undoing.run("x = 1; f = open('f', 'w'); f.write('hello'); f.flush()")
+    set_limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit},) * 2)"
+    assert undoing.run(set_limit).stderr == ""
+    for number in (2, 3, 4):
+        undoing.run(f"x = {number}; f.write('!')")
+    for calls, expected in ((1, "3"), (2, "2")):
+        reply = undo(undoing, calls)
+        assert (reply.exit_code, reply.interpreter_restarted) == (0, False), reply
+        reply = undoing.run("print(x); f.flush(); import subprocess; subprocess.run('true')")
+        assert (reply.stdout, reply.stderr) == (f"{expected}\n", "")
+
+
 def test_threads_are_in_its_way(undoing: AgentProcess) -> None:
     undoing.run("x = 1")
     undoing.run(

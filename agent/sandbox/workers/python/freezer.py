@@ -249,13 +249,13 @@ class Held:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         for each in self.files:
             if each.path:
-                os.dup2(null, each.fd, each.inheritable)
+                _put(null, each.fd, inheritable=each.inheritable)
         os.close(null)
         # Whoever reads `dead` sees the end, whoever writes to it an error.
         dead, other = [end.detach() for end in _socket.socketpair()]
         os.close(other)
         for fd in (1, 2, *self.closed, *self._private):
-            os.dup2(dead, fd, os.get_inheritable(fd))
+            _put(dead, fd, inheritable=os.get_inheritable(fd))
         os.close(dead)
 
     def reopen(self, thawed: Thawed) -> None:
@@ -269,6 +269,14 @@ class Held:
             except OSError:
                 thawed.lost.append(each.path)
             thawed.unnamed += not each.path
+
+
+def _put(fd: int, place: int, *, inheritable: bool) -> None:
+    """Put a descriptor in the place of another one."""
+    try:
+        os.dup2(fd, place, inheritable)
+    except OSError:  # code has set a limit below that number: nothing can take it
+        os.close(place)
 
 
 class SignalsBlocked:

@@ -307,11 +307,16 @@ class PythonWorker:
         self._page = self._loop.page = SharedPage(page_fd)
         os.close(page_fd)
         stdin = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        saved = [saved for _, saved in self._standard_fds]
-        places = (self._control_fd, *saved)
-        for fd, place in zip((control_fd, stdin, stdout, stderr), places):
-            os.dup2(fd, place, inheritable=False)
-            os.close(fd)
+        places = [self._control_fd, *(saved for _, saved in self._standard_fds)]
+        for index, fd in enumerate((control_fd, stdin, stdout, stderr)):
+            try:
+                os.dup2(fd, places[index], inheritable=False)
+                os.close(fd)
+            except OSError:  # code has set a limit below that number
+                os.set_inheritable(fd, False)
+                places[index] = fd
+        self._control_fd = self._out.control_fd = places[0]
+        self._standard_fds = tuple(enumerate(places[1:]))
         self._control = _socket.socket(fileno=self._control_fd)
         self._begin_anew()
         for note in thawed.notes():
