@@ -21,6 +21,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
 - `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.
+- `file_facts`: facts of files beside their content.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
 - `setups`: code that an interpreter runs before any other.
 - `questions`: whether a text is a whole input, and how it could go on.

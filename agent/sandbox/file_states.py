@@ -11,16 +11,27 @@ rename things meanwhile.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 
 from sandbox.capture import SpillFile
+from sandbox.file_facts import (
+    OPEN_DIRECTORY,
+    attributes_of,
+    check_socket,
+    is_opaque,
+    is_whiteout,
+    opened_again,
+    opened_to_change,
+    remove,
+    set_facts,
+    transfer,
+)
 from sandbox.linux import punch_hole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
+    from collections.abc import Callable, Collection
 
 
 MAX_ENTRIES = 50_000
@@ -28,9 +39,6 @@ MAX_ENTRIES = 50_000
 
 DEEPEST_KEPT = 64
 """Directories around a file; each takes a descriptor."""
-
-DEEPEST_REMOVED = 150
-"""The same, of what has come since."""
 
 MAX_LINKED = 64
 """Files with several names that are linked again; each takes a descriptor. Others become copies."""
@@ -43,9 +51,11 @@ BLOCK = 512
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
-OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+MAX_ATTRIBUTE_BYTES = 4 * 1024 * 1024
+"""Extended attributes of all files. They are in the agent's own memory."""
 
 
 class UnkeptError(Exception):
@@ -132,6 +142,7 @@ class Entry:
     """A file, directory or link as it was.
 
     Attributes:
+        attributes: extended ones, of a file or a directory.
         entries: of a directory.
         content: of a file.
         target: of a link.
@@ -141,6 +152,7 @@ class Entry:
     """
 
     __slots__ = (
+        "attributes",
         "changed",
         "content",
         "entries",
@@ -154,6 +166,7 @@ class Entry:
     )
 
     def __init__(self, status: os.stat_result) -> None:
+        self.attributes: dict[str, bytes] = {}
         self.entries: dict[bytes, Entry] = {}
         self.content: Content | None = None
         self.target = b""
@@ -193,7 +206,7 @@ class FileLook:
         self._contents = contents
         self._limit = limit
         self._mapped = mapped
-        self._count = 0
+        self._count = self._attribute_bytes = 0
         self._is_layer = False
         self.total_bytes = 0
         self.lacks_room = False
@@ -242,6 +255,7 @@ class FileLook:
             raise UnkeptError(f"there are directories below {DEEPEST_KEPT} others")
         known = {} if before is None else before.entries
         found.is_opaque = self._is_layer and is_opaque(directory)
+        self._take_attributes(directory, found)
         for name in os.listdir(directory):
             if not depth and name == OWN_DIRECTORY and not self._is_layer:
                 continue
@@ -262,6 +276,7 @@ class FileLook:
             # In a layer, inodes have other numbers than those that processes see.
             is_mapped = bool(self._mapped) if self._is_layer else status.st_ino in self._mapped
             if before is not None and before.content and before.is_same(status) and not is_mapped:
+                self._count_attributes(before)
                 return before
             return self._file(directory, name, status, is_mapped)
         entry = Entry(status)
@@ -270,9 +285,22 @@ class FileLook:
         elif kind == stat.S_IFDIR:
             with opened_again(directory, name, OPEN_DIRECTORY, status.st_mode) as fd:
                 self._below(fd, entry, before, depth + 1)
-        elif kind != stat.S_IFIFO and not (self._is_layer and is_whiteout(status)):
-            return None  # a socket, which only its process can make
+        elif kind not in {stat.S_IFIFO, stat.S_IFSOCK} and not (
+            self._is_layer and is_whiteout(status)
+        ):
+            return None
         return entry
+
+    def _take_attributes(self, fd: int, entry: Entry) -> None:
+        entry.attributes = attributes_of(fd)
+        self._count_attributes(entry)
+
+    def _count_attributes(self, entry: Entry) -> None:
+        self._attribute_bytes += sum(map(len, entry.attributes.values()))
+        if self._attribute_bytes > MAX_ATTRIBUTE_BYTES:
+            raise UnkeptError(
+                f"extended attributes of files have more than {MAX_ATTRIBUTE_BYTES >> 20} MiB"
+            )
 
     def _file(self, directory: int, name: bytes, status: os.stat_result, is_mapped: bool) -> Entry:
         room = self._limit - self._contents.bytes
@@ -284,6 +312,7 @@ class FileLook:
             entry.mode = status.st_mode
             entry.is_mapped = is_mapped
             entry.content = self._contents.copy(fd)
+            self._take_attributes(fd, entry)
         if not status.st_mode & stat.S_IRUSR:  # its mode was another one for a moment
             entry.note(os.stat(name, dir_fd=directory, follow_symlinks=False))
         return entry
@@ -322,11 +351,7 @@ class FileReturn:
                 self._try(remove, directory, name)
         for name, wanted in entry.entries.items():
             self._try(self._one, directory, name, wanted)
-        status = os.fstat(directory)
-        if status.st_mode != entry.mode:
-            os.fchmod(directory, stat.S_IMODE(entry.mode))
-        if status.st_mtime_ns != entry.modified:
-            os.utime(directory, ns=(entry.modified, entry.modified))
+        set_facts(directory, entry.mode, entry.modified, entry.attributes)
 
     def _try(
         self, step: Callable[..., None], directory: int, name: bytes, *arguments: object
@@ -341,6 +366,9 @@ class FileReturn:
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(wanted.mode)
+        if kind == stat.S_IFSOCK:
+            check_socket(wanted.inode, wanted.mode, status)
+            return
         if status is not None and stat.S_IFMT(status.st_mode) != kind:
             remove(directory, name)
             status = None
@@ -387,94 +415,7 @@ class FileReturn:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(0, "was replaced meanwhile")
             self._contents.write(wanted.content, fd)
-            os.fchmod(fd, stat.S_IMODE(wanted.mode))
-            os.utime(fd, ns=(wanted.modified, wanted.modified))
+            set_facts(fd, wanted.mode, wanted.modified, wanted.attributes)
             wanted.note(os.fstat(fd))
             if wanted.is_linked and len(self._linked) < MAX_LINKED:
                 self._linked[was] = os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
-
-
-@contextlib.contextmanager
-def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generator[int, None, None]:
-    """Open for reading what may not be read, and leave it as it was.
-
-    Args:
-        mode: that it has.
-    """
-    needed = 0o500 if flags & os.O_DIRECTORY else 0o400
-    closed = mode & needed != needed
-    if closed:
-        os.chmod(name, stat.S_IMODE(mode) | needed, dir_fd=directory)
-    try:
-        fd = os.open(name, flags, dir_fd=directory)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-    finally:
-        if closed:
-            os.chmod(name, stat.S_IMODE(mode), dir_fd=directory)
-
-
-@contextlib.contextmanager
-def opened_to_change(
-    directory: int, name: bytes, flags: int, mode: int
-) -> Generator[int, None, None]:
-    """Open what may be closed; its mode is to be set before the end.
-
-    Args:
-        mode: that it has.
-    """
-    if mode & stat.S_IRWXU != stat.S_IRWXU and not flags & os.O_CREAT:
-        os.chmod(name, stat.S_IMODE(mode) | stat.S_IRWXU, dir_fd=directory)
-    fd = os.open(name, flags, 0o600, dir_fd=directory)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def is_whiteout(status: os.stat_result) -> bool:
-    """Return whether a file is an overlay's mark for a removed one."""
-    return stat.S_ISCHR(status.st_mode) and not status.st_rdev
-
-
-def is_opaque(directory: int) -> bool:
-    """Return whether an overlay's directory hides the one below it."""
-    try:
-        return os.getxattr(directory, "user.overlay.opaque") == b"y"
-    except OSError:
-        return False
-
-
-def remove(directory: int, name: bytes, depth: int = 0) -> None:
-    """Remove a file, or a directory and all below it.
-
-    Raises:
-        OSError: it cannot be removed, or is too deep.
-    """
-    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if not stat.S_ISDIR(status.st_mode):
-        os.unlink(name, dir_fd=directory)
-        return
-    if depth > DEEPEST_REMOVED:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    with opened_to_change(directory, name, OPEN_DIRECTORY, status.st_mode) as fd:
-        for below in os.listdir(fd):
-            remove(fd, os.fsencode(below), depth + 1)
-    os.rmdir(name, dir_fd=directory)
-
-
-def transfer(source: int, start: int, sink: int, place: int, length: int) -> None:
-    """Copy a part of a file into another one.
-
-    Raises:
-        OSError: no room is left.
-    """
-    os.lseek(sink, place, os.SEEK_SET)
-    end = start + length
-    while start < end:
-        copied = os.sendfile(sink, source, start, end - start)
-        if not copied:
-            return  # it was made shorter meanwhile
-        start += copied

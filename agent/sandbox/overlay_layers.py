@@ -12,16 +12,19 @@ import errno
 import os
 import stat
 
-from sandbox.file_states import (
+from sandbox.file_facts import (
     DEEPEST_REMOVED,
     OPEN_DIRECTORY,
-    OPEN_FILE,
+    attributes_of,
+    check_socket,
     is_opaque,
     is_whiteout,
     opened_to_change,
     remove,
+    set_facts,
     transfer,
 )
+from sandbox.file_states import OPEN_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,9 +170,12 @@ class _LayerReturn:
                 os.mkdir(name, 0o700, dir_fd=place.shown)
             with place.at(name, is_below=is_below) as inside:
                 self.directory(inside, wanted)
-                _date(inside.shown, wanted.mode, wanted.modified)
+                set_facts(inside.shown, wanted.mode, wanted.modified, wanted.attributes)
             return
         status = _status(place.changed, name)
+        if kind == stat.S_IFSOCK:
+            check_socket(wanted.inode, wanted.mode, status)
+            return
         if status is not None and wanted.is_same(status) and not self._has_mapped:
             return
         if kind == stat.S_IFREG:
@@ -177,7 +183,7 @@ class _LayerReturn:
             assert content is not None, "a file has content"
             with _new_file(place.shown, name) as fd:
                 self._contents.write(content, fd)
-                _date(fd, wanted.mode, wanted.modified)
+                set_facts(fd, wanted.mode, wanted.modified, wanted.attributes)
         else:
             _make_special(place.shown, name, wanted.mode, wanted.target, wanted.modified)
 
@@ -193,18 +199,27 @@ class _LayerReturn:
                 return
             with place.at(name, is_below=True) as inside:
                 self.directory(inside, None)
-                _date(inside.shown, status.st_mode, status.st_mtime_ns)
+                _set_same(inside.shown, inside.below, status)
         elif kind == stat.S_IFREG:
             source = os.open(name, os.O_RDONLY | OPEN_FILE, dir_fd=place.below)
             try:
                 with _new_file(place.shown, name) as fd:
                     transfer(source, 0, fd, 0, status.st_size)
-                    _date(fd, status.st_mode, status.st_mtime_ns)
+                    _set_same(fd, source, status)
             finally:
                 os.close(source)
         else:
             target = os.readlink(name, dir_fd=place.below) if kind == stat.S_IFLNK else b""
             _make_special(place.shown, name, status.st_mode, target, status.st_mtime_ns)
+
+
+def _set_same(fd: int, other: int, status: os.stat_result) -> None:
+    """Give an open file or directory what another one has, but for content.
+
+    Args:
+        status: of the other one.
+    """
+    set_facts(fd, status.st_mode, status.st_mtime_ns, attributes_of(other))
 
 
 def _names(directory: int) -> set[bytes]:
@@ -257,15 +272,6 @@ def _make_special(directory: int, name: bytes, mode: int, target: bytes, modifie
     else:
         return
     os.utime(name, ns=(modified, modified), dir_fd=directory, follow_symlinks=False)
-
-
-def _date(fd: int, mode: int, modified: int) -> None:
-    """Give an open file or directory its permissions, and the time of its last change."""
-    status = os.fstat(fd)
-    if stat.S_IMODE(status.st_mode) != stat.S_IMODE(mode):
-        os.fchmod(fd, stat.S_IMODE(mode))
-    if status.st_mtime_ns != modified:
-        os.utime(fd, ns=(modified, modified))
 
 
 def _note(directory: int, wanted: Entry) -> None:

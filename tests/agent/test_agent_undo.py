@@ -90,6 +90,11 @@ import mmap
 open('m', 'wb').write(b'a' * 9); f = open('m', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0] = 66
 """
 
+LISTEN = """
+import socket
+s = socket.socket(socket.AF_UNIX); s.bind('s'); s.listen()
+"""
+
 TICK = """
 import asyncio
 n = 0
@@ -129,6 +134,12 @@ task = asyncio.create_task(tick()); await asyncio.sleep(0)
             "os.chdir('/'); os.rmdir('/workspace/d')",
             "print(os.getcwd()); open('x', 'w').close(); print(os.listdir('/workspace/d'))",
             "/workspace/d\n['x']\n",
+        ),
+        (
+            LISTEN,
+            "pass",
+            "import pathlib; print(pathlib.Path('s').is_socket())",  # a job may listen there
+            "True\n",
         ),
         (
             MAP,
@@ -210,6 +221,16 @@ def test_a_small_limit_of_descriptors_is_not_in_its_way(undoing: AgentProcess, l
         assert (reply.stdout, reply.stderr) == (f"{expected}\n", "")
 
 
+def test_a_socket_that_is_gone_is_told(undoing: AgentProcess) -> None:
+    undoing.run(LISTEN)
+    undoing.run("import os; os.remove('s')")
+    reply = undo(undoing)
+    assert (reply.exit_code, UNDO in reply.stdout) == (0, True)
+    assert (
+        "not as they were: s (is gone: only its process can make a socket)" in reply.frame["notes"]
+    )
+
+
 def test_threads_are_in_its_way(undoing: AgentProcess) -> None:
     undoing.run("x = 1")
     undoing.run(
@@ -287,7 +308,19 @@ def test_other_interpreters_refuse(undoing: AgentProcess) -> None:
 
 
 MAKE_FILES = r"""
-import os, pathlib, shutil
+import os, pathlib, shutil, struct
+
+def attribute(path, name, value):
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        assert error.errno == 95, error  # this file system has none
+
+def list_of_users(mine):  # who may do what, as acl(5) has it
+    rows = ((1, 7), (2, mine, os.getuid()), (4, 4), (16, 7), (32, 4))
+    rows = [struct.pack("<HHI", *row, *[(1 << 32) - 1][: 3 - len(row)]) for row in rows]
+    return struct.pack("<I", 2) + b"".join(rows)
+
 for top in ("/workspace", "/tmp"):
     os.chdir(top)
     os.makedirs("data/deep/er")
@@ -303,6 +336,10 @@ for top in ("/workspace", "/tmp"):
     os.chmod("data/deep/er", 0o555)
     os.chmod("data/deep", 0o000)
     open(b"\xff", "w").close()
+    for name in ("a", "data"):
+        attribute(name, "user.note", b"one")
+        attribute(name, "system.posix_acl_access", list_of_users(7))
+    attribute("data", "system.posix_acl_default", list_of_users(7))
     with open("sparse", "wb") as file:
         file.truncate(1 << 33)
         file.seek(1 << 32)
@@ -311,6 +348,11 @@ for top in ("/workspace", "/tmp"):
 
 SHOW_FILES = """
 import hashlib
+for top in ("/workspace", "/tmp"):
+    for name in ("a", "b", "data", "new"):
+        path = os.path.join(top, name)
+        if os.path.exists(path):
+            print(path, {each: os.getxattr(path, each) for each in sorted(os.listxattr(path))})
 for top in ("/workspace", "/tmp"):
     for where, directories, files in os.walk(top):
         directories.sort()
@@ -341,9 +383,12 @@ for top in ("/workspace", "/tmp"):
     os.chmod("data/deep/er", 0o700)
     shutil.rmtree("data")
     os.mkdir("a1"); os.rename("a", "a1/a"); open("a1/new", "w").close()
+    attribute("a1/a", "system.posix_acl_access", list_of_users(5))
     os.chmod("a1", 0)
     os.remove("link"); os.mkdir("link")
     os.chmod("b", 0o600); open("b", "a").write("more")
+    attribute("b", "user.note", b"two")
+    attribute("b", "system.posix_acl_access", list_of_users(5))
     os.remove("pipe"); open("pipe", "w").write("no pipe")
     os.truncate("sparse", 0)
     os.remove("broken"); os.symlink("/etc/passwd", "data")

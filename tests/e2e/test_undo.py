@@ -135,6 +135,8 @@ CHANGE = """
 import os, shutil
 os.chdir("/project")
 open("changed", "w").write("once"); os.remove("src/one"); os.mkdir("new"); os.chmod("src", 0o711)
+try: os.setxattr("changed", "user.note", b"once")
+except OSError as error: assert error.errno == 95, error  # not in this overlay
 open("new/a", "w").write("a"); os.symlink("a", "new/link"); os.link("new/a", "new/b")
 """
 
@@ -142,7 +144,8 @@ SPOIL_PROJECT = """
 shutil.rmtree("src"); shutil.rmtree("old"); os.mkdir("old"); open("old/x", "w").close()
 open("changed", "a").write(", twice"); open("kept", "w").write("lost"); os.remove("link")
 os.remove("new/a"); os.mkdir("new/a"); os.mkdir("link"); open("new/b", "a").write("b")
-os.chmod("changed", 0o600); shutil.rmtree("deep")
+os.chmod("changed", 0o600); [os.removexattr("changed", name) for name in os.listxattr("changed")]
+shutil.rmtree("deep")
 """
 
 SHOW_PROJECT = """
@@ -154,6 +157,7 @@ for top, directories, files in os.walk("/project"):
         plain = os.path.isfile(path) and not os.path.islink(path)
         print(path, oct(status.st_mode), open(path).read() if plain else "")
         if os.path.islink(path): print(os.readlink(path))
+        elif os.path.isfile(path): print(*[os.getxattr(path, name) for name in os.listxattr(path)])
 """
 
 
