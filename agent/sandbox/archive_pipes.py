@@ -7,10 +7,37 @@ import os
 
 from sandbox.framing import READ_BYTES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tarfile import TarInfo
+
 PIPE_BYTES = 1024 * 1024
 
 BLOCK_BYTES = 512
 """Blocks of a tar archive; two without content are its end."""
+
+
+def head_of(info: TarInfo, modified_ns: int) -> bytes:
+    """The header of a member, after one of pax that has the time of its last change in full."""
+    import tarfile
+
+    seconds, parts = divmod(max(0, modified_ns), 1_000_000_000)
+    info.mtime, times = seconds, b""
+    if parts:
+        text = b" mtime=%d.%09d\n" % (seconds, parts)
+        text = b"%d%s" % (len(text) + 2, text)  # its own length, which has two digits, is first
+        pax = tarfile.TarInfo("times")
+        pax.type, pax.size = tarfile.XHDTYPE, len(text)
+        times = pax.tobuf(tarfile.USTAR_FORMAT) + text.ljust(BLOCK_BYTES, b"\0")
+    return times + info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def modified_ns_of(member: TarInfo) -> int:
+    """The time of the last change of a member, which may be from any program."""
+    seconds, _, parts = member.pax_headers.get("mtime", "").partition(".")
+    if seconds.isdecimal() and parts.isdecimal() and len(seconds) < 12:
+        return int(seconds) * 1_000_000_000 + int(f"{parts:0<9.9}")
+    return max(0, int(member.mtime)) * 1_000_000_000
 
 
 class PipeSink:

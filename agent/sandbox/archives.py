@@ -12,7 +12,14 @@ import signal
 import stat
 import sys
 
-from sandbox.archive_pipes import BLOCK_BYTES, PIPE_BYTES, PipeSink, PipeSource
+from sandbox.archive_pipes import (
+    BLOCK_BYTES,
+    PIPE_BYTES,
+    PipeSink,
+    PipeSource,
+    head_of,
+    modified_ns_of,
+)
 from sandbox.files import FileWriter
 from sandbox.framing import READ_BYTES, from_json, to_json
 from sandbox.linux import (
@@ -184,6 +191,7 @@ class DirectoryTree:
         self._limit = limit
         self._size = self._entries = 0
         self._skipped: list[list[str]] = []
+        self._made: list[tuple[list[str], int, int]] = []
         self._left_out = 0
 
     def answer(self, mode: str, name: str, pipe: int) -> dict[str, Any]:
@@ -275,10 +283,8 @@ class DirectoryTree:
                 os.close(file)
 
     def _head(self, info: TarInfo, status: os.stat_result, sink: PipeSink) -> None:
-        import tarfile
-
-        info.mode, info.mtime = status.st_mode & 0o777, int(max(0, status.st_mtime))
-        sink.write(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        info.mode = status.st_mode & 0o777
+        sink.write(head_of(info, status.st_mtime_ns))
         self._entries += 1
         self._size += info.size
 
@@ -305,6 +311,17 @@ class DirectoryTree:
             raise TransferError(f"the archive cannot be read: {error}") from None
         while source.read(READ_BYTES):
             pass  # what pads the archive
+        # Now, since each file that is written changes its directory, and needs the right to.
+        for names, mode, modified_ns in reversed(self._made):
+            with contextlib.suppress(OSError, OverflowError, TransferError):
+                directory, name = self._parent_of(names), names[-1]
+                self._date(directory, name, modified_ns)
+                os.chmod(name, mode, dir_fd=directory)
+
+    @staticmethod
+    def _date(directory: int, name: str, modified_ns: int) -> None:
+        times = (modified_ns, modified_ns)
+        os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
 
     def _unpack_one(self, source: PipeSource, member: TarInfo) -> None:
         if member.name.startswith("/") or "\0" in member.name:
@@ -318,13 +335,16 @@ class DirectoryTree:
         if member.isreg():
             self._unpack_file(source, member, directory, name)
         elif member.isdir():
-            self._make(directory, name)
+            if self._make(directory, name):
+                self._made.append((names, member.mode & 0o777, modified_ns_of(member)))
         elif member.issym():
             with contextlib.suppress(FileNotFoundError):
                 there = os.stat(name, dir_fd=directory, follow_symlinks=False)
                 if stat.S_ISLNK(there.st_mode):
                     os.unlink(name, dir_fd=directory)
             os.symlink(member.linkname, name, dir_fd=directory)
+            with contextlib.suppress(OSError, OverflowError):
+                self._date(directory, name, modified_ns_of(member))
         elif member.islnk():
             self._link(member.linkname, directory, name)
         else:
@@ -361,12 +381,15 @@ class DirectoryTree:
         return here
 
     @staticmethod
-    def _make(directory: int, name: str) -> None:
+    def _make(directory: int, name: str) -> bool:
+        """Make a directory; returns False if it is there already."""
         try:
             os.mkdir(name, dir_fd=directory)
         except FileExistsError:
             if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise
+            return False
+        return True
 
     def _link(self, target: str, directory: int, name: str) -> None:
         """Make a second name of a file that the archive had before."""
@@ -396,7 +419,7 @@ class DirectoryTree:
             if sparse:
                 os.ftruncate(writer.fd, member.size)
             with contextlib.suppress(OSError, OverflowError):
-                writer.date(max(0, int(member.mtime * 1_000_000)))
+                writer.date(modified_ns_of(member))
             writer.keep()
         finally:
             writer.close()

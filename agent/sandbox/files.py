@@ -208,9 +208,9 @@ class FileWriter:
             self.moved += written
             view = view[written:]
 
-    def date(self, modified_us: int) -> None:
-        """Set the time of the last change, in microseconds."""
-        os.utime(self.fd, ns=(modified_us * 1000, modified_us * 1000))
+    def date(self, modified_ns: int) -> None:
+        """Set the time of the last change."""
+        os.utime(self.fd, ns=(modified_ns, modified_ns))
 
     def keep(self) -> None:
         """Put the file, whole, in its place.

@@ -92,6 +92,23 @@ def test_a_directory_goes_up(copies: Copies, tmp_path: Path) -> None:
     assert copies.below("/tmp") == everything
 
 
+def test_times_of_changes_go_up_and_down(copies: Copies, tmp_path: Path) -> None:
+    top = tmp_path / "d"
+    (top / "deep").mkdir(parents=True)
+    (top / "deep" / "a").touch()
+    for number, name in enumerate(("deep/a", "deep")):
+        os.utime(top / name, ns=(0, 1_600_000_000_123_456_789 + number))
+    (top / "deep").chmod(0o700)
+    assert copies.cp(top, ":") == (0, "")
+    copies.run(
+        "import os; times = [os.stat(n).st_mtime_ns for n in ('d/deep/a', 'd/deep')]\n"
+        "assert times == [1_600_000_000_123_456_789, 1_600_000_000_123_456_790], times\n"
+        "assert os.stat('d/deep').st_mode & 0o777 == 0o700"
+    )
+    assert copies.cp(":d", tmp_path / "down") == (0, "")
+    assert (tmp_path / "down/deep/a").stat().st_mtime_ns == 1_600_000_000_123_456_789
+
+
 def test_links_go_up_and_special_files_do_not(copies: Copies, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     top = tmp_path / "d"

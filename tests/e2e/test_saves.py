@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import signal
 import stat
 import subprocess
@@ -444,6 +445,51 @@ def test_a_session_of_that_name_stays(client: nsm.Client) -> None:
     run(client, "assert x == 1")
 
 
+TIMES = """
+import os
+os.makedirs("d/closed"); open("d/closed/file", "w").close(); os.symlink("a", "link")
+long = "n" * 120; open(long, "w").close()
+for number, name in enumerate(("d/closed/file", "d/closed", "d", "link", long)):
+    times = (0, 1_600_000_000_123_456_789 + number * 1_000_000_001)
+    os.utime(name, ns=times, follow_symlinks=False)
+os.chmod("d/closed", 0o500)
+"""
+
+SHOW_TIMES = """
+for name in ("d/closed/file", "d/closed", "d", "link", "n" * 120):
+    status = os.lstat(name)
+    print(oct(status.st_mode), status.st_mtime_ns)
+"""
+
+
+def test_times_of_files_and_directories_are_whole(client: nsm.Client) -> None:
+    run(client, TIMES)
+    before = run(client, SHOW_TIMES)
+    assert "0o40500 1600000001123456790\n" in before
+    path = Saves(client).save("work").path
+    Saves(client).restore("work", "again")
+    assert run(client, SHOW_TIMES, "again") == before
+
+    def as_before(name: str, content: bytes) -> bytes:
+        """A part as older versions of nsm have written it, with whole seconds."""
+        if name != "workspace.tar":
+            return content
+        out = io.BytesIO()
+        with (
+            tarfile.open(fileobj=io.BytesIO(content)) as new,
+            tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as old,
+        ):
+            for member in new:
+                member.mtime = int(member.mtime)
+                old.addfile(member, new.extractfile(member) if member.isreg() else None)
+        return out.getvalue()
+
+    rewrite(path, as_before)
+    Saves(client).restore("work", "older")
+    seconds = re.sub(r"\d{9}\n", "000000000\n", before)
+    assert run(client, SHOW_TIMES, "older") == seconds
+
+
 def test_saves_have_a_largest_size(client: nsm.Client) -> None:
     """Nothing is left of one that would be larger, and all saves together have it, too."""
     run(client, "import os\nnoise = os.urandom(3_000_000)")
@@ -742,6 +788,7 @@ open("changed", "w").write("session"); open("theirs", "w").write("session")
 os.remove("removed"); shutil.rmtree("old")
 os.mkdir("new"); open("new/large", "wb").write(b"x" * 3_000_000); os.symlink("large", "new/link")
 os.chmod("new/large", 0o755)
+os.utime("changed", ns=(0, 1_600_000_000_123_456_789))
 os.remove("becomes"); os.mkdir("becomes"); open("becomes/file", "w").write("session")
 """
     with nsm.Client(socket_path=shared.socket, scope="test", project=project) as own:
@@ -764,6 +811,8 @@ read = lambda name: open("/project/" + name).read()
 assert [read(n) for n in ("kept", "changed", "theirs", "becomes/file")] == [
     "host", "session", "host, later", "session"]
 assert sorted(os.listdir("/project")) == ["becomes", "changed", "kept", "new", "theirs"]
+assert os.stat("/project/changed").st_mtime_ns == 1_600_000_000_123_456_000
+assert abs(os.stat("/project/new/large").st_mtime - os.stat("/project/kept").st_mtime) < 3600
 assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os.X_OK)
 """
         result = own.run(code, env="python", session="again", project_mode="overlay")
@@ -780,6 +829,8 @@ assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os
         {"path": "a", "type": "device"},
         {"path": "a", "size": -1},
         {"path": "a", "size": 5},
+        {"path": "a", "modified_us": -1},
+        {"path": "a", "modified_us": 1 << 60},
         {"path": "a", "type": "symlink", "size": 1},
         {"path": 1},
     ],

@@ -224,10 +224,10 @@ class LocalTarget:
         if self._directory >= 0:
             check_room(self._path, self._descriptor, size)
 
-    def date(self, modified_at: float) -> None:
+    def date(self, modified_ns: int) -> None:
         """Set the time of the last change, if that is possible."""
         with suppress(OSError, OverflowError):
-            os.utime(self._descriptor, (modified_at, modified_at))
+            os.utime(self._descriptor, ns=(modified_ns, modified_ns))
 
     def keep(self, permissions: int) -> None:
         """Put the file in its place.

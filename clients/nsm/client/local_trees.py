@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import tarfile
 from contextlib import contextmanager, suppress
@@ -154,15 +155,15 @@ def _pack_below(sink: _Sink, directory: int, path: str, skipped: list[Skipped]) 
 def _pack_one(sink: _Sink, directory: int, name: str, whole: str, skipped: list[Skipped]) -> None:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     info = tarfile.TarInfo(whole)
-    info.mode, info.mtime = status.st_mode & 0o777, int(max(0, status.st_mtime))
+    info.mode, modified_ns = status.st_mode & 0o777, status.st_mtime_ns
     if stat.S_ISDIR(status.st_mode):
         below = os.open(name, _DIRECTORY, dir_fd=directory)
         info.type = tarfile.DIRTYPE
-        sink.write(_head(info))
+        sink.write(head_of(info, modified_ns))
         _pack_below(sink, below, f"{whole}/", skipped)
     elif stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
-        sink.write(_head(info))
+        sink.write(head_of(info, modified_ns))
     elif not stat.S_ISREG(status.st_mode):
         skipped.append(Skipped(whole, SPECIAL))
     else:
@@ -174,14 +175,26 @@ def _pack_one(sink: _Sink, directory: int, name: str, whole: str, skipped: list[
                 skipped.append(Skipped(whole, "is no file any more"))
                 return
             info.size = status.st_size
-            sink.write(_head(info))
+            sink.write(head_of(info, status.st_mtime_ns))
             sink.copy(file, info.size)
         finally:
             os.close(file)
 
 
-def _head(info: tarfile.TarInfo) -> bytes:
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+def head_of(info: tarfile.TarInfo, modified_ns: int) -> bytes:
+    """The header of a member, after one of pax that has the time of its last change in full."""
+    seconds, parts = divmod(max(0, modified_ns), 1_000_000_000)
+    info.mtime, times = seconds, b""
+    if parts:
+        text = b" mtime=%d.%09d\n" % (seconds, parts)
+        text = b"%d%s" % (len(text) + 2, text)  # its own length, which has two digits, is first
+        pax = tarfile.TarInfo("times")
+        pax.type, pax.size = tarfile.XHDTYPE, len(text)
+        times = pax.tobuf(tarfile.USTAR_FORMAT) + text.ljust(tarfile.BLOCKSIZE, b"\0")
+    return times + info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+_MTIME = re.compile(rb"^\d+ mtime=(\d{1,11})\.(\d{1,9})\d*$", re.MULTILINE)
 
 
 def size_of(directory: int) -> int:
@@ -255,9 +268,10 @@ def unpack(
     with open(pipe, "rb", buffering=COPY_BYTES) as file:
         source = _Source(file, on_progress)
         try:
-            while (member := _next_member(source)) is not None:
+            while (found := _next_member(source)) is not None:
+                member, modified_ns = found
                 content = _Content(source, member.size)
-                if why := _unpack_one(member, content, top, path):
+                if why := _unpack_one(member, modified_ns, content, top, path):
                     skipped.append(Skipped(member.name, why))
                 else:
                     entries += 1
@@ -269,25 +283,28 @@ def unpack(
     return entries
 
 
-def _next_member(source: _Source) -> tarfile.TarInfo | None:
-    """The next header; None at the end of the archive.
+def _next_member(source: _Source) -> tuple[tarfile.TarInfo, int] | None:
+    """The next header, and the time of the last change in nanoseconds; None at the end.
 
     tarfile's own reader would hold names of any length in memory.
     """
-    long = {tarfile.GNUTYPE_LONGNAME: "", tarfile.GNUTYPE_LONGLINK: ""}
+    long = {tarfile.GNUTYPE_LONGNAME: b"", tarfile.GNUTYPE_LONGLINK: b"", tarfile.XHDTYPE: b""}
     while True:
         block = source.read(tarfile.BLOCKSIZE)
         if block == tarfile.NUL * tarfile.BLOCKSIZE:
             return None
         member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         if member.type not in long:
-            member.name = long[tarfile.GNUTYPE_LONGNAME] or member.name
-            return member
+            if name := long[tarfile.GNUTYPE_LONGNAME]:
+                member.name = name.decode("utf-8", "surrogateescape")
+            seconds, parts = int(member.mtime), b""
+            if found := _MTIME.search(long[tarfile.XHDTYPE]):
+                seconds, parts = int(found[1]), found[2]
+            return member, max(0, seconds) * 1_000_000_000 + int(parts.ljust(9, b"0"))
         if member.size > _NAME_BYTES:
             raise tarfile.TarError("a name is too long")
         content = _Content(source, member.size)
-        name = content.read(_NAME_BYTES).rstrip(b"\0")
-        long[member.type] = name.decode("utf-8", "surrogateescape")
+        long[member.type] = content.read(_NAME_BYTES).rstrip(b"\0")
         content.pass_over()
 
 
@@ -319,7 +336,9 @@ class _Content:
             self._source.read(self._padding)
 
 
-def _unpack_one(member: tarfile.TarInfo, content: _Content, top: int, path: str) -> str:
+def _unpack_one(
+    member: tarfile.TarInfo, modified_ns: int, content: _Content, top: int, path: str
+) -> str:
     """Unpack a member; returns why it is left out, or an empty text.
 
     Raises:
@@ -342,7 +361,7 @@ def _unpack_one(member: tarfile.TarInfo, content: _Content, top: int, path: str)
             if member.isdir():
                 _make_directory(parent, names[-1])
             else:
-                _write(parent, whole, content, member)
+                _write(parent, whole, content, member.mode, modified_ns)
     except NotADirectoryError:
         return "its name leads through a link or a file"
     except FileExistsError:
@@ -379,12 +398,12 @@ def _make_directory(parent: int, name: str) -> None:
             raise
 
 
-def _write(parent: int, path: str, content: _Content, member: tarfile.TarInfo) -> None:
+def _write(parent: int, path: str, content: _Content, mode: int, modified_ns: int) -> None:
     with LocalTarget(path, below=parent) as new:
         while data := content.read(COPY_BYTES):
             new.write(data)
-        new.date(member.mtime)
-        new.keep(member.mode)
+        new.date(modified_ns)
+        new.keep(mode)
 
 
 def write_whole(file: RawIOBase, data: bytes | bytearray) -> None:

@@ -11,10 +11,12 @@ import json
 import os
 import stat
 import tarfile
+import time
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsm.changes import Changes, in_order
+from nsm.client.local_trees import head_of
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import FileError
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from nsm.wire.inspection import Inspection
 
     Read = Callable[[int], bytes]
+
+MAX_TIME_US = 1 << 53
+"""Latest time of a change, in the year 2255."""
 
 MAX_LINE_BYTES = 64 * 1024
 PIECE_BYTES = 1024 * 1024
@@ -57,6 +62,7 @@ class ChangeRecord(NamedTuple):
         type: as in `FileFacts`, or ``deleted``.
         target: of a link.
         before: the host's file when the session was saved; None if there was none.
+        modified_us: time of the last change, microseconds since 1970; 0 if it is not known.
     """
 
     path: str
@@ -65,6 +71,7 @@ class ChangeRecord(NamedTuple):
     size: int
     target: str
     before: FileFacts | None
+    modified_us: int = 0
 
 
 def overlay_of(seen: Inspection) -> str | None:
@@ -124,13 +131,15 @@ def _record(
     if row.after is None:
         return ChangeRecord(row.path, "deleted", 0, 0, "", before)
     kind, target = row.after.type, ""
+    entry = files.stat(inside, follow=False)
     if kind == "file":
         files.read_to(inside, content.write)
     elif kind == "symlink":
-        target = files.stat(inside, follow=False).target or ""
+        target = entry.target or ""
     elif kind != "directory":
         raise _NotSavedError("neither a file, a directory nor a link")
-    return ChangeRecord(row.path, kind, row.after.mode, content.tell(), target, before)
+    modified_us = min(round(max(0.0, entry.modified_at) * 1_000_000), MAX_TIME_US)
+    return ChangeRecord(row.path, kind, row.after.mode, content.tell(), target, before, modified_us)
 
 
 def facts(project: str, path: str) -> FileFacts | None:
@@ -200,7 +209,7 @@ def _header(record: ChangeRecord) -> bytes:
     info = tarfile.TarInfo(record.path)
     info.type, info.mode, info.size = _TYPES[record.type], record.mode & 0o777, record.size
     info.linkname = record.target
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    return head_of(info, record.modified_us * 1000 or time.time_ns())
 
 
 class _Part:
@@ -216,7 +225,11 @@ class _Part:
                 record = decode(ChangeRecord, json.loads(line))
             except (ValueError, RecursionError, DecodeError) as error:
                 raise _no_part() from error
-            if not _is_below(record.path) or record.size < 0:
+            if (
+                not _is_below(record.path)
+                or record.size < 0
+                or not 0 <= record.modified_us <= MAX_TIME_US
+            ):
                 raise _no_part()
             if record.type not in ("deleted", *_TYPES) or (record.size and record.type != "file"):
                 raise _no_part()
