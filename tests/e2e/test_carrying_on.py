@@ -105,7 +105,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
         )
         assert nsm_run.stdout is not None
         assert nsm_run.stderr is not None
-        assert nsm_run.stdout.readline() == "up\n"
+        assert nsm_run.stdout.readline() == "up\n", nsm_run.stderr.read()
         logs = stack.enter_context(
             subprocess.Popen(
                 [program("nsm"), "logs", "-f", "test/a"],
