@@ -412,7 +412,10 @@ def _alike_character(part: bytes, real: bytes, other: bytes) -> bytes:
     if real == other:
         return part
     head, number, tail = part.lower().rpartition(real.hex().encode())
-    return part[: len(head)] + other.hex().encode() + tail if number else other
+    digits = other.hex().encode()
+    if part[:1] == b"%":
+        digits = digits.upper()  # RFC 3986, section 2.1
+    return part[: len(head)] + digits + tail if number else other
 
 
 def _core(encoded: bytes, shift: int, length: int) -> bytes:
