@@ -134,6 +134,22 @@ async def test_a_broken_entry_costs_a_client_nothing_else(
         assert f"{tmp_path / 'none'}: there is no such directory (yet)" in text
 
 
+KILLED_AT_FIRST = """\
+#!/bin/sh
+[ -e {0} ] || {{ >{0}; kill -KILL $$; }}
+exec /usr/bin/python3 "$@"
+"""
+
+
+def test_an_interpreter_that_was_killed_is_asked_again(short_dir: Path) -> None:
+    shim = short_dir / "python3"
+    shim.write_text(KILLED_AT_FIRST.format(short_dir / "asked"))
+    shim.chmod(0o755)
+    config = f'[environments.mine]\npreset = "python"\ninterpreter = "{shim}"\n'
+    with supervisor(short_dir, config=config) as it, it.client() as client:
+        assert client.run("print(6 * 7)", env="mine").stdout == "42\n"
+
+
 def test_the_supervisors_own_variables_are_for_everyone(short_dir: Path, store: Path) -> None:
     entry = {"environments": {"meta": {"artifact": str(write_artifact(store / "a", "x"))}}}
     write_older(store / "b", "shell", interpreter="bash")

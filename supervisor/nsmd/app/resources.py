@@ -12,13 +12,13 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
-from nsmd.environments.catalog import Catalog
+from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
+from nsmd.environments.host_environments import HostEnvironments
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.jail import Launcher
 from nsmd.jail.cgroups import SessionEnforcer
 from nsmd.model.events import Events
-from nsmd.model.settings import Settings
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 
@@ -40,6 +40,7 @@ class Resources:
         launcher: starts jails.
         sessions: nursery of the sessions' tasks.
         shells: development shells of projects; None if they are off.
+        host: environments of the host's interpreters.
         project_environments: environments in projects that people agreed to use.
         catalog: environments to run code in.
     """
@@ -53,6 +54,7 @@ class Resources:
     launcher: Launcher
     sessions: trio.Nursery
     shells: DevShells | None
+    host: HostEnvironments
     project_environments: ProjectEnvironmentManager
     catalog: Catalog
 
@@ -61,16 +63,29 @@ class Resources:
 async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGenerator[Resources]:
     """Open all resources. Leaving the block waits for the last session."""
     started_s = trio.current_time()
-    environments = await trio.to_thread.run_sync(setup.find_environments, setup.settings)
+    host = HostEnvironments(setup.find_environments, setup.settings)
+    await host.begin()
     async with (
         open_journal(setup.audit_path, setup.settings.audit) as journal,
         setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
-        _open_shells(setup, environments) as shells,
-        _open_project_environments(setup, environments) as in_projects,
+        _open_shells(setup, host) as shells,
+        _open_project_environments(setup, host) as in_projects,
     ):
         events, recorder = Events(), Recorder(journal)
         events.subscribe(recorder, RECORDED)
+        catalog = Catalog(
+            host.found,
+            *([] if shells is None else [shells]),
+            in_projects,
+            equip=setup.devices.equip,
+        )
+
+        def changed() -> None:
+            catalog.put(EnvironmentSource(rank=Rank.HOST), host.found)
+            _configure_project_environments(in_projects, setup, host)
+
+        host.changed = changed
         yield Resources(
             started_s=started_s,
             ending=Shutdown(),
@@ -81,45 +96,36 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
             launcher=launcher,
             sessions=sessions,
             shells=shells,
+            host=host,
             project_environments=in_projects,
-            catalog=Catalog(
-                environments,
-                *([] if shells is None else [shells]),
-                in_projects,
-                equip=setup.devices.equip,
-            ),
+            catalog=catalog,
         )
 
 
 @asynccontextmanager
 async def _open_project_environments(
-    setup: Startup, environments: Sequence[Environment]
+    setup: Startup, host: HostEnvironments
 ) -> AsyncGenerator[ProjectEnvironmentManager]:
     """Open the environments in projects; leaving stops the questions to their Pythons."""
     file = AgreementFile(setup.agreements_path)
     agreements = await trio.to_thread.run_sync(file.load)
     async with trio.open_nursery() as nursery:
         in_projects = ProjectEnvironmentManager(file, agreements, nursery)
-        configure_project_environments(in_projects, setup, setup.settings, environments)
+        _configure_project_environments(in_projects, setup, host)
         yield in_projects
         nursery.cancel_scope.cancel()
 
 
-def configure_project_environments(
-    in_projects: ProjectEnvironmentManager,
-    setup: Startup,
-    settings: Settings,
-    environments: Sequence[Environment],
+def _configure_project_environments(
+    in_projects: ProjectEnvironmentManager, setup: Startup, host: HostEnvironments
 ) -> None:
     """Have environments in projects run on the host's interpreters, as they are configured."""
-    node = _without_devices(environments, "node")
-    in_projects.configure(partial(setup.find_python, settings=settings), node)
+    node = _without_devices(host.found, "node")
+    in_projects.configure(partial(setup.find_python, settings=host.settings), node)
 
 
 @asynccontextmanager
-async def _open_shells(
-    setup: Startup, environments: Sequence[Environment]
-) -> AsyncGenerator[DevShells | None]:
+async def _open_shells(setup: Startup, host: HostEnvironments) -> AsyncGenerator[DevShells | None]:
     """Open the development shells of projects, if they are on; leaving stops their evaluations."""
     configured = setup.settings.project
     if not configured.use_flake:
@@ -127,11 +133,10 @@ async def _open_shells(
         return
     from nsmd.environments.devshell.project_shells import DevShells  # noqa: PLC0415  # off mostly
 
-    bash = _without_devices(environments, "bash")
     async with trio.open_nursery() as nursery:
         yield DevShells(
             configured.inherit_env.vars,
-            lambda: bash,
+            lambda: _without_devices(host.found, "bash"),
             state=setup.shell_directory,
             nix=setup.nix,
             nursery=nursery,

@@ -13,7 +13,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.app.frontends import FrontEnds
-from nsmd.app.resources import Resources, configure_project_environments
+from nsmd.app.resources import Resources
 from nsmd.app.startup import Startup
 from nsmd.boxes import BoxManager
 from nsmd.boxes import sort_out as boxes_left
@@ -22,7 +22,6 @@ from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
-from nsmd.environments.catalog import EnvironmentSource, Rank
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.holder_store import SilentHolder
 from nsmd.fdstore.left_alone import LeftAlone
@@ -198,6 +197,7 @@ async def _provide(
         shells=resources.shells,
         project_environments=resources.project_environments,
         devices=setup.devices,
+        host=resources.host,
     )
 
 
@@ -344,10 +344,7 @@ def _configuration(
     async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
         run_service.configure(settings)
         resources.journal.configure(settings.audit)
-        resources.catalog.put(EnvironmentSource(rank=Rank.HOST), environments)
-        configure_project_environments(
-            resources.project_environments, setup, settings, environments
-        )
+        resources.host.put(settings, environments)
         await bridge.configure(settings.bridge)
         ports.configure(settings.ports)
         secrets.configure(configured_secrets(settings))

@@ -19,6 +19,7 @@ from nsmd.environments.interpreters import (
     FoundInterpreter,
     InterpreterError,
     SilentInterpreterError,
+    UnaskedInterpreterError,
     ask_bash,
     ask_node,
     ask_python,
@@ -123,9 +124,12 @@ def find_environments(
         name: (_preset(name, entry), entry.interpreter) for name, entry in wanted.items()
     }
     distinct = list(dict.fromkeys(keys.values()))
-    with ThreadPoolExecutor(max_workers=len(distinct)) as pool:
-        answers = {key: pool.submit(finder.find, *key) for key in distinct}
-    found = {key: answer.result() for key, answer in answers.items()}
+    try:
+        with ThreadPoolExecutor(max_workers=len(distinct)) as pool:
+            answers = {key: pool.submit(finder.find, *key) for key in distinct}
+        found = {key: answer.result() for key, answer in answers.items()}
+    except RuntimeError:  # there is no room for another thread
+        found = {key: finder.find(*key) for key in distinct}
     agent = _agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
     return tuple(
         replace(
@@ -233,15 +237,18 @@ class _Finder:
             except _UnusableError as error:
                 return f"the configured interpreter {error}"
         refused: dict[str, None] = {}
-        silent = False
+        unasked = False
         for candidate in self._candidates(kind.programs):
             try:
                 return self._check(preset, candidate, configured=False)
             except _UnusableError as error:
                 refused[str(error)] = None
-                silent = silent or isinstance(error.__cause__, SilentInterpreterError)
-        if silent:
-            return f"{'; '.join(refused)}. If the machine was busy, `nsm reload` asks again"
+                if isinstance(error.__cause__, UnaskedInterpreterError):
+                    unasked = True
+                    break  # the next one may be quite another version
+                unasked = unasked or isinstance(error.__cause__, SilentInterpreterError)
+        if unasked:
+            return f"{'; '.join(refused)}. The next call asks again"
         why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
         return f"{why}. To get one: {install_command(kind.package)}"
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from nsm.dataclass import dataclass, replace
+from nsm.jail.failure import EXHAUSTED
 from nsmd.host.paths import is_within
 from nsmd.host.processes import signal_group
 from nsmd.model.values import Interpreter
@@ -51,6 +52,9 @@ _NODE_QUESTION = "console.log(JSON.stringify([process.execPath, process.versions
 
 _BASH_QUESTION = 'echo "$BASH_VERSION"'
 
+_OTHERS_SIGNALS = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM))
+"""Signals that come from others, such as the kernel when memory ran out."""
+
 
 class InterpreterError(Exception):
     """A program is not the expected interpreter; the message says what it did."""
@@ -58,6 +62,10 @@ class InterpreterError(Exception):
 
 class SilentInterpreterError(InterpreterError):
     """A program did not answer in time; it may still work."""
+
+
+class UnaskedInterpreterError(InterpreterError):
+    """A program could not be asked, since something ran out or somebody killed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +250,17 @@ def _ask(command: Sequence[str], variables: Mapping[str, str]) -> str:
             start_new_session=True,
         )
     except OSError as error:
-        raise InterpreterError(f"{name} cannot be executed: {error.strerror}") from error
+        kind = UnaskedInterpreterError if error.errno in EXHAUSTED else InterpreterError
+        raise kind(f"{name} cannot be executed: {error.strerror}") from error
     with process:
         try:
             output, errors = process.communicate(timeout=ASK_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             signal_group(process.pid, signal.SIGKILL)
             raise SilentInterpreterError(f"{name} did not answer in {ASK_TIMEOUT_S:g} s") from None
+    if -process.returncode in _OTHERS_SIGNALS:
+        how = signal.Signals(-process.returncode).name
+        raise UnaskedInterpreterError(f"{name} was ended by {how} while nsm asked it")
     if process.returncode != 0:
         words = " ".join(errors.split())[:300] or f"exit code {process.returncode}"
         raise InterpreterError(f"{name} does not work: {words}")

@@ -18,6 +18,7 @@ from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 if TYPE_CHECKING:
     from nsmd.environments.devices.device_watch import DeviceFinder
     from nsmd.environments.devshell.project_shells import DevShells
+    from nsmd.environments.host_environments import HostEnvironments
     from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 
 
@@ -42,6 +43,7 @@ class Provider:
         shells: development shells of projects; None if they are off.
         project_environments: environments in projects that people agreed to use; None for none.
         devices: finds the devices of environments; None if none has any.
+        host: environments of the host's interpreters; None if they are not asked again.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Provider:
         shells: DevShells | None = None,
         project_environments: ProjectEnvironmentManager | None = None,
         devices: DeviceFinder | None = None,
+        host: HostEnvironments | None = None,
     ) -> None:
         self.catalog = catalog
         self._discovery = discovery
@@ -60,6 +63,7 @@ class Provider:
         self._shells = shells
         self._project_environments = project_environments
         self._devices = devices
+        self._host = host
 
     def __repr__(self) -> str:
         return f"<Provider {self.catalog!r}>"
@@ -136,11 +140,13 @@ class Provider:
         return None if environment is None or environment.pending is not None else environment
 
     async def look(self, client: ClientIdentity | None = None) -> None:
-        """Look for environments again, because somebody asks for an unknown one.
+        """Look for environments again, because somebody asks for one that is unknown or unusable.
 
         Args:
             client: client whose sources to look at; None for all.
         """
+        if self._host is not None:
+            await self._host.look()
         if self._discovery is not None:
             await self._discovery.look(client)
         if self._devices is not None:

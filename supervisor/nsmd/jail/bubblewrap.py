@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from nsm.dataclass import dataclass
+from nsm.jail.failure import EXHAUSTED, exhausted
 from nsm.wire.errors import StartFailedError
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners, why_untrusted
@@ -124,6 +125,8 @@ def _ask(path: str, option: str) -> str:
     except FileNotFoundError as error:
         raise missing_bwrap(path) from error
     except (OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise exhausted(error) from error
         raise StartFailedError(
             f"{path} {option} does not work: {error}.",
             hint=f"Reinstall it: {install_command('bubblewrap')}",

@@ -116,13 +116,14 @@ class BwrapLauncher:
     bwrap is started in the calling thread, which should be the main one (`spawn`).
 
     Args:
-        bwrap_path: absolute path from `find_bwrap`; None makes every launch fail with the way to
-            get it.
+        bwrap_path: absolute path from `find_bwrap`; None makes launches fail with the way to get
+            it, until it is on `search_path`.
         jail_uid: user and group of all jails on the host, if the supervisor runs as root; else they
             run as its own user.
         mounts: from `enter_private_mounts`, also for root.
         agent_source: the agent's program; None for the installed one.
         limits: limits of all sessions.
+        search_path: value of PATH to find bwrap on.
 
     Attributes:
         system_calls: filter of code in jails, in classic BPF; None if there is no table for this
@@ -140,11 +141,13 @@ class BwrapLauncher:
         mounts: PrivateMounts | None = None,
         agent_source: bytes | None = None,
         limits: SessionLimits | None = None,
+        search_path: str = "",
     ) -> None:
         self.user = JailUser(jail_uid, mounts)
         self.system_calls = filter_program(platform.machine())
         self.limits = limits or SessionLimits()
         self.bwrap_path = bwrap_path
+        self._search_path = search_path
         self._jail_uid, self._private_mounts = jail_uid, mounts
         self._agent_source = agent_source
         self._agent_code = ProgramCode(AGENT, AGENT_PATH)
@@ -165,7 +168,13 @@ class BwrapLauncher:
             jail_uid: for a supervisor that runs as root.
         """
         mounts = enter_private_mounts() if os.geteuid() == 0 else None
-        return cls(find_bwrap(search_path), jail_uid, mounts=mounts, limits=limits)
+        return cls(
+            find_bwrap(search_path),
+            jail_uid,
+            mounts=mounts,
+            limits=limits,
+            search_path=search_path,
+        )
 
     def with_agent(self, source: bytes) -> BwrapLauncher:
         """Make the same launcher with another program as the agent."""
@@ -175,6 +184,7 @@ class BwrapLauncher:
             mounts=self._private_mounts,
             agent_source=source,
             limits=self.limits,
+            search_path=self._search_path,
         )
 
     def __repr__(self) -> str:
@@ -448,6 +458,8 @@ class BwrapLauncher:
 
     def _program(self) -> Bubblewrap:
         """Return bwrap with its features, found out once; a later installation is noticed."""
+        if self.bwrap_path is None:
+            self.bwrap_path = find_bwrap(self._search_path)
         if self.bwrap_path is None:
             raise missing_bwrap()
         if self._bubblewrap is None:

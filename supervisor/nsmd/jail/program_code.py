@@ -76,9 +76,14 @@ class ProgramCode:
         """
         async with self._compiling:
             if python not in self._compiled:
-                self._compiled[python] = await trio.to_thread.run_sync(
-                    _compile, python, self._program, self._path
-                )
+                try:
+                    self._compiled[python] = await trio.to_thread.run_sync(
+                        _compile, python, self._program, self._path
+                    )
+                except (OSError, subprocess.SubprocessError) as error:
+                    # The jail will have the same problem, and say why, or it was of this moment.
+                    log.warning("%s does not compile %s: %s", python, self._program, error)
+                    return source_of(self._program)
             return self._compiled[python]
 
 
@@ -109,16 +114,10 @@ def _file_of(program: str) -> str:
 def _compile(python: str, program: str, path: str) -> bytes:
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return _our_own(program, path)
-    text = source_of(program)
-    try:
-        # Asking takes a tenth of the time of compiling, and most Pythons of a host are one version.
-        if _told_by(python, _TELL_MAGIC) == importlib.util.MAGIC_NUMBER:
-            return _our_own(program, path)
-        return _told_by(python, _COMPILE, path, given=text)
-    except (OSError, subprocess.SubprocessError) as error:
-        # The jail will have the same problem, and say why.
-        log.warning("%s does not compile %s: %s", python, program, error)
-        return text
+    # Asking takes a tenth of the time of compiling, and most Pythons of a host are one version.
+    if _told_by(python, _TELL_MAGIC) == importlib.util.MAGIC_NUMBER:
+        return _our_own(program, path)
+    return _told_by(python, _COMPILE, path, given=source_of(program))
 
 
 def _told_by(python: str, program: str, *arguments: str, given: bytes = b"") -> bytes:

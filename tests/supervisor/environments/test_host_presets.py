@@ -272,7 +272,7 @@ def test_one_that_is_too_old_is_passed_over(host: Host) -> None:
         ("echo '[1, 2]'", "answered"),
         ("echo nonsense", "answered"),
         ("exit 0", "answered"),
-        ("kill -9 $$", "does not work: exit code -9"),
+        ("kill -SEGV $$", "does not work: exit code -11"),
     ],
 )
 def test_one_that_answers_wrong_is_passed_over(script: str, why: str, host: Host) -> None:
@@ -282,6 +282,37 @@ def test_one_that_answers_wrong_is_passed_over(script: str, why: str, host: Host
     problem = host.find("bad")["python"].problem
     assert problem is not None
     assert f"{bad} {why}" in problem
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM"])
+def test_one_that_somebody_kills_is_no_reason_to_take_another(name: str, host: Host) -> None:
+    host.python("good")
+    bad = host.program("bad/python3", f"kill -{name} $$")
+    problem = host.find("bad", "good/bin")["python"].problem
+    assert problem == f"{bad} was ended by SIG{name} while nsm asked it. The next call asks again"
+
+
+NO_PROCESSES = """
+import encodings.ascii, os, resource  # in a directory that is closed to others, perhaps
+from nsmd.environments.host_presets import find_environments
+from nsmd.model.settings import Settings
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may have more
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+for each in find_environments(Settings(), "/usr/bin", home="/nonexistent"):
+    print(each.name, each.problem)
+"""
+
+
+def test_a_user_who_is_out_of_processes_is_told_so() -> None:
+    """Threads count, too."""
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PROCESSES], capture_output=True, text=True, check=True
+    )
+    told = "cannot be executed: Resource temporarily unavailable. The next call asks again"
+    python, bash, *_ = done.stdout.splitlines()
+    assert python == f"python /usr/bin/python3 {told}"
+    assert bash == f"bash /usr/bin/bash {told}"
 
 
 def test_one_that_hangs_is_ended_with_its_children(
@@ -294,9 +325,7 @@ def test_one_that_hangs_is_ended_with_its_children(
     host.program("bad/python3", f"(exec 3<>{fifo}; read x <&3) & wait")
     problem = host.find("bad")["python"].problem
     assert problem is not None
-    assert problem.endswith(
-        "did not answer in 0.3 s. If the machine was busy, `nsm reload` asks again"
-    )
+    assert problem.endswith("did not answer in 0.3 s. The next call asks again")
     try:
         assert select.select([reader], [], [], 60)[0], "its child holds the FIFO open"
         assert os.read(reader, 1) == b""

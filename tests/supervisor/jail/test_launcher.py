@@ -239,6 +239,17 @@ async def test_no_bwrap(python: Environment) -> None:
     assert "install" in error.value.hint
 
 
+async def test_a_bwrap_that_is_installed_later(python: Environment) -> None:
+    assert BWRAP is not None
+    with open_directory() as folder:
+        late = BwrapLauncher(None, DEFAULT_JAIL_UID, agent_source=SPEAK, search_path=str(folder))
+        with pytest.raises(StartFailedError, match="not on PATH"):
+            await late.launch(jail_spec(python))
+        (folder / "bwrap").symlink_to(BWRAP)
+        async with launched(late, jail_spec(python)) as jail:
+            assert jail.pid
+
+
 async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
     with open_directory() as folder:
         old = folder / "bwrap"

@@ -89,6 +89,16 @@ async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFi
     assert "/opt/gone/python3" in caplog.text
 
 
+async def test_a_python_that_is_killed_is_asked_again(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -KILL $$\n")
+    python.chmod(0o755)
+    code = agent_code()
+    assert await code.for_python(str(python)) == source_of("sandbox_agent")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    assert await code.for_python(str(python)) != source_of("sandbox_agent")
+
+
 UPGRADED = """
 import sys
 from pathlib import Path
