@@ -149,6 +149,53 @@ def test_what_a_fork_does_not_have_is_said(client: Client) -> None:
     assert printed(client, "open", code) == "[False, False, False, False]\n"
 
 
+UNNAMED = """
+import os, tempfile
+
+def removed(name, mode):
+    file = open(name, mode, buffering=0)
+    os.remove(name)
+    return file
+
+files = [removed("log", "w+b"), removed("/tmp/log", "ab"), removed("a", "wb")]
+files.append(tempfile.TemporaryFile())
+files.append(open(os.memfd_create("mine"), "r+b", buffering=0))
+for file in files: file.write(b"before ")
+again = os.open(f"/proc/self/fd/{files[0].fileno()}", os.O_WRONLY | os.O_APPEND)
+named = open("named (deleted)", "w+")
+def content(file): return open(f"/proc/self/fd/{file.fileno()}").read()
+"""
+
+
+def test_files_without_a_name_are_copied(client: Client) -> None:
+    printed(client, "removed", UNNAMED)
+    assert client.fork("removed", "copied").closed == ()
+    for name in ("copied", "removed"):
+        code = (
+            f"for file in files: file.write(b'{name} '); file.flush()\n"
+            "os.write(again, b'again'); named.write('x'); named.flush()\n"
+            "print([content(file) for file in files], os.listdir())"
+        )
+        content = f"before {name} "
+        expected = [f"{content}again", content, content, content, content]
+        assert printed(client, name, code) == f"{expected} ['named (deleted)']\n"
+
+
+def test_a_removed_working_directory_is_told(client: Client) -> None:
+    printed(client, "gone", "import os; os.mkdir('d'); os.chdir('d'); os.rmdir('../d')")
+    report = client.fork("gone", "elsewhere")
+    assert report.closed == ("working directory /workspace/d (deleted)",)
+    assert printed(client, "elsewhere", "print(os.getcwd())") == "/workspace\n"
+
+
+def test_a_file_without_a_name_that_has_no_room_is_told(client: Client) -> None:
+    code = "import os; f = open('gaps', 'w+'); os.remove('gaps'); f.truncate(1 << 40)"
+    printed(client, "large", code)
+    assert client.fork("large", "small").closed == ("/workspace/gaps (deleted)",)
+    code = "print(os.readlink(f'/proc/self/fd/{f.fileno()}'))"
+    assert printed(client, "small", code) == "/dev/null\n"
+
+
 def test_asyncio_works_in_a_fork(client: Client) -> None:
     printed(client, "loops", "import asyncio; await asyncio.sleep(0)")
     client.fork("loops", "looped")

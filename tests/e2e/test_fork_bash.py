@@ -108,6 +108,14 @@ def test_what_cannot_be_forked_goes_on(client: Client) -> None:
     assert sorted(str(row.name) for row in client.sessions()) == ["busy", "now", "piped"]
 
 
+def test_a_file_without_a_name_is_copied(client: Client) -> None:
+    printed(client, "removed", "exec 7<>f; rm f; echo before >&7")
+    assert client.fork("removed", "copied").closed == ()
+    for name in ("copied", "removed"):
+        code = f"echo {name} >&7; cat /proc/$$/fd/7"
+        assert printed(client, name, code) == f"before\n{name}\n"
+
+
 NOTHING = """[] ([0, 0, 0, 0, 0, 2, 1], ['0', '0', '0', '0'])
 CapInh:	0000000000000000
 CapPrm:	0000000000000000

@@ -24,7 +24,7 @@ from nsmd.sessions.forking.bystanders import Bystanders
 from nsmd.sessions.forking.first_process import Kit
 from nsmd.sessions.forking.namespaces import Original, become_user_of, rehearse
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
-from nsmd.sessions.forking.original import check_shell, descriptors_of, worker_of
+from nsmd.sessions.forking.original import REMOVED, check_shell, descriptors_of, worker_of
 from nsmd.sessions.forking.outfit import Found, Outfit
 from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
 from sandbox.carrying.call_lists import CallLists
@@ -113,6 +113,7 @@ class Carrier:
         self._resumed: Registers = {}
         self._original_pid = 0
         self._closed: Mapping[int, str] = {}
+        self._lost: list[str] = []
 
     def run(self) -> Mapping[str, Any]:
         """Make the forks; returns what to tell the supervisor.
@@ -196,7 +197,7 @@ class Carrier:
         for fork in self._forks:
             copied += fork.jail.wait_for_copy()
             self._finish(fork, outfit)
-        closed = sorted({*self._closed.values(), *bystanders.names} - {PAGE})[:50]
+        closed = {*self._closed.values(), *self._lost, *bystanders.names} - {PAGE}
         worker.detach()
         bystanders.let_go()
         stood_s = time.monotonic() - began_s
@@ -204,7 +205,7 @@ class Carrier:
             self._release(fork.worker)
         return {
             "forks": [fork.jail.pid for fork in self._forks],
-            "closed": closed,
+            "closed": sorted(closed)[:50],
             "copied_bytes": copied,
             "stood_s": stood_s,
         }
@@ -282,6 +283,8 @@ class Carrier:
         descriptors = descriptors_of(child.pid, own)
         self._closed = descriptors.closed
         cwd = os.readlink(f"/proc/{worker.pid}/cwd")
+        if cwd.endswith(REMOVED):
+            self._lost = [f"working directory {cwd}"]
         found = Found(page, private, code, descriptors, cwd, child.rseq())
         self._lists = CallLists(child, self._site)
         self._resumed = {**self._registers, "rax": 0, "orig_rax": NO_CALL}

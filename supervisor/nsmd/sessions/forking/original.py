@@ -14,6 +14,13 @@ CODE = "/memfd:code (deleted)"
 """Name of the file from which a shell reads code, among its descriptors."""
 
 
+REMOVED = " (deleted)"
+"""Mark of /proc at the path of a file that has no name any more."""
+
+MAX_GAPS = 64 * 1024 * 1024
+"""Bytes of gaps in a file without a name that is copied. They become zeros."""
+
+
 class FileToOpen(NamedTuple):
     """A file that a fork opens again: descriptor, path, flags of open(2), offset."""
 
@@ -23,10 +30,30 @@ class FileToOpen(NamedTuple):
     offset: int
 
 
+class UnnamedFile(NamedTuple):
+    """An open file without a name, of which a fork gets a copy.
+
+    Attributes:
+        path: as /proc has it, without what says that it is removed.
+        inode: device and inode.
+        size: bytes.
+    """
+
+    fd: int
+    path: str
+    flags: int
+    offset: int
+    inode: tuple[int, int]
+    size: int
+
+
 class Descriptors(NamedTuple):
-    """Descriptors of a process: what is opened again, and what is closed, with words for people."""
+    """Descriptors of a process: what is opened again or copied, and what is closed, with words for
+    people.
+    """
 
     files: list[FileToOpen]
+    unnamed: list[UnnamedFile]
     closed: dict[int, str]
 
 
@@ -126,20 +153,35 @@ def descriptors_of(pid: int, private: set[int]) -> Descriptors:
         private: those that belong to nsm.
     """
     files: list[FileToOpen] = []
+    unnamed: list[UnnamedFile] = []
     closed: dict[int, str] = {}
     for name in os.listdir(f"/proc/{pid}/fd"):
         fd = int(name)
         if fd in private:
             continue
         path = os.readlink(f"/proc/{pid}/fd/{name}")
-        kind = os.stat(f"/proc/{pid}/fd/{name}").st_mode
+        status = os.stat(f"/proc/{pid}/fd/{name}")
+        kind = status.st_mode
         facts = dict(
             line.split(":", 1) for line in proc_text(f"/proc/{pid}/fdinfo/{name}").splitlines()
         )
         reopens = stat.S_ISREG(kind) or stat.S_ISDIR(kind) or stat.S_ISCHR(kind)
-        if not reopens or not path.startswith("/") or path.endswith(" (deleted)"):
+        flags, offset = int(facts["flags"], 8), int(facts["pos"])
+        is_removed = path.endswith(REMOVED) and not _is_at(f"/proc/{pid}/root{path}", status)
+        is_file = stat.S_ISREG(kind) and path != PAGE
+        if is_removed and is_file and status.st_size - 512 * status.st_blocks < MAX_GAPS:
+            inode = status.st_dev, status.st_ino
+            path = path.removesuffix(REMOVED)
+            unnamed.append(UnnamedFile(fd, path, flags, offset, inode, status.st_size))
+        elif reopens and path.startswith("/") and not is_removed:
+            files.append(FileToOpen(fd, path, flags, offset))
+        else:
             closed[fd] = path
-            continue
-        flags = int(facts["flags"], 8)
-        files.append(FileToOpen(fd, path, flags, int(facts["pos"])))
-    return Descriptors(files, closed)
+    return Descriptors(files, unnamed, closed)
+
+
+def _is_at(path: str, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), status)
+    except OSError:
+        return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from nsmd.sessions.forking.original import Descriptors, FileToOpen
+from nsmd.sessions.forking.original import REMOVED, Descriptors, FileToOpen, UnnamedFile
 from sandbox.carrying.call_lists import CallList, CallLists, ResultOf
 from sandbox.carrying.looking import CannotForkError
 from sandbox.carrying.ptrace import Traced
@@ -22,6 +22,11 @@ from sandbox.template.kernel import (
 _AT_FDCWD = -100
 _SHARED_FIXED, _READ_WRITE = 0x11, 3
 _OPENING_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
+
+_MEMORY_FILE = "/memfd:"
+
+_MOST_SENT = 0x7FFF_F000
+"""Most bytes of one sendfile(2)."""
 
 
 class Found(NamedTuple):
@@ -98,6 +103,7 @@ class Outfit:
                     calls = self.lists.begin(worker)
                 calls.add("dup3", nothing, fd, os.O_CLOEXEC)
         calls = self._reopen(worker, calls, theirs)
+        calls = self._copy_unnamed(worker, calls, {*places, *theirs})
         self._disarm(calls)
         calls.run()
 
@@ -133,6 +139,55 @@ class Outfit:
             calls.add("close", fresh, may_fail=True)
             asked.append((file, opened, moved))
         return settle() if asked else calls
+
+    def _copy_unnamed(self, worker: Traced, calls: CallList, taken: Container[int]) -> CallList:
+        """Copy files without a name, so that the fork has its own; close those that fail."""
+        copies: dict[tuple[int, int], int] = {}
+        for file in self._original.descriptors.unnamed:
+            if file.fd in taken:
+                continue
+            calls.run()
+            calls = self.lists.begin(worker)
+            has_copy = file.inode in copies
+            needed = [] if has_copy else self._copy(calls, file)
+            # Opened again, with the flags that it had; its name is a link.
+            name = calls.data(b"/proc/self/fd/%d\0" % copies.setdefault(file.inode, file.fd))
+            flags = file.flags & ~(_OPENING_ONCE | os.O_TMPFILE | os.O_NOFOLLOW)
+            opened = calls.add("openat", _AT_FDCWD, name, flags, 0, may_fail=True)
+            fresh = ResultOf(opened)
+            calls.add("lseek", fresh, file.offset, os.SEEK_SET, may_fail=True)
+            moved = calls.add("dup3", fresh, file.fd, file.flags & os.O_CLOEXEC, may_fail=True)
+            calls.add("close", fresh, may_fail=True)
+            results = calls.run()
+            calls = self.lists.begin(worker)
+            copied = sum(results[place] for place in needed)
+            if min(results[opened], results[moved]) < 0 or (not has_copy and copied != file.size):
+                self._original.descriptors.closed[file.fd] = f"{file.path}{REMOVED}"
+                calls.add("dup3", self._original.private[1], file.fd, os.O_CLOEXEC)
+        return calls
+
+    @staticmethod
+    def _copy(calls: CallList, file: UnnamedFile) -> list[int]:
+        """Put a copy of a file without a name in its place; returns the calls that copy."""
+        source = calls.data(b"/proc/self/fd/%d\0" % file.fd)
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        old = ResultOf(calls.add("openat", _AT_FDCWD, source, flags, 0, may_fail=True))
+        if file.path.startswith(_MEMORY_FILE):
+            name = calls.data(os.fsencode(file.path.removeprefix(_MEMORY_FILE)) + b"\0")
+            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            new = ResultOf(calls.add("memfd_create", name, flags, may_fail=True))
+        else:
+            place = calls.data(os.fsencode(os.path.dirname(file.path)) + b"\0")
+            flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+            new = ResultOf(calls.add("openat", _AT_FDCWD, place, flags, 0o600, may_fail=True))
+        copying = [
+            calls.add("sendfile", new, old, 0, min(_MOST_SENT, file.size - begin), may_fail=True)
+            for begin in range(0, file.size, _MOST_SENT)
+        ]
+        calls.add("close", old, may_fail=True)
+        calls.add("dup3", new, file.fd, os.O_CLOEXEC, may_fail=True)
+        calls.add("close", new, may_fail=True)
+        return copying
 
     def _disarm(self, calls: CallList) -> None:
         """Take its privileges away, and have it enter a Landlock domain, as the original did."""
