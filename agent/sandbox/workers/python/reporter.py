@@ -22,6 +22,9 @@ SHELL_COMMANDS = frozenset(
 """Names with which lines begin that people type in a shell."""
 
 
+LONGS = 1 << 63
+"""Numbers from minus this on and below this fit into C's type `long`."""
+
 MAGICS = {
     "matplotlib": "leave the line out: figures are shown anyway",
     "timeit": "use timeit.timeit",
@@ -50,12 +53,7 @@ class Reporter:
         """Print an exception as Python would; return the exit code it means."""
         try:
             if isinstance(error, SystemExit):
-                if error.code is None:
-                    return 0
-                if isinstance(error.code, int):
-                    return error.code & 255
-                print(error.code, file=sys.stderr)
-                return 1
+                return self._exit_code_of(error)
             if isinstance(error, getattr(sys.modules.get("bdb"), "BdbQuit", ())):
                 print(
                     "The debugger ended the code: standard input is empty, so nobody can answer "
@@ -75,6 +73,22 @@ class Reporter:
             finally:
                 sys.stderr = stderr
         return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+    @staticmethod
+    def _exit_code_of(error: SystemExit) -> int:
+        """The exit code that Python would end with; prints what is neither a number nor None."""
+        code = error.code
+        if code is None:
+            return 0
+        if isinstance(code, int):
+            number = int.__index__(code)  # whatever a class of code's own makes of it
+            # As Python does with a number that C has no type for: 10**20 is no success.
+            return number & 255 if -LONGS <= number < LONGS else 255
+        try:
+            print(code, file=sys.stderr)
+        except (Exception, SystemExit):
+            print(f"sys.exit got a {type(code).__name__} that cannot be printed", file=sys.stderr)
+        return 1
 
     def hint(self, error: BaseException, name: str, code: str) -> None:
         """Add a note on what to write instead, if the code that failed is not Python."""
