@@ -392,6 +392,65 @@ def close(figure): figures.remove(figure.number)
 """
 
 
+SHOWS = {
+    "IPython/core/interactiveshell.py": """
+class InteractiveShell:
+    @staticmethod
+    def initialized(): return False
+""",
+    "IPython/core/display_functions.py": """
+def display(*values, raw=False): print('a shell is missing')
+def publish_display_data(data): print('a shell is missing')
+def clear_output(wait=False): print('a shell is missing')
+""",
+    "IPython/display.py": "from IPython.core.display_functions import *",
+    "PIL/ImageShow.py": """
+viewers = []
+class Viewer: pass
+def register(viewer, order): viewers.append(viewer)
+""",
+    "bokeh/util/browser.py": "def get_browser_controller(browser=None): return browser",
+    "plotly/io/__init__.py": """
+def to_html(figure, full_html, include_plotlyjs, validate): return '<b>figure</b>'
+""",
+    "plotly/io/_renderers.py": """
+class ExternalRenderer: pass
+class renderers(dict): default = None
+renderers = renderers()
+""",
+}
+"""Parts of libraries that show values, as the libraries have them."""
+
+
+def test_libraries_that_show_values_elsewhere_display_them(agent: AgentProcess) -> None:
+    for name, text in SHOWS.items():
+        path = agent.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    agent.python("class Rich:\n    def _repr_html_(self): return '<i>rich</i>'")
+    reply = agent.python(
+        "from IPython.display import *\n"
+        "display(Rich(), 5); display({'text/html': 'raw'}, raw=True)\n"
+        "publish_display_data({'text/html': 'data'}); clear_output()"
+    )
+    assert [each["text/html"] for each in reply.displays] == ["<i>rich</i>", "raw", "data"]
+    assert "missing" not in reply.stdout
+    reply = agent.python(
+        "import PIL.ImageShow; print(PIL.ImageShow.viewers[0].show(Rich(), title=''))"
+    )
+    assert [each["text/html"] for each in reply.displays] == ["<i>rich</i>"]
+    reply = agent.python(
+        "import bokeh.util.browser as b; open('page.html', 'w').write('<i>page</i>')\n"
+        "print(b.get_browser_controller().open('file:///proc/self/cwd/page.html', new=2))"
+    )
+    assert reply.displays[0]["text/html"] == "<i>page</i>"
+    reply = agent.python(
+        "from plotly.io._renderers import *\n"
+        "renderers[renderers.default].render({'data': [{'type': 'bar'}]})"
+    )
+    assert (reply.stdout, reply.displays[0]["text/html"]) == ("Figure of bar\n", "<b>figure</b>")
+
+
 def test_open_figures_are_displayed_and_closed(agent: AgentProcess) -> None:
     package = agent.workspace / "matplotlib"
     package.mkdir()

@@ -13,6 +13,7 @@ from sandbox.workers.python.pretty import PrettyPrinter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from sandbox.workers.python.outbox import Outbox
@@ -54,19 +55,26 @@ class Displayer:
     def display(self, *values: object) -> None:
         """Show values as rich as they can be shown, in their place among what is printed."""
         for value in values:
-            bundle = self._bounded(self._bundle(value))
-            text = bundle.get("text/plain")
-            if any(kind.startswith("image/") for kind in bundle):
-                self.images += 1
-                bundle[PLACE] = self.images
-                print(f"[image {self.images}]")
-                if isinstance(text, str) and not (text[:1] == "<" and text[-1:] == ">"):
-                    print(text)  # more than a bare representation: a caption
-            elif isinstance(text, str):
-                bundle[PLACE] = 0
-                print(text)
-            if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self.pid:
-                self._show(bundle)
+            self._display(self._bundle(value))
+
+    def display_bundle(self, data: Mapping[str, Any]) -> None:
+        """The same for data by MIME type."""
+        self._display(self._all_plain(data))
+
+    def _display(self, bundle: dict[str, Any]) -> None:
+        bundle = self._bounded(bundle)
+        text = bundle.get("text/plain")
+        if any(kind.startswith("image/") for kind in bundle):
+            self.images += 1
+            bundle[PLACE] = self.images
+            print(f"[image {self.images}]")
+            if isinstance(text, str) and not (text[:1] == "<" and text[-1:] == ">"):
+                print(text)  # more than a bare representation: a caption
+        elif isinstance(text, str):
+            bundle[PLACE] = 0
+            print(text)
+        if bundle.keys() - {"text/plain", PLACE} and os.getpid() == self.pid:
+            self._show(bundle)
 
     def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
         """
@@ -103,7 +111,10 @@ class Displayer:
         if callable(getattr(kind, "_repr_mimebundle_", None)):
             answer = self._first(self._ask(value, "_repr_mimebundle_", include=None, exclude=None))
             found.update(as_object(answer) or {})
-        plain = {str(mime): self._plain(self._first(data)) for mime, data in found.items()}
+        return self._all_plain(found)
+
+    def _all_plain(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {str(mime): self._plain(self._first(data)) for mime, data in bundle.items()}
         return {mime: data for mime, data in plain.items() if data is not None}
 
     @staticmethod

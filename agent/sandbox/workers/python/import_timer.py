@@ -9,6 +9,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from sandbox.workers.python.outbox import Outbox
@@ -25,11 +26,14 @@ class ImportTimer:
     another kind of lock in its place, which takes the time. So imports of loaded modules cost the
     same as before, and tracebacks have no frame more.
 
+    Args:
+        on_import: is called with the name of each module that was imported.
+
     Attributes:
         is_on: it reports. Not before the process is there that runs code.
     """
 
-    def __init__(self, out: Outbox) -> None:
+    def __init__(self, out: Outbox, on_import: Callable[[str], None]) -> None:
         # What a call needs is at hand: code may have replaced it.
         self._now = time.monotonic
         self._get_ident = _thread.get_ident
@@ -40,9 +44,9 @@ class ImportTimer:
         self._outer: object = None
         self._began_s = 0.0
         self.is_on = False
-        self._replace_locks()
+        self._replace_locks(on_import)
 
-    def _replace_locks(self) -> None:
+    def _replace_locks(self, on_import: Callable[[str], None]) -> None:
         bootstrap: Any = sys.modules["_frozen_importlib"]
         base: Any = getattr(bootstrap, "_ModuleLockManager", None)
         if base is None:  # another kind of Python: it reports nothing
@@ -56,6 +60,7 @@ class ImportTimer:
 
             def __exit__(self, *error: object) -> None:
                 base.__exit__(self, *error)
+                on_import(self._name)
                 timer.end(self, self._name, failed=error[0] is not None)
 
         TimedLock.__name__ = base.__name__

@@ -30,6 +30,7 @@ from sandbox.workers.python.import_timer import ImportTimer
 from sandbox.workers.python.library import Library, find_modules_anew
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
+from sandbox.workers.python.shows import Shows
 from sandbox.workers.python.streams import is_open, open_stdin, open_streams, stdin_file
 from sandbox.workers.python.tracing import Tracing
 from sandbox.workers.python.unfinished import Unfinished
@@ -139,8 +140,7 @@ class PythonWorker:
         self._tracing = Tracing(OWN_FILES)
         self._loop = EventLoop(library, self._reporter, self._tracing, self._namespace)
         self._unfinished = Unfinished(self._out, self._reporter, self._loop)
-        self._import_timer = ImportTimer(self._out)
-        self._freezer = Freezer()
+        self._import_timer = ImportTimer(self._out, Shows(self._displayer).imported)
         self._passed: list[int] = []
         self._has_run_code = self._is_forked = False
         self._before: tuple[Any, Any] | None = None
@@ -194,7 +194,7 @@ class PythonWorker:
             elif message["type"] == "complete":
                 self._complete(message)
             elif message["type"] == "checkpoint":
-                thawed = self._freezer.freeze(self._passed.pop(0), self._private)
+                thawed = Freezer().freeze(self._passed.pop(0), self._private)
                 if thawed is not None:
                     self._thaw(thawed)
                 elif not self._poll.poll(0) and sys.gettrace() is sys.getprofile() is None:

@@ -1,0 +1,110 @@
+"""Libraries that show values in a browser, a viewer or a notebook, none of which is here: they
+display them as `display` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from sandbox.workers.python.displayer import Displayer
+
+
+class Shows:
+    """Changes these libraries when code has imported them."""
+
+    def __init__(self, displayer: Displayer) -> None:
+        self._displayer = displayer
+        self._steps: dict[str, Callable[[Any], None]] = {
+            "IPython.core.display_functions": self._ipython,
+            "PIL.ImageShow": self._pillow,
+            "bokeh.util.browser": self._bokeh,
+            "plotly.io._renderers": self._plotly,
+        }
+        for name in self._steps:  # a template may have imported them
+            self.imported(name)
+
+    def imported(self, name: str) -> None:
+        """Change a module if it is one of these. Other versions may have nothing to change."""
+        step, module = self._steps.get(name), sys.modules.get(name)
+        if step is not None and module is not None:
+            with contextlib.suppress(Exception):
+                step(module)
+
+    def _ipython(self, module: Any) -> None:
+        """Without a shell of IPython, it prints values, and starts one for what is data already."""
+        from_shell, displayer = module.display, self._displayer
+
+        def has_shell() -> bool:
+            shell = sys.modules.get("IPython.core.interactiveshell")
+            return shell is not None and bool(shell.InteractiveShell.initialized())
+
+        def display(*objs: Any, raw: bool = False, **options: Any) -> Any:
+            if has_shell():
+                return from_shell(*objs, raw=raw, **options)
+            for each in objs:
+                if raw:
+                    displayer.display_bundle(each)
+                else:
+                    displayer.display(each)
+            return None
+
+        def publish(data: Any, *arguments: Any, **options: Any) -> None:
+            if has_shell():
+                publish_in_shell(data, *arguments, **options)
+            else:
+                displayer.display_bundle(data)
+
+        def clear(*arguments: Any, **options: Any) -> None:
+            if has_shell():
+                clear_in_shell(*arguments, **options)
+
+        publish_in_shell, clear_in_shell = module.publish_display_data, module.clear_output
+        module.display, module.publish_display_data = display, publish
+        module.clear_output = clear
+
+    def _pillow(self, module: Any) -> None:
+        """Its viewers are programs with windows."""
+        displayer = self._displayer
+
+        class Viewer(module.Viewer):  # type: ignore[misc]
+            def show(self, image: object, **_: object) -> int:
+                displayer.display(image)
+                return 1
+
+        module.register(Viewer(), -1)
+
+    def _bokeh(self, module: Any) -> None:
+        """A file would be opened in a browser."""
+        find, displayer = module.get_browser_controller, self._displayer
+
+        class Controller:
+            def open(self, url: str, *_: object, **__: object) -> bool:
+                path = url.removeprefix("file://")
+                with open(path, encoding="utf-8") as file:
+                    displayer.display_bundle({"text/plain": path, "text/html": file.read()})
+                return True
+
+        module.get_browser_controller = lambda browser=None: (
+            Controller() if browser is None else find(browser)
+        )
+
+    def _plotly(self, module: Any) -> None:
+        """A page would be opened in a browser; without one, nothing happens."""
+        displayer = self._displayer
+
+        class Renderer(module.ExternalRenderer):  # type: ignore[misc]
+            def render(self, figure: Any) -> None:
+                io = sys.modules["plotly.io"]
+                page = io.to_html(figure, full_html=False, include_plotlyjs="cdn", validate=False)
+                kinds = ", ".join(str(each.get("type", "scatter")) for each in figure["data"])
+                displayer.display_bundle({"text/plain": f"Figure of {kinds}", "text/html": page})
+
+        module.renderers["browser"] = Renderer()
+        if not module.renderers.default:
+            module.renderers.default = "browser"
