@@ -109,6 +109,7 @@ class SessionStore:
         self._revisions[session.id] = record.revision
         self._names[session.id] = list(names)
         self._awaited[session.id] = record, earlier
+        self._kind(session, earlier.jail.policy)  # so that `everything` has it
 
     def drop(self, session: Session) -> None:
         """Remove a session that has ended."""

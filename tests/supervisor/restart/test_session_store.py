@@ -138,8 +138,12 @@ async def test_one_that_has_not_answered_yet_is_kept_as_it_was_left() -> None:
         cast("SimpleNamespace", it).jail = None  # its task has not begun
         next_store = session_store_in(store)
         next_store.begin_after(it, found.names, found.record, found.earlier)
-        for name, descriptors in next_store.everything([it]):
+        handed_over = copies_of(lambda: next_store.everything([it]))
+        assert handed_over.keys() == {found.record.spec, *found.names}
+        for name, descriptors in handed_over.items():
             store.keep(name, descriptors)
+        for file, *_ in handed_over.values():
+            os.close(file)
         assert set(store.sessions) == set(found.names)
         again = taken_up(store)
         assert again.record == found.record
