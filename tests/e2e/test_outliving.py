@@ -8,7 +8,6 @@ import signal
 import socket
 import tempfile
 import threading
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, holder_pid, supervisor, wait_gone
-from nsm.wire.errors import NsmError, SessionEndedError
+from nsm.wire.errors import NsmError, SessionEndedError, SessionHiddenError
 from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED
 from soak.faults import send
 from soak.household import Household
@@ -142,37 +141,68 @@ def test_a_command_right_after_a_kill_finds_the_sessions(short_dir: Path) -> Non
         it.run("nsm", "shutdown")
 
 
-def test_a_holder_that_does_not_answer_is_asked_until_it_does(short_dir: Path) -> None:
+def stop_holder(household: Household, it: Supervisor) -> int:
+    """Stop the holder once it has come up; return its process id."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.connect(str(it.directory / "keeper.sock"))
+        link.send(b"count")
+        link.recv(100)
+    (holder,) = household.members().holders
+    os.kill(holder, signal.SIGSTOP)
+    return holder
+
+
+def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Path) -> None:
+    """Sessions that begin meanwhile are kept, even if that supervisor is killed, too."""
     with ExitStack() as stack:
         household = stack.enter_context(Household())
         first = stack.enter_context(supervisor(short_dir))
         with first.client() as client:
             client.run("x = 41", env="python", session="old")
-        (holder,) = household.members().holders
-        os.kill(holder, signal.SIGSTOP)
+        holder = stop_holder(household, first)
         stack.callback(send, holder, signal.SIGCONT)
         die(first)
         with another(first) as it, it.client() as client:
             survival = client.status().survival
             assert survival is not None
-            assert "does not answer" in survival.problem
+            assert f"kill -CONT {holder}" in survival.problem
             assert "does not answer" in it.run("nsm", "doctor").stdout
-            client.run("y = 1", env="python", session="later")
-            assert [row.name for row in client.sessions()] == ["later"]
+            client.run("y=1", env="bash", session="later")
+            with pytest.raises(SessionHiddenError, match="does not answer"):
+                client.run("x", env="python", session="old")
+            die(it)
+        with another(first) as it, it.client() as client:
+            found: list[str] = []
+            ask = threading.Thread(
+                target=lambda: found.append(shown(client.run("x + 1", env="python", session="old")))
+            )
+            ask.start()
+            with it.client() as other:
+                assert other.run("echo $((y + 1))", env="bash", session="later").stdout == "2\n"
             os.kill(holder, signal.SIGCONT)
-            deadline = time.monotonic() + 60
-            while len(client.sessions()) < 2:  # the supervisor tells nobody when it is so far
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert shown(client.run("x + 1", env="python", session="old")) == "42"
-            assert shown(client.run("y + 1", env="python", session="later")) == "2"
+            ask.join(120)
+            assert found == ["42"]
+            assert {row.name for row in client.sessions()} == {"old", "later"}
             survival = client.status().survival
             assert survival is not None
             assert not survival.problem
+            assert len(household.members().holders) == 1
             die(it)
         with another(first) as it, it.client() as client:
             assert {row.name for row in client.sessions()} == {"old", "later"}
             client.kill_all()
+
+
+def test_a_shutdown_ends_what_a_holder_has_that_does_not_answer(short_dir: Path) -> None:
+    with Household() as household:
+        with supervisor(short_dir) as first:
+            with first.client() as client:
+                client.run("x = 41", env="python", session="old")
+            stop_holder(household, first)
+            die(first)
+            with another(first) as it, it.client() as client:
+                client.shutdown()
+        assert not household.wait_empty(30)
 
 
 def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fakes import Behaviour
+    from nsmd.restart.ended_sessions import EndedSessionFiles
 
 ALICE = ClientIdentity(name="editor", scope="alice")
 BOB = ClientIdentity(name="editor", scope="bob")
@@ -43,6 +44,7 @@ class Bench:
         client: ClientIdentity = ALICE,
         timeout_s: float | None = None,
         execution_id: str | None = None,
+        again: bool = False,
     ) -> RunOutcome:
         request = RunRequest(
             client=client,
@@ -51,20 +53,27 @@ class Bench:
             session=session,
             timeout_s=timeout_s,
             execution_id=execution_id,
+            again=again,
         )
         return await self.run_service.submit(request).wait()
 
 
 @asynccontextmanager
 async def bench(
-    settings: Settings | None = None, behave: Behaviour = echo
+    settings: Settings | None = None,
+    behave: Behaviour = echo,
+    ended_files: EndedSessionFiles | None = None,
 ) -> AsyncGenerator[Bench]:
     async with launching(behave) as launcher:
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 settings = settings or Settings(pool=PoolSettings(min_spares=1))
                 session_manager = SessionManager(
-                    settings, launcher, sessions=sessions, upkeep=upkeep
+                    settings,
+                    launcher,
+                    sessions=sessions,
+                    upkeep=upkeep,
+                    ended_files=ended_files,
                 )
                 provider = Provider(Catalog([PYTHON, BASH, BROKEN]))
                 run_service = RunService(

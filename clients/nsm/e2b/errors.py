@@ -17,6 +17,7 @@ from nsm.wire.errors import (
     NsmError,
     OverloadedError,
     SessionEndedError,
+    SessionHiddenError,
     SessionLimitError,
     ShuttingDownError,
     UnknownEnvironmentError,
@@ -111,7 +112,13 @@ def refusal_of(error: NsmError, sandbox: str = "") -> RefusalError:
             return RefusalError("permission_denied", text)
         case SessionLimitError() | OverloadedError():
             return RefusalError("resource_exhausted", text)
-        case NotRunningError() | DisconnectedError() | ShuttingDownError() | DrainingError():
+        case (
+            NotRunningError()
+            | DisconnectedError()
+            | ShuttingDownError()
+            | DrainingError()
+            | SessionHiddenError()
+        ):
             return RefusalError("unavailable", text)
         case _:
             return RefusalError("internal", text)

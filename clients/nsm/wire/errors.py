@@ -145,6 +145,12 @@ class SessionEndedError(NsmError):
     code = "session-ended"
 
 
+class SessionHiddenError(NsmError):
+    """The session may be one whose holder does not answer; nothing was done."""
+
+    code = "session-hidden"
+
+
 class UnknownExecutionError(NsmError):
     """No execution of that id is running or remembered."""
 

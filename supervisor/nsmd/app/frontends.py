@@ -82,7 +82,7 @@ class FrontEnds:
 
     async def _loaded(self) -> object:
         """Wait until models can be served: a call that one repeats may belong to any session."""
-        await self._services.run_service.session_manager.wait_reattached()
+        await self._services.run_service.session_manager.wait_found()
         return await self._endpoint.serve()
 
     async def _attach(
@@ -95,7 +95,7 @@ class FrontEnds:
         confined: bool,
     ) -> None:
         services = self._services
-        await services.run_service.session_manager.wait_reattached()
+        await services.run_service.session_manager.wait_found()
         await serve_attachment(
             stream,
             first_bytes,

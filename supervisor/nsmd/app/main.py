@@ -259,6 +259,8 @@ class _Starter:
         except* KeyboardInterrupt:  # a second one, while the end is under way
             logging.getLogger(__name__).info("interrupted again")
         setup.store.end()
+        if setup.silent is not None:
+            setup.silent.end()
 
     def _fail(self, message: str, code: int) -> int:
         self._tell(message)

@@ -23,9 +23,8 @@ from nsmd.control.call import Services
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.provider import Provider
-from nsmd.fdstore.holder_store import SilentHolder
 from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.store import DescriptorStore, Refill
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
@@ -120,7 +119,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         boxes.take_up(boxes_left(setup.kept, left_alone))
         ports.take_up(ports_left(setup.kept, left_alone))
         secrets.take_up(secrets_left(setup.kept, left_alone))
-        upkeep.start_soon(_keep, setup.store, everything, resources.ending)
+        upkeep.start_soon(setup.store.run, everything)
+        if setup.silent is not None:
+            upkeep.start_soon(_come_together, setup.silent, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
         if forking is not None:
@@ -158,6 +159,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             store=setup.store,
             left_alone=left_alone,
             everything_kept=everything,
+            silent=setup.silent,
             successor=setup.leave.command,
             draining=_draining(setup, resources, run_service, bridge, upkeep),
             configuration=configuration,
@@ -298,7 +300,7 @@ def _telemetry(
             programs_running=lambda: bridge.calls,
             ports=ports.traffic,
             unaudited=lambda: bridge.audit_problem,
-            unkept=lambda: setup.store.problem,
+            unkept=lambda: setup.store.problem or (setup.silent.problem if setup.silent else ""),
             ending=resources.ending,
             started_s=resources.started_s,
         ),
@@ -317,7 +319,7 @@ def _take_up_sessions(
     for pid in setup.inherited:
         upkeep.start_soon(reap_child, pid)
     drop_earlier(setup.store, setup.kept)
-    session_manager.take_up(loaded_state, all_seen=not isinstance(setup.store, SilentHolder))
+    session_manager.take_up(loaded_state, setup.silent)
 
 
 def _relieve_pressure(
@@ -361,9 +363,9 @@ def _configuration(
     )
 
 
-async def _keep(store: DescriptorStore, refill: Refill, ending: Shutdown) -> None:
-    """Keep everything in the store, and become the next program if the store asks for it."""
-    await store.run(refill)
+async def _come_together(silent: SilentHolders, ending: Shutdown) -> None:
+    """Become the next program as soon as a silent holder answers: that takes over its sessions."""
+    await silent.wait()
     ending.ask("reload")
 
 

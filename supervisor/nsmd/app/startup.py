@@ -22,6 +22,7 @@ from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.store_choice import Leaving, open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
@@ -72,6 +73,7 @@ class Startup:
         ends_directory: directory for the names of ended sessions, and how they ended.
         announce: called once the socket answers.
         store: keeps sessions' descriptors if this process dies.
+        silent: holders that do not answer and may have sessions, too; None if there is none.
         kept: descriptors from earlier supervisors, from the store or from before a reload.
         leave: ends this process for a `leave` or `reload`.
         again: this process was a supervisor before it became this program.
@@ -108,6 +110,7 @@ class Startup:
     ends_directory: str
     announce: Callable[[], None]
     store: DescriptorStore
+    silent: SilentHolders | None
     kept: Kept
     leave: Leaving
     again: bool = False
@@ -146,7 +149,7 @@ def gather(
     launcher = BwrapLauncher.for_host(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
     )
-    store, kept = open_store(
+    store, kept, silent = open_store(
         variables, os.path.join(paths.runtime_dir(), HOLDER_SOCKET), instance.kept, instance.handed
     )
     return Startup(
@@ -207,6 +210,7 @@ def gather(
         ends_directory=os.path.join(paths.runtime_dir(), "sessions"),
         announce=announce,
         store=store,
+        silent=silent,
         kept=kept,
         leave=Leaving(
             listener=instance.listener,

@@ -17,6 +17,7 @@ from nsmd.control.output_stream import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, NoStore, Refill
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.run_service import RunService
@@ -110,6 +111,7 @@ class Services:
     store: DescriptorStore = field(default_factory=NoStore)
     left_alone: LeftAlone = field(default_factory=lambda: LeftAlone(NoStore()))
     everything_kept: Refill = tuple
+    silent: SilentHolders | None = None
     successor: Sequence[str] = ()
     audit: Callable[[], Mapping[str, Any]] = dict[str, Any]
     http: Callable[[], Mapping[str, Any]] = dict[str, Any]

@@ -191,7 +191,7 @@ class _Connection:
             self._protocol.receive_data(data)
             messages = 0
             while (message := self._protocol.next_message()) is not None:
-                if isinstance(message, Request) and not self._sessions.all_reattached:
+                if isinstance(message, Request) and not self._sessions.all_found:
                     await self._wait_for_sessions(message)
                 self._take(message)
                 messages += 1
@@ -214,7 +214,7 @@ class _Connection:
         row = OPERATIONS.get(request.op)
         target = "" if row is None else row.waits_for(request.args)
         if target != "":
-            await self._sessions.wait_reattached(target)
+            await self._sessions.wait_found(target)
 
     async def _receive(self) -> bytes:
         while True:

@@ -203,9 +203,8 @@ def _survival(survival: SurvivalStatus) -> HostCheck:
     if survival.kind != "none" and not survival.problem:
         who = "systemd" if survival.kind == "systemd" else "a holder process"
         return ok(f"{who} keeps the sessions when the supervisor is killed")
-    why = f": {survival.problem}" if survival.problem else ""
     return warn(
-        f"sessions may end with the supervisor{why}",
+        survival.problem or "sessions end with the supervisor",
         "The log has the reason. `nsm reload` restarts the supervisor and keeps its sessions.",
     )
 

@@ -18,23 +18,15 @@ from contextlib import ExitStack, suppress
 
 import trio
 
-from nsm.dataclass import dataclass, field
 from nsmd.fdstore import holder
-from nsmd.fdstore.store import NoStore, Refill, StoreKind, copies_of
+from nsmd.fdstore.running_holders import ANSWER_TIMEOUT_S, RunningHolder
+from nsmd.fdstore.store import Refill, StoreKind, copies_of
 from nsmd.host.unix_listener import identity_of
 
 log = logging.getLogger(__name__)
 
 LINGER_S = 600.0
 """How long sessions live on without a supervisor."""
-
-ANSWER_TIMEOUT_S = 5.0
-"""Time for the holder to answer: milliseconds, unless it is stopped or the machine swaps. Clients
-that wait for a supervisor to start wait twice as long.
-"""
-
-ASK_AGAIN_S = 2.0
-"""Seconds between two questions to a holder that did not answer at the start."""
 
 END_TIMEOUT_S = 1.0
 """Time from the end of its connection to the holder's own end: less than 1 ms."""
@@ -58,35 +50,6 @@ the queue outlives this process.
 """
 
 
-class HolderError(Exception):
-    """The holder does not work; the message says what it does instead."""
-
-
-@dataclass(slots=True, kw_only=True)
-class RunningHolder:
-    """A holder that already runs.
-
-    Attributes:
-        link: non-blocking connection; this process is its supervisor.
-        pid: its process id.
-        kept: copies of its descriptors.
-        ended: it ended while it sent them; the rest is lost.
-    """
-
-    link: socket.socket
-    pid: int = 0
-    kept: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    ended: bool = False
-
-    def close(self) -> None:
-        """Close everything."""
-        self.link.close()
-        for descriptors in self.kept.values():
-            for fd in descriptors:
-                os.close(fd)
-        self.kept = {}
-
-
 class HolderStore:
     """Descriptor store in a small process beside the supervisor.
 
@@ -94,7 +57,7 @@ class HolderStore:
         path: path of the holder's socket, in a directory of our own; used by one supervisor at a
             time.
         linger_s: how long the holder keeps everything without a supervisor.
-        found: a running holder, from `take`.
+        found: a running holder at that path.
     """
 
     kind: StoreKind = "keeper"
@@ -303,7 +266,10 @@ class HolderStore:
             self._link.close()
             self._link = None
 
-    def settle(self) -> None:
+    def settle(self, refill: Refill | None = None) -> None:
+        self._refill = refill or self._refill
+        if self._missing:
+            self._start_again()
         if self._link is not None and self._behind:
             self._link.settimeout(ANSWER_TIMEOUT_S)
             self._flush()
@@ -329,51 +295,6 @@ class HolderStore:
         self._pid = 0
         with suppress(FileNotFoundError):
             os.unlink(self._path)
-
-
-class SilentHolder(NoStore):
-    """Store that keeps nothing, since there is a holder that does not answer.
-
-    Until it answers, nobody knows what it holds. When it does, this process restarts itself and
-    takes over what the holder has, besides its own sessions.
-
-    Args:
-        path: path of its socket.
-        problem: why nothing is kept, for people.
-    """
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(
-            f"{problem}; the supervisor asks it again every few seconds. Until it answers, the "
-            "sessions that it holds cannot be used, and new ones end with the supervisor. If the "
-            "holder is stopped, continue it (kill -CONT)"
-        )
-        self._path = path
-
-    async def run(self, refill: Refill) -> None:
-        """Ask the holder again and again; returns as soon as it answers or has ended."""
-        self._refill = refill
-        while True:
-            if await self._answers():
-                break
-            await trio.sleep(ASK_AGAIN_S)
-        log.warning("the holder of sessions at %s answers again, or has ended", self._path)
-
-    async def _answers(self) -> bool:
-        with (
-            trio.move_on_after(ANSWER_TIMEOUT_S),
-            trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link,
-        ):
-            try:
-                await link.connect(self._path)
-                await link.send(b"count")
-                await link.recv(holder.MESSAGE_BYTES)
-            except (FileNotFoundError, ConnectionError):
-                return True
-            except OSError:  # its backlog is full
-                return False
-            return True
-        return False
 
 
 def start_holder(path: str, linger_s: float) -> tuple[socket.socket, int]:
@@ -424,54 +345,6 @@ def _spawn(listener: socket.socket, channel: socket.socket, linger_s: float) -> 
         setsigmask=[],
         setsigdef=[signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD],
     )
-
-
-def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> RunningHolder | None:
-    """Connect to the holder at a path, and take copies of all that it holds; None if there is none.
-
-    Raises:
-        HolderError: there is one, but it does not answer.
-    """
-    found = RunningHolder(link=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-    try:
-        found.link.settimeout(timeout_s)
-        found.link.connect(path)
-        found.link.send(b"supervise")
-        found.link.send(b"give")
-        while _receive(found):
-            pass
-    except (FileNotFoundError, ConnectionError):
-        found.link.close()
-        if not found.kept:
-            return None  # or it held nothing any more, and has ended
-        log.warning("the holder of sessions has ended while it gave them: some may be lost")
-        found.ended = True
-        return found
-    except OSError as error:
-        found.close()
-        why = "does not answer" if isinstance(error, TimeoutError) else f"fails ({error})"
-        raise HolderError(f"the holder of sessions at {path} {why}") from error
-    found.link.setblocking(False)
-    return found
-
-
-def _receive(found: RunningHolder) -> bool:
-    """Take one message; False for the last one.
-
-    Raises:
-        ConnectionError: it has ended.
-    """
-    message, fds, cut = holder.receive(found.link)
-    word, _, name = message.decode(errors="replace").partition(" ")
-    if cut:
-        log.error("there is no room for the descriptors of %s: raise the limit on open files", name)
-    if not message:
-        raise ConnectionResetError
-    if word == "pid":
-        found.pid = int(name)
-    elif word == "has":
-        found.kept.setdefault(name, []).extend(fds)
-    return word != "all"
 
 
 def _kill(pid: int, link: socket.socket) -> None:

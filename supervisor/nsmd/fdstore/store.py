@@ -77,21 +77,20 @@ class DescriptorStore(Protocol):
         ...
 
     async def run(self, refill: Refill) -> None:
-        """Keep everything, including what could not be sent at once.
-
-        It runs until cancelled. It returns only if this process has to restart itself to take over
-        what a holder has.
-        """
+        """Keep everything, including what could not be sent at once, until cancelled."""
 
     def look(self) -> None:
         """Something was removed from the runtime directory: make sure that the next supervisor
         finds what is kept.
         """
 
-    def settle(self) -> None:
+    def settle(self, refill: Refill | None = None) -> None:
         """Wait until everything has arrived, or cannot; called before this process leaves.
 
         It may take a few seconds.
+
+        Args:
+            refill: as for `run`, before that runs.
         """
 
     def end(self) -> None:
@@ -128,7 +127,7 @@ class NoStore:
     def look(self) -> None:
         """Do nothing."""
 
-    def settle(self) -> None:
+    def settle(self, refill: Refill | None = None) -> None:
         """Do nothing."""
 
     def end(self) -> None:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import NoReturn
 
 from nsm.dataclass import dataclass, field
-from nsmd.fdstore import holder_store
+from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import HandedOver, hand_over
-from nsmd.fdstore.holder_store import HolderError, HolderStore, SilentHolder
+from nsmd.fdstore.holder_store import HolderStore
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
@@ -29,43 +30,51 @@ then starts one, unless it was told to stop this one.
 
 def open_store(
     variables: Mapping[str, str], holder_path: str, passed: Kept, handed: HandedOver | None
-) -> tuple[DescriptorStore, Kept]:
+) -> tuple[DescriptorStore, Kept, SilentHolders | None]:
     """Open the descriptor store, and collect all that earlier supervisors left.
 
-    Blocks while a holder sends them, some ms; for 5 s if it is stopped.
+    Blocks while holders send that, some ms; for 5 s if one does not answer.
 
     Args:
         variables: variables of this process.
         holder_path: path of the holder's socket.
         passed: descriptors that the service manager gave back.
+
+    Returns:
+        The store; what was left, which the store has, too; and holders that do not answer and may
+        have more.
+
+    Raises:
+        OSError: a holder's socket cannot be moved.
     """
     kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
-    found, problem = None, ""
-    try:
-        found = holder_store.take(holder_path)
-    except HolderError as error:
-        problem = str(error)
-        log.warning("%s; what it holds stays there", problem)
-    if found is not None:
-        _add(kept, found.kept)
+    holders, silent = running_holders.find(holder_path)
+    for each in holders:
+        _add(kept, each.kept)
     if handed is not None:
         others, kept = kept, {name: list(fds) for name, fds in handed.kept.items()}
         _add(kept, others)
     most = systemd_keeps(variables)
+    store: DescriptorStore
     if most is not None:
-        store = SystemdStore(variables["NOTIFY_SOCKET"], most, passed)
+        store, more = SystemdStore(variables["NOTIFY_SOCKET"], most, passed), holders
         settled = handed.kept.keys() if handed is not None and handed.settled else set[str]()
         for name in kept.keys() - passed.keys():
             tell = store.has if name in settled else store.keep
             tell(name, kept[name])
-        # nobody needs the holder any more when systemd has everything
-        if found is not None and not found.ended:
-            store.settle()
-            HolderStore(holder_path, found=found).end()
-        return store, kept
-    if problem:
-        return SilentHolder(holder_path, problem), kept
-    return HolderStore(holder_path, found=found), kept
+    else:
+        own, more = next(iter(holders), None), holders[1:]
+        store = HolderStore(holder_path, found=own)
+        for name in kept.keys() - (own.kept.keys() if own is not None else ()):
+            store.keep(name, kept[name])
+    if more:
+        store.settle(kept.items)
+    for each in more:
+        if store.problem:  # it keeps its copies for the next supervisor
+            each.link.close()
+        elif not each.ended:
+            HolderStore(each.path, found=each).end()
+    return store, kept, silent
 
 
 def _add(kept: dict[str, list[int]], more: Kept) -> None:

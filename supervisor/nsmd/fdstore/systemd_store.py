@@ -205,10 +205,11 @@ class SystemdStore:
     def look(self) -> None:
         """Do nothing: systemd's store is always there."""
 
-    def settle(self) -> None:
+    def settle(self, refill: Refill | None = None) -> None:
         """Wait until systemd has read everything: messages of a process that is gone
         would be lost.
         """
+        self._refill = refill or self._refill
         self._finish()
         if self._behind:
             log.error("%s; they end with this process", self.problem)

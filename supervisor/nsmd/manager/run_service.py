@@ -247,6 +247,8 @@ class RunService:
         if session is not None:
             name, scope = session.name, session.tenancy.scope if session.tenancy else scope
         if request.again:
+            if name is not None:
+                self._index.named(scope, name)  # raises if it is hidden: it may have run there
             execution = self.retries.find(request, name, scope)
             if execution is not None:
                 return execution.join(on_output)
@@ -452,7 +454,7 @@ class RunService:
             return self._new_session(client, environment, None, pooled=True), None
         check_keeps_state(environment)
         if name == names.NEW:
-            name = names.fresh(environment.name, lambda n: (client.scope, n) in self._index.names)
+            name = names.fresh(environment.name, lambda n: self._index.is_taken(client.scope, n))
         names.check(name)
         session = self._index.named(client.scope, name)
         if session is not None and session.live:

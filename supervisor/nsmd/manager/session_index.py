@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from nsm.wire.errors import AmbiguousSessionError, UnknownSessionError
+from nsm.wire.errors import AmbiguousSessionError, SessionHiddenError, UnknownSessionError
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.model import names
 from nsmd.restart.unread import UnreadSessions
 from nsmd.sessions.session import Session
@@ -41,6 +42,9 @@ def project_path(session: Session) -> str | None:
 class SessionIndex:
     """Index of the sessions that have not ended, spares and ending ones included.
 
+    Sessions that a silent holder may have are hidden: their names belong to nobody else, and asking
+    for one is refused.
+
     Attributes:
         descriptors: number of the supervisor's descriptors that they hold.
         unread: further ones, which this version of nsm cannot use.
@@ -49,6 +53,8 @@ class SessionIndex:
     def __init__(self) -> None:
         self.descriptors = 0
         self.unread = UnreadSessions()
+        self._hidden: Collection[tuple[str, str]] = ()
+        self._silent: SilentHolders | None = None
         self._sessions: dict[str, Session] = {}
         self._named: dict[tuple[str, str], Session] = {}
 
@@ -78,10 +84,32 @@ class SessionIndex:
 
         Raises:
             UnreadableSessionError: that session lives, and cannot be used.
+            SessionHiddenError: it may be one that is hidden.
         """
         if (unread := self.unread.named(scope, name)) is not None:
             raise unread.error()
-        return self._named.get((scope, name))
+        session = self._named.get((scope, name))
+        if session is None and (scope, name) in self._hidden and self._silent is not None:
+            raise _hidden(name, self._silent)
+        return session
+
+    def is_taken(self, scope: str, name: str) -> bool:
+        """Return whether a session has that name, or may have it."""
+        return (scope, name) in self.names or (scope, name) in self._hidden
+
+    def hide(self, hidden: Collection[tuple[str, str]], silent: SilentHolders) -> None:
+        """Note that holders do not answer.
+
+        Args:
+            hidden: scope and name of each session that they may have.
+        """
+        self._hidden, self._silent = hidden, silent
+
+    def may_hide(self, target: str) -> bool:
+        """Return whether a target may mean a hidden session."""
+        if any(target in (name, f"{scope}/{name}") for scope, name in self._hidden):
+            return True
+        return self._silent is not None and names.may_be_id(target) and not self._meant(target)
 
     def add(self, session: Session) -> None:
         """Add a new session, which belongs to nobody yet."""
@@ -119,6 +147,7 @@ class SessionIndex:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
             UnreadableSessionError: that session cannot be used.
+            SessionHiddenError: it may be one that is hidden.
         """
         matches = [
             s
@@ -130,6 +159,8 @@ class SessionIndex:
             matches = own or [s for s in matches if here.has(s)] or matches
         if not matches and (unread := self.unread.find(target, scope)):
             raise unread.error()
+        if not matches and self._silent is not None and self.may_hide(target):
+            raise _hidden(target, self._silent)
         if not matches:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
@@ -165,6 +196,14 @@ class SessionIndex:
         if not names.may_be_id(target):
             return []
         return [s for s in self._sessions.values() if s.tenancy and s.id.startswith(target)]
+
+
+def _hidden(target: str, silent: SilentHolders) -> SessionHiddenError:
+    return SessionHiddenError(
+        f"Session {target[:200]!r} cannot be used now: the process that holds it does not answer "
+        f"({silent.who}). This request did nothing.",
+        hint=f"Try again later, or take another name. {silent.advice}",
+    )
 
 
 def _only(matches: list[Session], target: str) -> Session:

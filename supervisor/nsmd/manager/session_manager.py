@@ -7,8 +7,10 @@ soon as there is a place. It remembers ended sessions for the next call with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -18,6 +20,7 @@ from nsm.wire.errors import BadRequestError, ForkRefusedError
 from nsm.wire.live import FORKED_FROM
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
 from nsmd.host.timer import Timers
@@ -47,6 +50,11 @@ from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
 
 log = logging.getLogger(__name__)
+
+HIDDEN_S = 10.0
+"""How long calls wait for sessions of a holder that did not answer at the start; later ones are
+refused.
+"""
 
 CONCURRENT_STARTS = 4
 """Jails started at once. More only makes each slower: a start is all CPU and mount work."""
@@ -106,6 +114,7 @@ class SessionManager:
         ended_files: EndedSessionFiles | None = None,
     ) -> None:
         self.closing = self.leaving = False
+        self._hidden_until_s = -math.inf
         self.events = events or Events()
         self.index = SessionIndex()
         self.executions = ExecutionIndex()
@@ -288,17 +297,19 @@ class SessionManager:
         self.index.add(session)
         return session
 
-    def take_up(self, loaded_state: LoadedState, *, all_seen: bool = True) -> None:
+    def take_up(self, loaded_state: LoadedState, silent: SilentHolders | None = None) -> None:
         """Take over the sessions of an earlier supervisor. Returns at once: their agents are asked
-        in the background what they run. `wait_reattached` waits for the answers.
+        in the background what they run. `wait_found` waits for the answers.
 
         Args:
             loaded_state: the sessions.
-            all_seen: False if a holder that does not answer may have further sessions.
+            silent: holders that do not answer, and may have further sessions.
         """
         sessions: list[Session] = []
-        for found in loaded_state.found:
-            tenancy = _in_its_project(found.record.tenancy, found.spec)
+        # Of two sessions of one name, the later one keeps it: the other may be ending.
+        by_age = sorted(loaded_state.found, key=lambda each: each.earlier.created_s, reverse=True)
+        for found in by_age:
+            tenancy = self._with_free_name(_in_its_project(found.record.tenancy, found.spec))
             turn = ResumeTurn(self._reattachment.turns, found.record.id)
             session = self._make(found.spec, found.record.id, found.earlier, turn=turn)
             self._session_store.begin_after(session, found.names, found.record, found.earlier)
@@ -308,18 +319,36 @@ class SessionManager:
             sessions.append(session)
         _link_forks(sessions)
         self.index.unread = loaded_state.unread
-        all_seen = all_seen and all(each.scope for each in loaded_state.unread.live())
+        all_seen = silent is None and all(each.scope for each in loaded_state.unread.live())
         for record in loaded_state.gone:
             tenancy = record.tenancy
             if tenancy.name is not None:
                 why = "while there was no supervisor"
                 self.ended.add(tenancy.scope, tenancy.name, why, lost=True)
-        if self._ended_files is not None and all_seen:
-            self._ended_files.take_up(self.index.names, self.ended.restore)
-        self._reattachment.begin(loaded_state, sessions)
+        unseen: Collection[tuple[str, str]] = ()
+        if self._ended_files is not None:
+            unseen = self._ended_files.take_up(
+                self.index.names, self.ended.restore, all_seen=all_seen
+            )
+        if silent is not None:
+            self.index.hide(unseen, silent)
+            self._hidden_until_s = trio.current_time() + HIDDEN_S
+        self._reattachment.begin(loaded_state, sessions, all_seen=silent is None)
         for session in sessions:
             self._nursery.start_soon(session.run, name=repr(session))
         self._upkeep.start_soon(self._settle, sessions)
+
+    def _with_free_name(self, tenancy: Tenancy) -> Tenancy:
+        """Change a session's name if another has it: that one began while a holder was silent, and
+        the name had not been noted.
+        """
+        scope, name = tenancy.scope, tenancy.name
+        if name is None or not self.index.is_taken(scope, name):
+            return tenancy
+        other = names.fresh(name, partial(self.index.is_taken, scope))
+        log.warning("two sessions are called %s: the earlier one is %s now", name, other)
+        self.ended.begin(scope, other)
+        return replace(tenancy, name=other)
 
     async def _settle(self, sessions: Sequence[Session]) -> None:
         await self._reattachment.settle()
@@ -328,9 +357,18 @@ class SessionManager:
             self.events.publish("restarted", restarts=outlived, sessions=len(sessions))
 
     @property
-    def all_reattached(self) -> bool:
+    def all_found(self) -> bool:
         """True if nobody has to wait for a session of an earlier supervisor."""
-        return self._reattachment.settled
+        return self._reattachment.settled and trio.current_time() >= self._hidden_until_s
+
+    async def wait_found(self, target: str | None = None) -> None:
+        """Wait as `wait_reattached`, and before that for a silent holder that may have a session
+        which is meant: this process then takes it over as the next program.
+        """
+        if target is None or self.index.may_hide(target):
+            with trio.move_on_at(self._hidden_until_s):
+                await trio.sleep_forever()
+        await self.wait_reattached(target)
 
     async def wait_reattached(self, target: str | None = None) -> None:
         """Wait until the sessions of an earlier supervisor that a target may mean have said what

@@ -81,16 +81,26 @@ class EndedSessionFiles:
         self,
         live: Collection[tuple[str, str]],
         tell: Callable[[str, str, SessionEnd], None],
-    ) -> None:
+        *,
+        all_seen: bool = True,
+    ) -> set[tuple[str, str]]:
         """Report how sessions of an earlier supervisor ended, the earliest first.
 
         Args:
             live: scope and name of each session that was taken over.
             tell: gets scope, name and end of each of the others.
+            all_seen: False if sessions that have not ended may be elsewhere.
+
+        Returns:
+            Scope and name of these.
         """
+        elsewhere: set[tuple[str, str]] = set()
         now_s, current_s = time.monotonic(), trio.current_time()
         files = {self._path(scope, name) for scope, name in live}  # thousands need not be read
         for record in sorted(self._records(files), key=lambda each: each.at_s):
+            if not record.reason and not all_seen:
+                elsewhere.add((record.scope, record.name))
+                continue
             known = record.reason and record.boot == boot_id()
             age_s = max(0.0, now_s - record.at_s) if known else 0.0
             lost = record.lost or not record.reason
@@ -100,6 +110,7 @@ class EndedSessionFiles:
                 record.name,
                 SessionEnd(reason=reason, at_s=current_s - age_s, lost=lost),
             )
+        return elsewhere
 
     def _records(self, without: Container[str]) -> Iterator[EndRecord]:
         try:

@@ -124,13 +124,19 @@ class Reattachment:
         """True if nobody has to wait for any session."""
         return self._settled.is_set()
 
-    def begin(self, loaded_state: LoadedState, sessions: Sequence[Session]) -> None:
-        """Note that these sessions were taken over, and that their agents are being asked."""
+    def begin(
+        self, loaded_state: LoadedState, sessions: Sequence[Session], *, all_seen: bool = True
+    ) -> None:
+        """Note that these sessions were taken over, and that their agents are being asked.
+
+        Args:
+            all_seen: False if there may be further sessions, in a holder that does not answer.
+        """
         self._awaited = {session: trio.Event() for session in sessions}
         self._settled = trio.Event()
-        # Those that cannot be used may have run anything, and are not asked.
+        # Those that cannot be used, or not yet, may have run anything, and are not asked.
         lost = any(each.tenancy.name is None for each in loaded_state.gone)
-        self._fates.lost_one_shots = lost or bool(loaded_state.unread)
+        self._fates.lost_one_shots = lost or bool(loaded_state.unread) or not all_seen
 
     async def settle(self) -> None:
         """Wait until all of them have answered, ended, or taken too long."""

@@ -19,8 +19,9 @@ from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
 from nsmd.fdstore.holder import memory_file
-from nsmd.fdstore.holder_store import HolderError, HolderStore, RunningHolder, take
+from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.records import read_file
+from nsmd.fdstore.running_holders import HolderError, RunningHolder, take
 from processes import Watched, collect
 
 if TYPE_CHECKING:
@@ -486,7 +487,9 @@ def test_what_does_not_fit_is_refused(world: World) -> None:
 async def test_no_room_for_more_is_told(world: World) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
-    store = HolderStore(world.path, found=RunningHolder(link=ours, pid=os.getpid()))
+    store = HolderStore(
+        world.path, found=RunningHolder(path=world.path, link=ours, pid=os.getpid())
+    )
     with ours, theirs:
         theirs.send(b"lost session-a")
         async with trio.open_nursery() as nursery:
@@ -529,3 +532,12 @@ def test_clients_give_up_later_where_sessions_are_kept(
         start.reconnect(path, patience_s=start.KEPT_S)
     assert "unset NSM_AUTOSTART" in (raised.value.hint or "")
     assert clock.now_s == pytest.approx(patience_s, abs=1)
+
+
+def test_clients_see_a_holder_that_was_moved_aside(world: World) -> None:
+    path = os.path.join(os.path.dirname(world.path), "control.sock")
+    assert not start.sessions_are_kept(path)
+    store = world.store()
+    store.keep("session-a", [world.pair()[0].fileno()])
+    os.rename(world.path, f"{world.path}.1")
+    assert start.sessions_are_kept(path)

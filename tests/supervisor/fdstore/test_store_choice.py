@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,11 +12,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
+import trio.testing
 
-from nsmd.fdstore import holder_store
+from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import VARIABLE, HandedOver, take_over
 from nsmd.fdstore.holder_store import HolderStore
-from nsmd.fdstore.store import Kept, NoStore, copies_of
+from nsmd.fdstore.running_holders import take
+from nsmd.fdstore.store import Kept, copies_of
 from nsmd.fdstore.store_choice import open_store
 from nsmd.fdstore.successor import SuccessorError, try_successor
 from nsmd.fdstore.systemd_store import SystemdStore
@@ -44,7 +48,7 @@ leaving(HOW)
 
 TAKES = """
 import json, os, sys
-from nsmd.fdstore import holder_store
+from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import take_over
 handed = take_over(os.environ)
 assert handed is not None
@@ -181,6 +185,10 @@ class Start:
         with open(os.devnull, "rb") as some:
             for name in names:
                 store.keep(name, [some.fileno()])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(self.path)
+            link.send(b"count")
+            link.recv(100)  # it has come up
         store.close()
         return store.pid
 
@@ -202,14 +210,14 @@ def start(tmp_path: Path) -> Generator[Start]:
 
 
 def test_nothing_was_kept(start: Start) -> None:
-    store, kept = open_store({}, start.path, {}, None)
+    store, kept, _ = open_store({}, start.path, {}, None)
     assert (store.kind, kept, store.problem) == ("keeper", {}, "")
     assert not os.path.exists(start.path)  # none is started before there is something to keep
 
 
 def test_a_holder_gives_what_it_has_and_is_kept(start: Start) -> None:
     start.left_in_a_holder("session-a", "session-b")
-    store, kept = open_store({}, start.path, {}, None)
+    store, kept, _ = open_store({}, start.path, {}, None)
     assert kept.keys() == {"session-a", "session-b"}
     start.close(kept)
     store.end()
@@ -219,7 +227,7 @@ def test_what_is_handed_over_comes_before_what_others_have(start: Start) -> None
     start.left_in_a_holder("session-a", "session-b")
     mine = start.some("session-a", "session-c")
     handed = HandedOver(listener=0, own=None, lock=0, kept=mine)
-    store, kept = open_store({}, start.path, {}, handed)
+    store, kept, _ = open_store({}, start.path, {}, handed)
     assert kept.keys() == {"session-a", "session-b", "session-c"}
     assert kept["session-a"] == mine["session-a"]
     start.close(kept)
@@ -236,7 +244,7 @@ def test_systemd_gets_what_a_holder_had(start: Start, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patched:
             # This process is the manager, too, which answers nobody while it waits.
             patched.setattr("nsmd.fdstore.systemd_store.SETTLE_TIMEOUT_S", 0.05)
-            store, kept = open_store(variables, start.path, passed, None)
+            store, kept, _ = open_store(variables, start.path, passed, None)
         assert isinstance(store, SystemdStore)
         store.close()
         assert manager.recv(100) == b"FDSTORE=1\nFDNAME=session-a\nFDPOLL=0"
@@ -256,7 +264,7 @@ def test_systemd_is_not_told_again_what_it_has(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "FDSTORE": "100"}
-        store, kept = open_store(variables, start.path, {}, handed)
+        store, kept, _ = open_store(variables, start.path, {}, handed)
         assert isinstance(store, SystemdStore)
         store.drop("spec-a")
         store.close()
@@ -266,15 +274,72 @@ def test_systemd_is_not_told_again_what_it_has(
     start.close(kept)
 
 
-def test_a_holder_that_does_not_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder_store.take, "__kwdefaults__", {"timeout_s": 0.05})
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
-        silent.bind(start.path)
-        silent.listen()
-        store, kept = open_store({}, start.path, {}, None)
-    assert isinstance(store, NoStore)
-    assert "does not answer" in store.problem
-    assert kept == {}
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for a holder that was stopped."""
+    monkeypatch.setattr(running_holders, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(running_holders, "SHORTEST_ANSWER_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both come together when it answers, and one of them ends."""
+    first = start.left_in_a_holder("session-a", "spec-a")
+    os.kill(first, signal.SIGSTOP)
+    store, kept, silent = open_store({}, start.path, {}, None)
+    assert (kept, store.problem) == ({}, "")
+    assert silent is not None
+    assert f"process {first}" in silent.problem
+    silent.close()
+    mine = start.some("session-b", "spec-b")
+    for name, fds in mine.items():
+        store.keep(name, fds)
+    assert isinstance(store, HolderStore)
+    store.close()  # this supervisor is killed, and the next one finds it silent still
+    store, kept, silent = open_store({}, start.path, {}, None)
+    assert kept.keys() == {"session-b", "spec-b"}
+    start.close(kept)
+    assert isinstance(store, HolderStore)
+    store.close()
+    assert silent is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(silent.wait)
+        await trio.testing.wait_all_tasks_blocked()  # it asks
+        os.kill(first, signal.SIGCONT)
+    silent.close()
+    monkeypatch.undo()
+    second = store.pid
+    store, kept, silent = open_store({}, start.path, {}, None)
+    assert kept.keys() == {"session-a", "session-b", "spec-a", "spec-b"}
+    assert silent is None
+    assert isinstance(store, HolderStore)
+    collect(({first, second} - {store.pid}).pop())
+    store.close()
+    found = take(start.path)
+    assert found is not None
+    assert (found.pid, found.kept.keys()) == (store.pid, kept.keys())
+    for each in (kept, mine, found.kept):
+        start.close(each)
+    HolderStore(start.path, found=found).end()
+    assert not os.listdir(os.path.dirname(start.path))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_silent_holder_that_is_killed_is_waited_for_no_longer(start: Start) -> None:
+    first = start.left_in_a_holder("session-a")
+    os.kill(first, signal.SIGSTOP)
+    _, _, silent = open_store({}, start.path, {}, None)
+    assert silent is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(silent.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        silent.end()
+    collect(first)
+    _, kept, silent = open_store({}, start.path, {}, None)
+    assert (kept, silent) == ({}, None)
+    assert not os.listdir(os.path.dirname(start.path))
 
 
 async def test_the_next_program_is_tried() -> None:

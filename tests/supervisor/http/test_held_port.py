@@ -20,7 +20,8 @@ from fake_fdstore import Held
 from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsm.http.listen_address import Port
-from nsmd.fdstore.holder_store import HolderStore, take
+from nsmd.fdstore.holder_store import HolderStore
+from nsmd.fdstore.running_holders import take
 from nsmd.http.held_port import NAME, HeldPort, bound
 from processes import Watched
 

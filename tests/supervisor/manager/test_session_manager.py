@@ -12,21 +12,28 @@ import trio.testing
 
 from fakes import BASH, CAPABILITIES, FakeAgent, FakeJail, echo, spec
 from nsm.wire.errors import (
+    FateUnknownError,
+    SessionHiddenError,
     SessionLimitError,
     StartFailedError,
 )
 from nsmd.fdstore.records import SessionRecord
-from nsmd.manager.session_manager import CONCURRENT_STARTS
+from nsmd.fdstore.running_holders import SilentHolder, SilentHolders
+from nsmd.manager.session_manager import CONCURRENT_STARTS, HIDDEN_S
 from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
+from nsmd.restart.ended_sessions import EndedSessionFiles
 from nsmd.restart.load import LoadedSession, LoadedState
 from nsmd.restart.reattach import SETTLE_S
 from nsmd.sessions.agent_session import Earlier
+from nsmd.sessions.ended import SessionEnd
 from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fakes import FakeLauncher
     from nsmd.model.values import JailSpec
 
@@ -241,14 +248,70 @@ async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.
         assert (quick.state.value, quick.executions) == ("idle", 3)
         assert manager.fates.of("x", "quick", "work") == "never"
         assert manager.fates.of("x", "silent", "work") == "unknown"
-        assert not manager.all_reattached
+        assert not manager.all_found
         assert trio.current_time() == began_s
         await manager.wait_reattached("00000000")
         assert trio.current_time() == began_s + SETTLE_S
         await manager.wait_reattached()
-        assert manager.all_reattached
+        assert manager.all_found
         assert trio.current_time() == began_s + SETTLE_S
         await manager.wait_reattached("silent/work")
+
+
+async def test_sessions_of_a_silent_holder_are_waited_for_and_then_refused(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Their names are known from their files. Nobody gets another session under one of them."""
+    earlier = EndedSessionFiles(str(tmp_path))
+    earlier.began("alice", "held")
+    earlier.began("alice", "ended")
+    earlier.keep("alice", "ended", SessionEnd(reason="idle timeout", at_s=trio.current_time()))
+    settings = Settings(pool=PoolSettings(min_spares=0, max_spares=0))
+    async with bench(settings, ended_files=EndedSessionFiles(str(tmp_path))) as it:
+        manager = it.session_manager
+        silent = SilentHolders([SilentHolder("/nowhere", None)])
+        manager.take_up(LoadedState(), silent)
+        began_s = trio.current_time()
+        for target in ("alice/held", "held", "0badcafe", None):
+            assert not manager.all_found
+            with trio.move_on_after(0.1) as waiting:
+                await manager.wait_found(target)
+            assert waiting.cancelled_caught
+        await manager.wait_found("ended")
+        assert trio.current_time() < began_s + 1
+        await manager.wait_found("held")
+        assert trio.current_time() == began_s + HIDDEN_S
+        assert manager.all_found
+        for refused in (
+            partial(it.run, session="held"),
+            partial(it.run, session="held", again=True, execution_id="e"),
+        ):
+            with pytest.raises(SessionHiddenError, match="does not answer"):
+                await refused()
+        with pytest.raises(SessionHiddenError):
+            it.run_service.find("alice/held")
+        with pytest.raises(FateUnknownError):  # it may run in the holder's session
+            await it.run(again=True, execution_id="one-shot")
+        assert (await it.run(session="fresh")).created
+        assert "idle timeout" in str((await it.run(session="ended")).replaced)
+        assert (await it.run(client=BOB, session="held")).created
+
+
+async def test_of_two_sessions_of_one_name_the_earlier_gets_another(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def hang(agent: FakeAgent, jail: FakeJail) -> None:
+        await trio.sleep_forever()
+
+    async with bench(Settings(pool=PoolSettings(min_spares=0, max_spares=0)), hang) as it:
+        found = [await _kept(it.launcher, n, "s", None, "ab" * 16) for n in range(2)]
+        early = replace(found[1], earlier=replace(found[1].earlier, created_s=-10.0))
+        it.session_manager.take_up(LoadedState(found=[found[0], early]))
+        assert it.run_service.find("s/work").id == found[0].record.id
+        other = it.run_service.find(early.record.id)
+        assert other.name is not None
+        assert other.name.startswith("work-")
+        assert it.run_service.named("s", other.name) is other
 
 
 async def _kept(
