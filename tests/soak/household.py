@@ -24,6 +24,7 @@ class Process:
     parent: int
     command: tuple[str, ...]
     zombie: bool
+    in_jail: bool
     first_in_jail: bool
 
 
@@ -34,6 +35,7 @@ class Members:
     Attributes:
         agents: the first processes of sessions and spares.
         interpreters: what agents have started, with their agent.
+        fork_helpers: the fork server, and what it has forked.
     """
 
     supervisors: list[int] = field(default_factory=list[int])
@@ -43,6 +45,7 @@ class Members:
     templates: list[int] = field(default_factory=list[int])
     agents: list[int] = field(default_factory=list[int])
     interpreters: dict[int, int] = field(default_factory=dict[int, int])
+    fork_helpers: list[int] = field(default_factory=list[int])
     others: list[int] = field(default_factory=list[int])
 
 
@@ -129,6 +132,7 @@ def _read(pid: int) -> Process | None:
         parent=int(stat[1]),
         command=tuple(command.split("\0")[:-1]),
         zombie=stat[0] in (b"Z", b"X"),
+        in_jail=len(numbers) > 1,
         first_in_jail=len(numbers) > 1 and numbers[-1] == "1",
     )
 
@@ -144,6 +148,8 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
     elif _is_supervisor(process):
         if parent is None or not _is_supervisor(parent):  # else about to become something else
             members.supervisors.append(process.pid)
+    elif any("forking.fork_server" in word for word in command) and not process.in_jail:
+        members.fork_helpers.append(process.pid)
     elif any(word.endswith("holder.py") for word in command):
         members.holders.append(process.pid)
     elif "nsm.shim" in command:
