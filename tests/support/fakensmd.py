@@ -37,6 +37,13 @@ if behaviour == "fail":
     sys.exit(1)
 if behaviour == "die":
     sys.exit(1)
+if behaviour == "crash":
+    raise ImportError("a module is broken")
+if behaviour == "shortage":
+    os.write(ready, b"too many open files\n")
+    sys.exit(75)
+if behaviour == "be killed":
+    os.kill(os.getpid(), 9)
 if behaviour == "lie":
     os.write(ready, b"\n")
     sys.exit(0)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from nsm.cli import terminal
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
-from nsm.startup.start import DID_NOT_START
-from nsm.wire.errors import HostUnreachableError, NotRunningError
+from nsm.wire.errors import HostUnreachableError, NotRunningError, SupervisorStartError
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +28,7 @@ def connect(options: argparse.Namespace | None = None, nothing: str = "null") ->
         terminal.note("no supervisor is running")
         if options is not None and options.json:
             terminal.out(nothing)
-        if error.message.startswith(DID_NOT_START):  # tried, as sessions are kept for one
+        if isinstance(error, SupervisorStartError):  # tried, as sessions are kept for one
             terminal.note(f"sessions of an earlier one are kept, but {error.message}")
             terminal.note(error.hint)
         return None

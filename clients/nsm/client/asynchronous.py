@@ -35,6 +35,7 @@ from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
 from nsm.wire.answers import read
 from nsm.wire.errors import (
+    CannotStartError,
     DisconnectedError,
     NotRunningError,
 )
@@ -404,7 +405,10 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
                 return await wire.call(op, asked.args, on_event)
             except LostError as error:
                 asked.lost(error)
-            await self._reconnect(wire)
+            try:
+                await self._reconnect(wire)
+            except CannotStartError as error:
+                raise asked.given_up(error) from error
             if asked.arrived and on_event is not None:
                 on_event(Event(CONNECTION_ID, RECONNECTED, {}))
 

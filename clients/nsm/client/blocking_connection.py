@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
-from nsm.wire.errors import BadRequestError, DisconnectedError, ShuttingDownError
+from nsm.wire.errors import (
+    BadRequestError,
+    CannotStartError,
+    DisconnectedError,
+    ShuttingDownError,
+)
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
@@ -222,6 +227,8 @@ class BlockingWire:
                 return self._ask(op, asked.args, on_event, interrupts)
             except LostError as error:
                 asked.lost(error)
+            except CannotStartError as error:
+                raise asked.given_up(error) from error
 
     def _reconnect(self, asked: RetriedCall, on_event: Callable[[Event], object] | None) -> None:
         assert self._path is not None, "only a connection with a path may be lost"

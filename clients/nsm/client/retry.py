@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.wire.errors import DisconnectedError
+from nsm.wire.errors import CannotStartError, DisconnectedError
 
 if TYPE_CHECKING:
     from typing import Any
@@ -145,3 +145,11 @@ class RetriedCall:
         self.args = {**self.args, "again": True, "sent_to": only}
         if not only:
             del self.args["sent_to"]
+
+    def given_up(self, error: CannotStartError) -> CannotStartError:
+        """Add to an error what became of the call: there is no supervisor that could tell."""
+        if self._op not in RUNS:
+            return error
+        fate = "Whether the code was run is unknown" if self.arrived else "The code was not run"
+        end = "" if error.message.endswith(".") else "."
+        return CannotStartError(f"{error.message}{end} {fate}.", hint=error.hint, data=error.data)

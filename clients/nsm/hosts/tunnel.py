@@ -24,7 +24,7 @@ from nsm.hosts.connections import (
     remote_socket,
 )
 from nsm.wire.decode import DecodeError, decode
-from nsm.wire.errors import HostError, HostUnreachableError, NotRunningError
+from nsm.wire.errors import CannotStartError, HostError, HostUnreachableError, NotRunningError
 from nsm.wire.messages import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class HostAnswer(NamedTuple):
         home: the user's home directory.
         running: a supervisor listens there.
         error, hint: why none could be started; empty if all is well.
+        final: none can start, which another try does not change.
     """
 
     protocol: int
@@ -63,6 +64,7 @@ class HostAnswer(NamedTuple):
     running: bool
     error: str = ""
     hint: str = ""
+    final: bool = False
 
 
 def open_tunnel(path: str, *, autostart: bool) -> str:
@@ -194,7 +196,8 @@ def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -
             f"`nsm host setup {shlex.quote(host.name)}` copies this one there.",
         )
     if answer.error:
-        raise NotRunningError(f"on {host.name}: {answer.error}", hint=answer.hint)
+        kind = CannotStartError if answer.final else NotRunningError
+        raise kind(f"on {host.name}: {answer.error}", hint=answer.hint)
     return answer
 
 

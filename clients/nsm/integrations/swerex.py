@@ -27,7 +27,7 @@ from swerex.deployment.abstract import AbstractDeployment
 from swerex.deployment.hooks.abstract import CombinedDeploymentHook
 from swerex.exceptions import (
     CommandTimeoutError,
-    DeploymentNotStartedError,
+    DeploymentSupervisorStartError,
     NonZeroExitCodeError,
     SessionDoesNotExistError,
     SessionExistsError,
@@ -266,8 +266,8 @@ class NsmDeployment(AbstractDeployment):
         """The runtime.
 
         Raises:
-            DeploymentNotStartedError: there is none.
+            DeploymentSupervisorStartError: there is none.
         """
         if self._runtime is None:
-            raise DeploymentNotStartedError
+            raise DeploymentSupervisorStartError
         return self._runtime

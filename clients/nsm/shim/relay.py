@@ -369,23 +369,30 @@ class Relay:
         calls, self._calls, self._held = self._calls, {}, 0
         for call in calls.values():
             call.losses += 1
-        left = self._ask_again(link, calls) if link.numbered and not link.ending else calls
+        left, failure = calls, ""
+        if link.numbered and not link.ending:
+            left, failure = self._ask_again(link, calls)
         if self._initialize is not None and self._initialize[0] in left:
             self._initialize = None  # answered below; the client has to begin again
         for known, call in left.items():
-            self._answer_failure(known, call.method, _LOST if call.end <= link.sent else _NOT_SENT)
+            text = _LOST if call.end <= link.sent else _NOT_SENT
+            self._answer_failure(known, call.method, f"nsm: {failure}\n{text}" if failure else text)
 
     def _ask_again(
         self, lost: SupervisorConnection, calls: dict[int | str, UnansweredRequest]
-    ) -> dict[int | str, UnansweredRequest]:
-        """Have another supervisor answer what the lost one has not; returns what it cannot."""
+    ) -> tuple[dict[int | str, UnansweredRequest], str]:
+        """Have another supervisor answer what the lost one has not.
+
+        Returns:
+            What it cannot answer; and why there is none, if there is none.
+        """
         again = {
             known: call
             for known, call in calls.items()
             if call.line is not None and call.losses <= MAX_LOSSES
         }
         if not again:
-            return calls
+            return calls, ""
         patience_s = start.KEPT_S
         if not self._stdin_open:
             patience_s = min(patience_s, max(0.0, self._deadline - time.monotonic()))
@@ -394,7 +401,7 @@ class Relay:
         link = self._link
         if failure or link is None:
             say(failure)
-            return calls
+            return calls, failure
         left = {known: call for known, call in calls.items() if known not in again}
         for known, call in again.items():
             arrived = call.end <= lost.sent
@@ -408,7 +415,7 @@ class Relay:
             call.end = link.queued
             self._calls[known] = call
             self._held += len(call.line or b"")
-        return left
+        return left, ""
 
     # Answers of our own.
 

@@ -5,6 +5,7 @@ Apart from `start`, which most programs leave without needing this.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import subprocess
@@ -69,27 +70,48 @@ environment of whoever came first, but for those of package indexes, nor that cl
 which travel in its attachment.
 """
 
+TEMPORARY = 75
+"""Exit code of a supervisor that could not start, and may soon: EX_TEMPFAIL of sysexits.h."""
+
+_SIGNALLED = 128
+"""Exit codes from here on are of programs that a signal ended, as in shells."""
+
 # Forks and lets the parent end, so that the supervisor is nobody's child: a shim that lives for
 # days would else keep it as a zombie after `nsm shutdown`. Forking in this process instead is
 # unsafe where it has threads.
 _DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def spawn(path: str) -> str:
+# The same, with an exit code: the supervisor's own, if that ends before the starter ends this
+# program. If the starter was killed, the alarm ends it.
+_DETACH_AND_WATCH = f"""
+import os, sys
+if not os.fork():
+    os.execv(sys.argv[1], sys.argv[1:])
+import signal
+signal.alarm({int(READY_TIMEOUT_S) + 5})
+code = os.waitstatus_to_exitcode(os.wait()[1])
+os._exit(code if code >= 0 else {TEMPORARY})
+"""
+
+
+def spawn(path: str) -> tuple[str, bool]:
     """Start a supervisor, detached, and wait until it is ready.
 
     Returns:
-        Empty when it says that it listens, else why not, in its own words.
+        Empty when it says that it listens, else why not, in its own words; and whether another
+        start would end in the same way.
     """
     program = paths.supervisor_command()
     if not os.access(program[0], os.X_OK):  # else only the log would know
-        return f"its program {program[0]!r} can't be started: not there, or not executable"
+        return f"its program {program[0]!r} can't be started: not there, or not executable", True
     read_end, write_end = os.pipe()
     log = _open_log()
+    logged = os.fstat(log).st_size
     command = [*program, "--ready-fd", str(write_end)]
     try:
         launcher = subprocess.Popen(
-            [*detached(), *command],
+            [sys.executable, "-I", "-S", "-c", _DETACH_AND_WATCH, *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -101,16 +123,43 @@ def spawn(path: str) -> str:
         )
     except OSError as error:
         os.close(read_end)
-        return f"its process can't be started: {error}"
+        os.close(log)
+        final = error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+        return f"its process can't be started: {error}", final
     finally:
         os.close(write_end)
-        os.close(log)
+    report, code = "", 0
     try:
-        return _wait_ready(read_end)
+        report = _wait_ready(read_end)
+        if report:
+            code = launcher.wait(READY_TIMEOUT_S)
+    except TimeoutError as error:
+        report = str(error)
+    except subprocess.TimeoutExpired:  # it hangs at its end
+        pass
+    else:
+        # Signals, and so those who kill supervisors, say nothing about the next start.
+        final = 0 < code < _SIGNALLED and code != TEMPORARY
+        if final and report == ENDED:
+            report = _last_line(log, logged) or ENDED
+        return report, final
     finally:
         os.close(read_end)
-        launcher.kill()  # ended long ago, unless it hangs: then it must not be waited for
+        os.close(log)
+        launcher.kill()
         launcher.wait()
+    return report, False
+
+
+def _last_line(log: int, start: int) -> str:
+    """The last line of the log after its beginning, as of a program that could not be loaded."""
+    try:
+        data = os.pread(
+            log, _MAX_REPORT_BYTES, max(start, os.fstat(log).st_size - _MAX_REPORT_BYTES)
+        )
+    except OSError:
+        return ""
+    return data.decode(errors="replace").strip().rpartition("\n")[2]
 
 
 def detached() -> tuple[str, ...]:
@@ -123,6 +172,9 @@ def _wait_ready(pipe: int) -> str:
 
     Returns:
         Empty when ready, else the reason.
+
+    Raises:
+        TimeoutError: it does not say.
     """
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
@@ -130,7 +182,9 @@ def _wait_ready(pipe: int) -> str:
     report = b""
     while b"\n" not in report and len(report) < _MAX_REPORT_BYTES:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            return f"it has not got ready within {READY_TIMEOUT_S:.0f} s; it may be starting still"
+            raise TimeoutError(
+                f"it has not got ready within {READY_TIMEOUT_S:.0f} s; it may be starting still"
+            )
         data = os.read(pipe, _MAX_REPORT_BYTES)
         if not data:
             return report.decode(errors="replace") or ENDED
@@ -156,7 +210,7 @@ def supervisor_environment(path: str) -> dict[str, str]:
 
 def _open_log() -> int:
     """The supervisor's log, opened for appending; `/dev/null` where there can be none."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         log = paths.log_path()
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
@@ -166,5 +220,5 @@ def _open_log() -> int:
             os.replace(log, log + ".1")
             descriptor = os.open(log, flags, 0o600)
     except OSError:
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     return descriptor

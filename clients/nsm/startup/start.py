@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 
 from nsm import paths
 from nsm.hosts.place import leads_elsewhere
@@ -48,8 +49,9 @@ _TIMEVAL = struct.Struct("@ll")
 _UCRED = struct.Struct("3i")
 """pid, uid, gid; unix(7)."""
 
-DID_NOT_START = "the supervisor did not start"
-"""How the message begins where one was to be started."""
+CORRECTION_S = 24 * 3600
+"""How long kept sessions wait for a supervisor after one that cannot start: somebody has to correct
+the configuration, or the installation."""
 
 
 def connect(path: str, *, autostart: bool = True, again: bool = False) -> socket.socket:
@@ -66,7 +68,8 @@ def connect(path: str, *, autostart: bool = True, again: bool = False) -> socket
         A connected, blocking stream socket; the caller closes it.
 
     Raises:
-        NotRunningError: none listens and none may be, or could be, started.
+        NotRunningError: none listens and none may be started, or none has started yet.
+        CannotStartError: none can start.
         HostError: another host refuses us, or its nsm is of no use.
         PathError: the socket or its directory is unusable or not ours.
     """
@@ -105,6 +108,7 @@ def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket
 
     Raises:
         NotRunningError, PathError: as `connect`, when the time is over.
+        CannotStartError: at once.
     """
     began_s = time.monotonic()
     while True:
@@ -131,6 +135,7 @@ def pause_after(
     """
     # Imports typing.
     from nsm.wire.errors import (  # noqa: PLC0415
+        CannotStartError,
         DisconnectedError,
         HostUnreachableError,
         NotRunningError,
@@ -138,6 +143,8 @@ def pause_after(
 
     # Disconnected: the one that was ending took the connection before its end.
     if not isinstance(error, (NotRunningError, DisconnectedError)):
+        return None
+    if isinstance(error, CannotStartError):  # nor will the next one
         return None
     away = isinstance(error, HostUnreachableError)
     waited_s += RETRY_S
@@ -200,28 +207,40 @@ def sessions_are_kept(path: str) -> bool:
     The holder may not have noticed its end yet: a process that was killed closes its descriptors
     one after the other. A holder that is stopped counts as one that keeps sessions.
     """
-    directory = os.path.dirname(path)
-    try:
-        # A holder that did not answer a supervisor has another name behind that.
-        holders = [name for name in os.listdir(directory) if name.startswith("keeper.sock")]
-    except OSError:
-        return False
-    return any(_has_sessions(os.path.join(directory, name)) for name in holders)
+    return any(map(_has_sessions, _holders(path)))
 
 
 def _has_sessions(place: str) -> bool:
-    """Ask one holder."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as holder:
-            holder.settimeout(_HOLDER_TIMEOUT_S)
-            holder.connect(place)
-            holder.send(b"count")
-            answer = holder.recv(64).split()
+        answer = _ask_holder(place, b"count").split()
     except (TimeoutError, BlockingIOError):
         return True
     except OSError:
         return False
     return answer[:1] == [b"count"] and answer[1:2] != [b"0"]
+
+
+def _holders(path: str) -> list[str]:
+    """Sockets of the holders beside a supervisor's socket.
+
+    There may be several: one that did not answer a supervisor has another name behind its first.
+    """
+    directory = os.path.dirname(path)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names if name.startswith("keeper.sock")]
+
+
+def _ask_holder(place: str, *words: bytes) -> bytes:
+    """Send words to a holder; returns what it says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as holder:
+        holder.settimeout(_HOLDER_TIMEOUT_S)
+        holder.connect(place)
+        for word in words:
+            holder.send(word)
+        return holder.recv(64)
 
 
 def _set_send_timeout(connection: socket.socket, seconds: float) -> None:
@@ -259,23 +278,30 @@ def _start(path: str) -> socket.socket:
         if connection is None:
             from nsm.startup.spawn import ENDED, spawn  # noqa: PLC0415  # subprocess takes 10 ms to import
 
-            report = spawn(path)
-            if report == ENDED:
-                report = spawn(path)  # whoever kills supervisors may have met this one
+            report, final = spawn(path)
+            if report == ENDED and not final:
+                report, final = spawn(path)  # whoever kills supervisors may have met this one
             connection = _try_connect(path)
             if connection is None:
-                _not_started(report or f"it does not listen on {path}")
+                _not_started(path, report or f"it does not listen on {path}", final=final)
         return connection
     finally:
         os.close(lock)
 
 
-def _not_started(report: str) -> NoReturn:
+def _not_started(path: str, report: str, *, final: bool) -> NoReturn:
+    from nsm.wire.errors import CannotStartError, SupervisorStartError  # noqa: PLC0415  # imports typing
+
     try:
         log = f" Its log: {paths.log_path()}"
     except paths.PathError:
         log = ""
-    _not_running(f"{DID_NOT_START}: {report}", f"Run `nsm doctor`.{log}")
+    if final:
+        for place in _holders(path):
+            with suppress(OSError):  # it has ended, or is stopped
+                _ask_holder(place, b"wait %d" % CORRECTION_S, b"count")
+    kind = CannotStartError if final else SupervisorStartError
+    raise kind(f"the supervisor did not start: {report}", hint=f"Run `nsm doctor`.{log}")
 
 
 def _not_running(message: str, hint: str) -> NoReturn:

@@ -247,6 +247,17 @@ class NotRunningError(NsmError):
     code = "not-running"
 
 
+class SupervisorStartError(NotRunningError):
+    """A supervisor was to start, and has not; the next try may succeed."""
+
+
+class CannotStartError(SupervisorStartError):
+    """A supervisor cannot start, which another try does not change (raised by clients only); the
+    message has its own words."""
+
+    code = "cannot-start"
+
+
 class HostError(NsmError):
     """Another machine cannot be used as asked (raised by clients only); the message says why."""
 
@@ -285,6 +296,7 @@ class DisconnectedError(NsmError):
 
 _KINDS: list[type[NsmError]] = [
     *NsmError.__subclasses__(),
+    CannotStartError,
     FileTooLargeError,
     HostUnreachableError,
     UnknownJobError,

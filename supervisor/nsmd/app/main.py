@@ -5,6 +5,7 @@ reports.
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
 import gc
 import json
@@ -24,13 +25,19 @@ from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
 from nsmd.fdstore.store import TRY_OPTION
 from nsmd.host import journald, log_flood
 from nsmd.host.log_file import LogHandler
-from nsmd.host.unix_listener import PlaceError
+from nsmd.host.unix_listener import LockedError, PlaceError
 from nsmd.model.settings import Settings
 
 STDERR = 2
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_TEMPORARY = 75
+"""The reason may be gone soon: EX_TEMPFAIL of sysexits.h."""
+
+SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors that say nothing about the next start: the machine is short of something for a moment."""
+
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 
@@ -221,9 +228,16 @@ class _Starter:
                     failed_start.refuse_waiting(instance.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)
                 self._serve(settings, config_path, instance)
-        except (PlaceError, service_manager.ServiceManagerError, OSError) as error:
-            _refuse_waiting(str(error))
-            return self._fail(str(error), EXIT_FAILED)
+        except Exception as caught:  # whatever it is, those who wait are told
+            error: BaseException = caught
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            words = str(error)
+            if not isinstance(error, (PlaceError, service_manager.ServiceManagerError, OSError)):
+                logging.getLogger(__name__).exception("the supervisor has failed")
+                words = f"{type(error).__name__}: {error}"
+            _refuse_waiting(words)
+            return self._fail(words, EXIT_TEMPORARY if _may_pass(error) else EXIT_FAILED)
         return 0
 
     def _serve(self, settings: Settings, config_path: str, instance: Instance) -> None:
@@ -284,6 +298,13 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the next start may succeed without anybody's help."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
+    return isinstance(error, LockedError)
 
 
 def _is_waited_for() -> bool:

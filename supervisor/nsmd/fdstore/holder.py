@@ -13,6 +13,8 @@ Messages are packets (unix(7), SOCK_SEQPACKET): a word, or a word and a name.
 ``set NAME``   keep them instead of those of that name
 ``drop NAME``  close those of that name
 ``end``        close all, and end
+``wait N``     hold everything for N seconds without a supervisor, at least, since none can start
+               now; anyone may say so, and the next supervisor ends it
 ``count``      answered by ``count N supervised`` or ``count N alone``: how many names there are,
                and whether there is a supervisor; anyone may ask
 
@@ -146,7 +148,7 @@ class DescriptorHolder:
         self.listener = listener
         self.supervisor: socket.socket | None = first
         self.connections = {first.fileno(): first}
-        self.linger_s = linger_s
+        self.linger_s = self.longest_s = linger_s
         self.alone_s = 0.0
         self.ended = False
         self.held: dict[str, dict[tuple[int, int, str], int]] = {}
@@ -159,12 +161,12 @@ class DescriptorHolder:
         """Run until told to end, or until nobody needs it."""
         while not self.ended and (self.supervisor or self.held or self.contents):
             began_s = time.monotonic()
-            step_s = max(0.0, min(STEP_S, self.linger_s - self.alone_s))
+            step_s = max(0.0, min(STEP_S, self.longest_s - self.alone_s))
             ready = self.poll.poll(None if self.supervisor else 1000 * step_s)
             if not self.supervisor:
                 waited_s = time.monotonic() - began_s
                 self.alone_s += waited_s if waited_s < step_s + LATE_S else 0.0
-                if not ready and self.alone_s >= self.linger_s:
+                if not ready and self.alone_s >= self.longest_s:
                     return
             for fd, _ in ready:
                 if fd == self.listener.fileno():
@@ -215,6 +217,8 @@ class DescriptorHolder:
             self.hear_out(self.supervisor, connection)  # it may be gone
             state = "supervised" if self.supervisor else "alone"
             answer(connection, f"count {len(self.names())} {state}")
+        elif word == "wait" and name.isdigit():
+            self.longest_s = max(self.linger_s, int(name))
         elif word == "supervise":
             self.follow(connection)
             answer(connection, f"pid {os.getpid()}")
@@ -231,6 +235,7 @@ class DescriptorHolder:
         if self.supervisor is not None and self.supervisor is not connection:
             self.leave(self.supervisor)
         self.supervisor = connection
+        self.longest_s = self.linger_s
 
     def hear_out(self, one: socket.socket | None, another: socket.socket) -> None:
         """Read all that one connection has sent so far, before another one is served."""

@@ -52,6 +52,10 @@ class PlaceError(Exception):
         self.why = why
 
 
+class LockedError(PlaceError):
+    """Another supervisor holds the lock. It may be about to end."""
+
+
 def check_way(path: str, owners: Collection[int]) -> None:
     """Refuse a directory that somebody else could replace.
 
@@ -126,7 +130,8 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
         held: descriptor of the lock from the program before a reload; owned from now on.
 
     Raises:
-        PlaceError: another supervisor holds it, or the file cannot be made.
+        LockedError: another supervisor holds it.
+        PlaceError: the file cannot be made.
     """
     if held is not None:
         fd = held
@@ -138,7 +143,7 @@ def hold_lock(path: str, held: int | None = None) -> Generator[int]:
     try:
         if not _lock_soon(fd):
             pid = os.pread(fd, 32, 0).decode(errors="replace").strip()
-            raise PlaceError(
+            raise LockedError(
                 f"A supervisor is running already (pid {pid or 'unknown'}). "
                 "`nsm status` shows it, `nsm shutdown` ends it."
             )

@@ -7,14 +7,15 @@ from typing import Never
 import pytest
 
 from nsm.cli import connection
-from nsm.wire.errors import NotRunningError
+from nsm.wire.errors import NotRunningError, SupervisorStartError
 
 
 @pytest.mark.parametrize(
-    ("message", "lines"),
+    ("kind", "message", "lines"),
     [
-        ("no supervisor listens on /x", ["nsm: no supervisor is running"]),
+        (NotRunningError, "no supervisor listens on /x", ["nsm: no supervisor is running"]),
         (
+            SupervisorStartError,
             "the supervisor did not start: config.toml: a mistake",
             [
                 "nsm: no supervisor is running",
@@ -28,13 +29,14 @@ from nsm.wire.errors import NotRunningError
     ],
 )
 def test_why_kept_sessions_are_not_taken_up_is_told(
+    kind: type[NotRunningError],
     message: str,
     lines: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def connect(**_: object) -> Never:
-        raise NotRunningError(message, hint="Run it.")
+        raise kind(message, hint="Run it.")
 
     monkeypatch.setattr(connection, "Client", connect)
     assert connection.connect() is None

@@ -14,6 +14,7 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client import blocking_connection, retry
 from nsm.startup import start
 from nsm.wire.errors import (
+    CannotStartError,
     DisconnectedError,
     FateUnknownError,
     NotRunningError,
@@ -258,6 +259,31 @@ def test_without_another_supervisor_the_client_says_so(
         client.ping()
     generations.add(ping=nothing)
     client.ping()
+
+
+def test_where_no_supervisor_can_start_it_says_at_once_what_became_of_the_code(
+    generations: Generations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSM_SUPERVISOR", "/nowhere/nsm-supervisor")
+
+    def gone(exchange: Exchange) -> dict[str, Any]:
+        generations.all[-1].stop_listening()
+        exchange.hang_up()
+        return {}
+
+    generations.add(run=gone)
+    client = nsm.Client(socket_path=generations.path)
+    with client, pytest.raises(CannotStartError, match="Whether the code was run is unknown"):
+        client.run("1", env="python")
+    generations.add()
+    with nsm.Client(socket_path=generations.path) as client:
+        generations.all[-1].stop_listening()
+        generations.all[-1].close()
+        with pytest.raises(CannotStartError, match="The code was not run"):
+            client.run("1", env="python")
+        with pytest.raises(CannotStartError) as caught:
+            client.status()
+        assert caught.value.message.endswith("not there, or not executable")
 
 
 def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:

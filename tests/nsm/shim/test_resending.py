@@ -12,7 +12,7 @@ from nsm.shim import relay as program
 from shim_process import FakeSupervisor, Shim, fake_supervisor, shim
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
 CODE = {"code": "print(1)", "env": "python"}
@@ -53,8 +53,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def introduced(tmp_path: Path) -> AsyncGenerator[Bench]:
-    async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
+async def introduced(
+    tmp_path: Path, variables: Mapping[str, str] | None = None
+) -> AsyncGenerator[Bench]:
+    async with (
+        fake_supervisor(tmp_path) as supervisor,
+        shim(supervisor.path, variables) as running,
+    ):
         peer, attach = await supervisor.attached(numbered=True)
         known = await running.start("initialize", INITIALIZE)
         await peer.receive()
@@ -153,6 +158,24 @@ async def test_it_may_lose_several_supervisors(tmp_path: Path) -> None:
         while "id" not in (last := await it.running.receive()):
             pass
         assert text_of(last["result"]) == "42"
+
+
+async def test_where_no_supervisor_can_start_the_reason_is_told_at_once(tmp_path: Path) -> None:
+    variables = {"NSM_AUTOSTART": "1", "NSM_SUPERVISOR": "/nowhere/nsm-supervisor"}
+    async with introduced(tmp_path, variables) as it:
+        call = await it.running.start("tools/call", call_params(CODE))
+        await it.peer.receive()
+        await it.supervisor.close()
+        await it.lose()
+        told = await it.running.receive()
+        assert told["id"] == call
+        assert "/nowhere/nsm-supervisor" in text_of(told["result"])
+        assert "whether its code ran, and how far, is unknown" in text_of(told["result"])
+        later = await it.running.start("tools/call", call_params(CODE))
+        told = await it.running.receive()
+        assert told["id"] == later
+        assert "/nowhere/nsm-supervisor" in text_of(told["result"])
+        assert "The code was not run" in text_of(told["result"])
 
 
 async def test_a_supervisor_that_was_shut_down_is_not_replaced(tmp_path: Path) -> None:

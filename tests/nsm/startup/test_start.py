@@ -18,7 +18,7 @@ import pytest
 
 from nsm.paths import PathError
 from nsm.startup import spawn, start
-from nsm.wire.errors import NotRunningError
+from nsm.wire.errors import CannotStartError, NotRunningError
 from processes import collect
 
 if TYPE_CHECKING:
@@ -195,32 +195,53 @@ def test_a_starter_that_is_killed_lets_go_of_the_lock(place: Place, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "message"),
+    ("behaviour", "why", "final"),
     [
-        ("fail", "the supervisor did not start: configuration: no such key"),
-        ("die", "the supervisor did not start: it ended before it was ready"),
-        ("lie", "the supervisor did not start: it does not listen"),
+        ("fail", "configuration: no such key", True),
+        ("die", "it ended before it was ready", True),
+        ("crash", "ImportError: a module is broken", True),
+        ("lie", "it does not listen", False),
+        ("shortage", "too many open files", False),
+        ("be killed", "it ended before it was ready", False),
     ],
 )
-def test_why_it_did_not_start_is_told(place: Place, behaviour: str, message: str) -> None:
+def test_why_it_did_not_start_is_told(place: Place, behaviour: str, why: str, final: bool) -> None:
     place.set("NSM_FAKE", behaviour)
     with pytest.raises(NotRunningError) as caught:
         start.connect(place.path)
-    assert caught.value.message.startswith(message)
+    assert caught.value.message.startswith(f"the supervisor did not start: {why}")
+    assert isinstance(caught.value, CannotStartError) is final
     assert caught.value.hint == f"Run `nsm doctor`. Its log: {place.log}"
     place.set("NSM_FAKE", "serve")
     greet(start.connect(place.path))  # and nothing is left in the way
+
+
+def test_nobody_waits_for_one_that_cannot_start_but_the_sessions(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A correction of the configuration may take longer than the holder lingers."""
+    monkeypatch.setattr(start, "_HOLDER_TIMEOUT_S", 0.01)
+    place.set("NSM_FAKE", "fail")
+    place.runtime.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as holder:
+        holder.bind(str(place.runtime / "keeper.sock"))
+        holder.listen()
+        with pytest.raises(CannotStartError):
+            start.reconnect(place.path, patience_s=start.KEPT_S)
+        with holder.accept()[0] as link:
+            assert link.recv(100) == b"wait 86400"
+    assert len(place.starts()) == 1
 
 
 def test_the_wait_for_readiness_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     monkeypatch.setattr(spawn, "READY_TIMEOUT_S", 0.0)
     try:
-        report = spawn._wait_ready(read_end)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(TimeoutError, match="not got ready within 0 s"):
+            spawn._wait_ready(read_end)  # pyright: ignore[reportPrivateUsage]
     finally:
         os.close(read_end)
         os.close(write_end)
-    assert "not got ready within 0 s" in report
 
 
 def test_without_autostart_nothing_is_started_or_made(place: Place) -> None:

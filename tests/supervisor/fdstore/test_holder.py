@@ -18,7 +18,7 @@ import trio.testing
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 from nsmd.fdstore import holder_store
-from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.holder import DescriptorHolder, memory_file
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.records import read_file
 from nsmd.fdstore.running_holders import HolderError, RunningHolder, take
@@ -194,6 +194,25 @@ def test_it_ends_when_nobody_came(world: World) -> None:
     collect(pid)
     assert ours.recv(1) == b""  # so does whatever it has held
     assert take(world.path) is None
+
+
+def test_it_waits_longer_while_no_supervisor_can_start(world: World) -> None:
+    mine, theirs = world.pair()
+    other, anyone = world.pair()
+    with socket.socket() as listener:
+        it = DescriptorHolder(listener, theirs, 600.0)
+        anyone.send(b"wait 86400")
+        assert it.hear(other)
+        assert it.longest_s == 86400
+        anyone.send(b"wait 5")
+        assert it.hear(other)
+        assert it.longest_s == 600
+        anyone.send(b"wait 86400")
+        mine.send(b"supervise")
+        assert it.hear(other)
+        assert it.hear(theirs)
+        assert it.longest_s == 600
+        assert mine.recv(100) == b"pid %d" % os.getpid()
 
 
 def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:

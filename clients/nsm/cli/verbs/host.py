@@ -14,7 +14,7 @@ from nsm.cli.options import EXIT_OK, Parser
 from nsm.hosts.address import find_host
 from nsm.hosts.tunnel import ANSWER_KEY
 from nsm.startup import start
-from nsm.wire.errors import NotRunningError, NsmError
+from nsm.wire.errors import CannotStartError, NotRunningError, NsmError
 from nsm.wire.messages import PROTOCOL_VERSION
 
 LEAST_PYTHON = 11
@@ -117,8 +117,9 @@ def _ready(options: argparse.Namespace) -> int:
         start.connect(path, autostart=not options.no_start).close()
     except NotRunningError as error:
         answer["running"] = False
-        if not options.no_start:
-            answer |= {"error": error.message, "hint": error.hint}
+        final = isinstance(error, CannotStartError)
+        if final or not options.no_start:
+            answer |= {"error": error.message, "hint": error.hint, "final": final}
     except (NsmError, OSError) as error:
         answer |= {"running": False, "error": str(error)}
     terminal.out(json.dumps(answer))

@@ -1,0 +1,40 @@
+"""A supervisor that cannot start, while sessions of an earlier one are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nsm
+from e2e_support import end_supervisor, supervisor
+from nsm.wire.errors import CannotStartError
+
+pytestmark = pytest.mark.jail
+
+
+def test_a_mistake_is_named_at_once_and_sessions_wait(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = short_dir / "config" / "nsm" / "config.toml"
+    config.parent.mkdir(parents=True)
+    with supervisor(short_dir) as it:
+        for name, value in it.variables.items():
+            monkeypatch.setenv(name, value)
+        with it.client() as client:
+            client.run("x = 41", env="python", session="a")
+            it.process.kill()
+            it.process.wait()
+            config.write_text("[session]\nmax_session = 3\n")
+            with pytest.raises(CannotStartError, match="The code was not run") as caught:
+                client.run("x", env="python", session="a")
+            assert "max_session" in caught.value.message
+            said = it.run("nsm", "ps")
+            assert "sessions of an earlier one are kept" in said.stderr
+            assert "max_session" in said.stderr
+            config.unlink()
+        try:
+            with nsm.Client(socket_path=it.socket, scope="test") as client:
+                assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        finally:
+            end_supervisor(it.socket)
