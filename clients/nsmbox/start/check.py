@@ -126,7 +126,7 @@ def check_user(uid: int, request: BoxRequest, program: str) -> HostCheck:
 def check_bwrap(search_path: str, directory: str) -> tuple[str | None, HostCheck]:
     """The bwrap that makes boxes, and its path."""
     try:
-        path = lookup.find_bwrap(search_path, directory)
+        path = lookup.find_bwrap(search_path, *filter(None, (directory,)))
     except BoxError as error:
         return None, _failed(error)
     try:
