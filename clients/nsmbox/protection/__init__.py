@@ -8,6 +8,7 @@ search              search of a directory for them
 stand_ins           stand-ins for those that are not there; records of running boxes
 hidden_paths        files that a person wants hidden: paths, names, patterns
 git_repository      repository of a working directory; name and address for commits
+git_programs        programs that git's configuration names
 git_reader          configuration as git reads it, in a jail that is thrown away
 survey              files that count, of all that a box can write
 leftovers           what an ended box has left that the host would run

@@ -7,35 +7,15 @@ to write to, no network and no other process; the jail ends with it.
 from __future__ import annotations
 
 import os
-import re
 
 import nsm.git
 from nsm.dataclass import dataclass
-from nsmbox.protection import git_repository
+from nsmbox.protection import git_programs, git_repository
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
 MAX_ASKED = 64
 """Largest number of different configurations that git is asked about."""
-
-_RUNS = (
-    r"core\.(fsmonitor|hookspath|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
-    r"|core\.worktree"
-    r"|include\.path|includeif\..*\.path|sequence\.editor|interactive\.difffilter"
-    r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
-    r"|(merge|diff|gui|browser|man)(tool)?\..*\.(cmd|path)|credential\.(.*\.)?helper"
-    r"|gpg\.(.*\.)?(program|defaultkeycommand)|pager\..*|hook\..*\.command"
-    r"|remote\..*\.(uploadpack|receivepack|vcs|proxy)|protocol\.(.*\.)?allow"
-    r"|submodule\..*\.update|trailer\..*\.(command|cmd)|tar\..*\.command|imap\.tunnel"
-    r"|sendemail\..*(cmd|server)|lfs\.(customtransfer|extension)\..*|alias\..*"
-    r"|uploadpack\.packobjectshook|gc\.recentobjectshook|svn\.authorsprog|instaweb\.httpd"
-    r"|http\.(.*\.)?(proxy|sslverify|sslcainfo|sslcapath|curloptresolve|cookiefile)"
-)
-"""Entries of a configuration that name programs or lead to others (git-config(1)), or that have
-git's logins and files of the user go elsewhere, or have git write elsewhere."""
-
-_SWITCHES = r"core\.fsmonitor|pager\..*"
-_HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,14 +69,6 @@ class GitReader:
         if done.returncode:
             return f"git cannot read it: {nsm.git.reason(done)}"
         fields = (entry.partition("\n") for entry in os.fsdecode(done.stdout).split("\0") if entry)
-        return tuple(f"{key} = {value}" for key, _, value in fields if _runs(key, value))
-
-
-def _runs(key: str, value: str) -> bool:
-    if key.startswith("remote.") and key.endswith(".url"):
-        return "::" in value  # a helper's, such as ext::
-    if not re.fullmatch(_RUNS, key, re.DOTALL):
-        return False
-    if key.startswith("alias."):
-        return value.startswith("!")
-    return not (re.fullmatch(_SWITCHES, key, re.DOTALL) and value.lower() in _HARMLESS)
+        return tuple(
+            f"{key} = {value}" for key, _, value in fields if git_programs.runs(key, value)
+        )

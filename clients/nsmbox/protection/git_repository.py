@@ -9,6 +9,7 @@ run, and its configuration is not read for values that leave it.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +17,7 @@ import nsm.git
 from nsm.dataclass import dataclass
 from nsm.git import git_file, pointer
 from nsmbox.model.plan import Mount
-from nsmbox.protection import secrets
+from nsmbox.protection import git_programs, secrets
 from nsmbox.protection.secrets import Known, printable, within
 
 WAIT_S = 5.0
@@ -36,6 +37,8 @@ class Identity:
         known: both are what the user has told git.
         problem: why git's configuration could not be read, in git's words; empty if it could.
         hooks: `core.hooksPath` of the user's own configuration; empty where it has none.
+        programs: its entries that name programs by more than a word, which PATH finds: keys and
+            values.
     """
 
     name: str = NAME
@@ -43,6 +46,7 @@ class Identity:
     known: bool = False
     problem: str = ""
     hooks: str = ""
+    programs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +134,12 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
     if git is None:
         return Identity()
     values: dict[str, str] = {}
+    programs: list[tuple[str, str]] = []
     problem = ""
     for scope in ("--global", "--system"):
         place = [f"--git-dir={git_directory}"] if git_directory else []
-        pattern = r"^(user\.(name|email)|core\.hookspath)$"
-        asked = ["config", scope, "--includes", "-z", "--get-regexp", pattern]
+        # Not `--list`, which fails where there is no such file.
+        asked = ["config", scope, "--includes", "-z", "--get-regexp", "."]
         answer = run(git, [*place, *asked], variables)
         if isinstance(answer, str) and git_directory:
             answer = run(git, asked, variables)  # the repository may be what is broken
@@ -145,6 +150,8 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
             key, newline, value = entry.partition("\n")
             if newline and value and not (scope == "--system" and key in values):
                 values[key] = value
+                if re.search(r"[/\s]", value) and git_programs.names_program(key, value):
+                    programs.append((key, value))
         if "user.name" in values and "user.email" in values:
             break
     return Identity(
@@ -153,6 +160,7 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
         known="user.name" in values and "user.email" in values,
         problem=problem,
         hooks=values.get("core.hookspath", ""),
+        programs=tuple(programs),
     )
 
 

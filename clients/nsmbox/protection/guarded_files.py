@@ -27,6 +27,8 @@ _PRIVATE_MB = 64
 
 _RUN = "protected: the host would run it"
 
+_TOLD_PROGRAMS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
@@ -40,6 +42,8 @@ class Guarded:
             for an empty directory.
         stand_ins: for what is not there, while a box runs.
         own: directories in whose place the box has one of its own.
+        programs: files that the box can change and git's configuration names as programs, with the
+            entry's key.
         notes: sentences for people.
     """
 
@@ -48,6 +52,7 @@ class Guarded:
     made: tuple[tuple[str, bytes | None], ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     own: tuple[OwnDirectory, ...] = ()
+    programs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -60,6 +65,7 @@ def joined(parts: Iterable[Guarded]) -> Guarded:
         made=tuple(dict.fromkeys(made for part in each for made in part.made)),
         stand_ins=tuple(dict.fromkeys(one for part in each for one in part.stand_ins)),
         own=tuple(dict.fromkeys(one for part in each for one in part.own)),
+        programs=tuple(dict.fromkeys(one for part in each for one in part.programs)),
         notes=tuple(dict.fromkeys(note for part in each for note in part.notes)),
     )
 
@@ -216,9 +222,14 @@ def look(
         guarded_git.worktree_repository(search, facts.git_directory, facts.common)
     if facts.identity.hooks:
         guarded_git.hooks_elsewhere(search, directory, facts.identity.hooks)
+    for key, value in facts.identity.programs:
+        guarded_git.named_programs(search, directory, key, value)
     for repository in guarded_git.nested(search, directory):
         worktree = os.path.dirname(repository) if repository.endswith("/.git") else repository
         guarded_git.repository(search, repository, worktree)
+    programs = _changeable(search)
+    if said := of_programs(programs, directory):
+        search.notes.insert(0, said)
     own = (each.path for each in search.own)
     all_paths = (*search.held, *search.read_only, *search.stand_ins, *own)
     held = {above for path in all_paths for above in way_to(search, path)}
@@ -228,7 +239,34 @@ def look(
         made=tuple(sorted(search.made.items())),
         stand_ins=tuple(search.stand_ins[path] for path in sorted(search.stand_ins)),
         own=tuple(search.own),
+        programs=programs,
         notes=tuple(dict.fromkeys(search.notes)),
+    )
+
+
+def _changeable(search: Search) -> tuple[tuple[str, str], ...]:
+    """Programs that git's configuration names and that nothing protects."""
+    protected = (*search.read_only, *search.stand_ins, *(each.path for each in search.own))
+    return tuple(
+        (path, key)
+        for path, key in sorted(search.programs.items())
+        if not any(within(os.path.realpath(path), each) for each in protected)
+    )
+
+
+def of_programs(programs: Sequence[tuple[str, str]], directory: str) -> str:
+    """A sentence about programs that a box can change and git runs; empty if there are none."""
+    if not programs:
+        return ""
+    told = [
+        f"{printable(os.path.relpath(path, directory))} ({printable(key)})"
+        for path, key in programs[:_TOLD_PROGRAMS]
+    ]
+    more = len(programs) - len(told)
+    names = ", ".join([*told, *([f"{more} more"] if more else [])])
+    return (
+        f"git on this computer runs {names}, as its configuration says, and the box can change "
+        "that: name it in `protect_paths` of [box] to prevent it."
     )
 
 

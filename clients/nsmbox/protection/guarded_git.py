@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from nsm import autorun
 from nsm.git import small_file
 from nsmbox.model.plan import BoxError
-from nsmbox.protection import git_repository
+from nsmbox.protection import git_programs, git_repository
 from nsmbox.protection.git_reader import MAX_CONFIG_BYTES
 from nsmbox.protection.search import Search, kind_of, names_in, protect
 from nsmbox.protection.secrets import printable
@@ -75,7 +75,8 @@ def repository(search: Search, common: str, worktree: str, *, is_own: bool = Fal
     per_worktree = can_write and _has_configuration_per_worktree(common)
     _existing(search, common, ("config",))
     _of_worktree(search, common, make=per_worktree)
-    _configured(search, os.path.join(common, "config"), worktree)
+    for name in ("config", "config.worktree"):
+        _configured(search, os.path.join(common, name), worktree)
     for name in names_in(search, os.path.join(common, "worktrees"), only_directories=True):
         linked = os.path.join(common, "worktrees", name)
         search.held.append(linked)
@@ -125,12 +126,22 @@ def hooks_elsewhere(search: Search, worktree: str, named: str) -> None:
         _targets(search, path)
 
 
+def named_programs(search: Search, worktree: str, key: str, value: str) -> None:
+    """Note the programs here that an entry of a configuration names, for being told."""
+    if git_programs.names_program(key, value):
+        for path in git_programs.paths_in(value, worktree):
+            for each in (path, os.path.realpath(path)):
+                if search.shows(each) and not search.allows(each):
+                    search.programs.setdefault(each, key)
+
+
 def _configured(search: Search, config: str, worktree: str) -> None:
-    """Files that a repository's configuration includes, and hooks that it keeps elsewhere."""
+    """Files that a repository's configuration includes, hooks that it keeps elsewhere, and programs
+    that it names."""
     data = small_file(config, MAX_CONFIG_BYTES)
     if search.git is None or kind_of(config) != "file":
         return
-    if data is not None and not any(word in data.lower() for word in (b"include", b"hookspath")):
+    if data is not None and not any(word in data.lower() for word in git_programs.WORDS):
         return  # git takes as long to start as all else here
     listed = git_repository.run(
         search.git,
@@ -155,6 +166,7 @@ def _configured(search: Search, config: str, worktree: str) -> None:
                 protect(search, named, autorun.DENIED_FILE)
         if key == "core.hookspath" and value:
             hooks_elsewhere(search, worktree, value)
+        named_programs(search, worktree, key, value)
 
 
 def _modules(search: Search, folder: str, depth: int = 4) -> Iterator[str]:

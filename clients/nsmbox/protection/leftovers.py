@@ -48,6 +48,7 @@ class Before(NamedTuple):
         lists: commands in lists of rebases, by the lists' paths.
         whole: nothing was left out.
         at: when, in nanoseconds since 1970.
+        programs: files that git's configuration names as programs, with the entry's key.
     """
 
     directory: str
@@ -56,6 +57,7 @@ class Before(NamedTuple):
     lists: Mapping[str, tuple[str, ...]]
     whole: bool
     at: int
+    programs: Mapping[str, str] = {}
 
     def moved(self, old: str, new: str) -> Before:
         """The same after a directory has been renamed."""
@@ -68,6 +70,7 @@ class Before(NamedTuple):
             roots=tuple(map(path, self.roots)),
             states={path(name): state for name, state in self.states.items()},
             lists={path(name): lines for name, lines in self.lists.items()},
+            programs={path(name): key for name, key in self.programs.items()},
         )
 
     @classmethod
@@ -84,15 +87,20 @@ class Before(NamedTuple):
             lists={str(path): tuple(lines) for path, lines in dict(value["lists"]).items()},
             whole=bool(value["whole"]),
             at=int(value["at"]),
+            # An earlier version wrote none.
+            programs={str(p): str(key) for p, key in dict(value.get("programs", {})).items()},
         )
 
 
-def before(directory: str, writable: Sequence[str]) -> Before:
+def before(
+    directory: str, writable: Sequence[str], programs: Sequence[tuple[str, str]] = ()
+) -> Before:
     """Record the present state.
 
     Args:
         directory: the working directory: absolute, all links followed.
         writable: directories that the box can write to, all links followed.
+        programs: files that git's configuration names as programs, with the entry's key.
     """
     roots = tuple(
         path
@@ -108,10 +116,11 @@ def before(directory: str, writable: Sequence[str]) -> Before:
     return Before(
         directory=directory,
         roots=roots,
-        states=found.states,
+        states={**found.states, **_states_of(dict(programs))},
         lists={path: lines for path, lines in lists.items() if lines},
         whole=found.whole,
         at=time.time_ns() - _TICK_NS,
+        programs=dict(programs),
     )
 
 
@@ -124,7 +133,12 @@ def told(was: Before, reader: GitReader, *, stand_ins: Collection[str] = ()) -> 
     found = survey.survey(was.roots)
     for path in stand_ins:
         found.named.pop(path, None)
-    lines = [*_of_git(was, found, reader), *_of_the_table(was, found), *_unseen(was, found)]
+    lines = [
+        *_of_git(was, found, reader),
+        *_of_programs(was),
+        *_of_the_table(was, found),
+        *_unseen(was, found),
+    ]
     if not lines:
         return ""
     head = (
@@ -313,6 +327,16 @@ def _why_unread(path: str, limit: int) -> str:
     if status.st_size > limit:
         return f"is longer than {limit >> 10} KiB and was not looked at"
     return "cannot be read or understood"
+
+
+def _of_programs(was: Before) -> Iterator[str]:
+    for path, word in _changes(was, _states_of(was.programs)):
+        key = was.programs[path]
+        yield f"{_relative(path, was)} ({word}): git runs this program ({printable(key)})"
+
+
+def _states_of(programs: Mapping[str, str]) -> dict[str, survey.State]:
+    return {path: state for path in programs if (state := survey.state(path))}
 
 
 # ------------------------------------------------------------------------- what was not looked at

@@ -47,6 +47,7 @@ class Search:
         standing: stand-ins of other boxes.
         unprotected: paths that the box may change and make; absolute.
         own: directories in whose place the box has one of its own.
+        programs: those here that git's configuration names, with the entry's key.
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
     """
 
@@ -62,6 +63,7 @@ class Search:
     own: list[OwnDirectory] = field(default_factory=list[OwnDirectory])
     stand_ins: dict[str, StandIn] = field(default_factory=dict[str, StandIn])
     notes: list[str] = field(default_factory=list[str])
+    programs: dict[str, str] = field(default_factory=dict[str, str])
     repositories: int = 0
     entries: int = MAX_ENTRIES
     wait_s: float = git_repository.WAIT_S

@@ -125,8 +125,10 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         from nsmbox.consent.confirm import confirm  # noqa: PLC0415
 
         asked = confirm(plan, home=facts.home)
-    if not asked and (said := _not_made(plan, facts.home)):
-        tell(way, said)
+    programs = guarded_files.of_programs(facts.guarded.programs, facts.directory)
+    for said in (_not_made(plan, facts.home), programs):
+        if said and not asked:
+            tell(way, said)
     request_additions.remember_worktrees(request)
     _make_links(facts)
     launch.make_state(request.profile, facts.home)
@@ -256,6 +258,7 @@ class _Protection:
         self._was = leftovers.before(
             facts.directory,
             (*facts.writable, *(path for git in repositories for path in git.shown)),
+            facts.guarded.programs,
         )
         if said := leftovers.under_way(self._was):
             tell(way, said)
