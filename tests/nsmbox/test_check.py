@@ -261,3 +261,14 @@ def test_a_shell_box_needs_no_command_to_be_checked(world: World) -> None:
     done = world.run("nsm", "box", "--check", "--", "./README.md")
     assert row(done.stdout, "command").startswith("fail ./README.md cannot be executed")
     assert os.listdir(world.host(PROJECT)) == ["README.md"]
+
+
+def test_limits_are_told_with_what_enforces_them(world: World) -> None:
+    without = row(world.run("claudebox", "--check").stdout, "limits")
+    assert without.startswith("warn memory "), without
+    assert "4096 processes" in without
+    assert "memory for each process alone" in without
+    with world.supervisor():
+        told = row(world.run("claudebox", "--check").stdout, "limits")
+    assert told.startswith("ok memory "), told
+    assert "; memory by " in told

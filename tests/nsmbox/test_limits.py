@@ -168,6 +168,15 @@ def test_the_process_with_most_memory_ends_and_all_are_told(world: World) -> Non
         )
 
 
+def test_without_a_supervisor_each_process_has_a_limit_of_memory(shared_world: World) -> None:
+    code = "try: held = bytes(1) * (200 << 20)\nexcept MemoryError: print('no more')"
+    words = ("env", IN_BOX, "-I", "-c", code)
+    done = shared_world.box(*words, options=("--limit", "memory_mb=100"))
+    assert done.stdout == "no more\n", done.stderr
+    assert "its limit of memory is for each process alone" in done.stderr
+    assert shared_world.box(*words).stdout == ""
+
+
 @pytest.mark.slow
 def test_lists_show_limits_and_use(world: World) -> None:
     with world.supervisor():

@@ -100,7 +100,7 @@ def details(plan: Plan, *, home: str) -> str:
         lines += ["", f"can start on this computer, outside of the box: {_listed(plan.programs)}"]
     if plan.secrets:
         lines += ["", f"uses secrets without seeing them: {_listed(plan.secrets)}"]
-    lines += ["", f"limits: {', '.join(_limits(plan.limits, all_of_them=True))}"]
+    lines += ["", f"limits: {', '.join(limits(plan.limits, all_of_them=True))}"]
     lines += ["", f"command: {' '.join(map(legible, plan.asked))}"]
     if plan.notes:
         lines += ["", *(f"note: {sentence(note)}" for note in plan.notes)]
@@ -215,7 +215,7 @@ def _sections(plan: Plan, home: str) -> list[_Section]:
         _Section(label="variables", items=_variables(plan.variables), least=2),
         _Section(label="can read", items=_read(found.read, home)),
         _Section(label="hidden", items=_hidden(hidden, plan, home)),
-        _Section(label="limits", items=_limits(plan.limits)),
+        _Section(label="limits", items=limits(plan.limits)),
         _Section(
             label="note",
             items=tuple(word for note in plan.notes for word in sentence(note).split()),
@@ -310,7 +310,8 @@ def _cut_short(
         shown, on_last = shown - 1, on_last - 1
 
 
-def _limits(limits: BoxLimits, *, all_of_them: bool = False) -> tuple[str, ...]:
+def limits(limits: BoxLimits, *, all_of_them: bool = False) -> tuple[str, ...]:
+    """The limits of a box in a few words each."""
     told = (
         f"memory {_size(limits.memory_mb)}",
         f"HOME {_size(limits.home_mb)}",

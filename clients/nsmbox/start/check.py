@@ -20,6 +20,7 @@ from nsm.checks import HostCheck, fail, ok, render_text, rows, warn
 from nsm.dataclass import replace
 from nsm.jail import landlock
 from nsm.jail.failure import explain, read_host_facts
+from nsmbox.consent import screen
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import planning, seatbelt
@@ -27,6 +28,7 @@ from nsmbox.protection import secrets
 
 if TYPE_CHECKING:
     from nsmbox.host.facts import BoxRequest, Facts
+    from nsmbox.model.limits import BoxLimits
 
 TRIAL_TIMEOUT_S = 30.0
 """Time limit for one box that does nothing: it takes 20 ms, more on a slow disk."""
@@ -108,6 +110,7 @@ def examine(
             ("DNS", check_names(request, "/etc/resolv.conf")),
             ("certificates", certificates),
             ("socket", check_socket(variables, needed=request.network.mode == "allow")),
+            ("limits", check_limits(request.limits, variables)),
             ("programs", check_programs(request, program)),
             ("abstract sockets", check_abstract_sockets(request, landlock.version())),
             ("box", check_trial(request, facts, bwrap, uid)),
@@ -321,6 +324,26 @@ def check_socket(variables: Mapping[str, str], *, needed: bool) -> HostCheck:
             "Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
         )
     return ok(f"{path}: a supervisor is started with the box")
+
+
+def check_limits(limits: BoxLimits, variables: Mapping[str, str]) -> HostCheck:
+    """Tell the limits of the box, and what enforces that of memory."""
+    from nsm import Client  # noqa: PLC0415  # only here
+    from nsm.wire.errors import NsmError  # noqa: PLC0415
+
+    told = ", ".join(screen.limits(limits, all_of_them=True))
+    try:
+        with Client(host="", autostart=False) as client:
+            by = client.status().limits
+    except (NsmError, OSError):
+        if variables.get("NSM_AUTOSTART") != "0":
+            return ok(f"{told}; the supervisor that is started with the box sees to memory")
+        return warn(
+            f"{told}; memory for each process alone, since no supervisor answers",
+            "Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
+        )
+    why = f" ({by.why})" if by.why else ""
+    return ok(f"{told}; memory by {by.memory}{why}")
 
 
 def check_programs(request: BoxRequest, program: str) -> HostCheck | None:

@@ -55,11 +55,12 @@ class Gate:
         """Arguments of bwrap."""
         return ["--info-fd", str(self._tells), "--block-fd", str(self._waits)]
 
-    def set_limits(self, limits: BoxLimits, inodes: Mapping[str, int]) -> str:
+    def set_limits(self, limits: BoxLimits, inodes: Mapping[str, int], *, alone: bool) -> str:
         """Set the limits and let the command start. Called once, outside, where bwrap is a child.
 
         Args:
             inodes: largest number of files and directories of each file system in memory.
+            alone: no supervisor enforces the limit of memory, so each process has one.
 
         Returns:
             Limits that could not be set, and why, for people; empty if all hold.
@@ -72,7 +73,7 @@ class Gate:
                 return ""  # bwrap has said why
             with suppress(OSError):
                 self.mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-            return _limit(pid, limits, self.mounts, inodes)
+            return _limit(pid, limits, self.mounts, inodes, alone=alone)
         finally:
             with suppress(OSError):  # bwrap has failed
                 os.write(self._opens, b"\n")
@@ -105,13 +106,21 @@ def _first_process(told: int) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _limit(pid: int, limits: BoxLimits, mounts: int | None, inodes: Mapping[str, int]) -> str:
+def _limit(
+    pid: int, limits: BoxLimits, mounts: int | None, inodes: Mapping[str, int], *, alone: bool
+) -> str:
     lacking: list[str] = []
-    try:
-        # Counted in the box's own user namespace, since Linux 5.14.
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (limits.processes, limits.processes))
-    except OSError as error:
-        lacking.append(f"processes: {error.strerror}")
+    # Processes are counted in the box's own user namespace, since Linux 5.14. Memory that a program
+    # has reserved and cannot write to does not count; what sanitizers reserve does, so this is not
+    # for boxes with a supervisor.
+    kinds = {"processes": (resource.RLIMIT_NPROC, limits.processes)}
+    if alone:
+        kinds["memory"] = (resource.RLIMIT_DATA, limits.memory_mb << 20)
+    for name, (kind, most) in kinds.items():
+        try:
+            resource.prlimit(pid, kind, (most, most))
+        except OSError as error:
+            lacking.append(f"{name}: {error.strerror}")
     if mounts is None:
         lacking.append("inotify and inodes: its namespaces cannot be seen")
     elif why := _limit_inside(pid, mounts, inodes):

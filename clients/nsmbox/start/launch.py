@@ -253,7 +253,7 @@ def _become(
     if gate is not None:  # the starter gives the command its signals back
 
         def set_limits() -> int | None:
-            if lacking := gate.set_limits(plan.limits, plan.inodes):
+            if lacking := gate.set_limits(plan.limits, plan.inodes, alone=not sockets):
                 tell(f"the box lacks limits: {lacking}")
             return gate.mounts
 

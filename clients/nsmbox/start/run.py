@@ -347,7 +347,11 @@ def _place(plan: Plan, way: Way) -> BoxPlace | None:
                 f"the box's network is a list, which the supervisor serves: {message}",
                 hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
             ) from error
-        tell(way, f"the box has no sessions of nsm, and no limit of memory: {message}")
+        tell(
+            way,
+            "the box has no sessions of nsm, and its limit of memory is for each process alone: "
+            f"{message}",
+        )
         return None
     return place
 
