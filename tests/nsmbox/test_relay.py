@@ -10,10 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from processes import Watched, ending, tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOXED = """\
 import os, signal, sys
@@ -62,15 +66,20 @@ TIDIES = {
 
 
 def boxed(
-    *command: str, grace_s: float = ALL_DAY_S, settle_s: float = 0.0, by: tuple[str, ...] = ()
+    *command: str,
+    grace_s: float = ALL_DAY_S,
+    settle_s: float = 0.0,
+    by: tuple[str, ...] = (),
+    code: str = BOXED,
 ) -> subprocess.Popen[bytes]:
     """A command in a box.
 
     Args:
         by: what starts that.
+        code: program that becomes the box.
     """
     return subprocess.Popen(
-        [*by, sys.executable, "-c", BOXED, str(grace_s), str(settle_s), ",HUP", *command],
+        [*by, sys.executable, "-c", code, str(grace_s), str(settle_s), ",HUP", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -143,6 +152,26 @@ def test_a_command_that_dies_of_it_is_as_without_a_box() -> None:
         says(box, "up")
         box.send_signal(signal.SIGTERM)
         assert box.wait() == -signal.SIGTERM
+
+
+def test_a_box_that_ends_by_itself_meanwhile_has_its_exit_code(tmp_path: Path) -> None:
+    """Its command is gone, and cannot be told."""
+    os.mkfifo(tmp_path / "fifo")
+    nobody = f"""\
+def tell(*_):
+    relay.SETTLE_S = {ALL_DAY_S}
+    with open({str(tmp_path / "fifo")!r}, "w") as fifo:
+        fifo.write("end\\n")
+    return False
+relay._tell_command = tell
+relay.part()
+"""
+    code = BOXED.replace("relay.part()\n", nobody)
+    script = f"trap '' TERM; echo up; read x <{tmp_path}/fifo; exit 7"
+    with ending(boxed("bash", "-c", script, code=code)) as box:
+        says(box, "up")
+        box.send_signal(signal.SIGTERM)
+        assert box.wait() == 7
 
 
 def test_what_the_whole_group_is_sent_the_command_hears_once() -> None:

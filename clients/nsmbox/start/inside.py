@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
             )
     if is_first:
         if command := os.fork():
-            return wait(command)
+            os._exit(wait(command))  # without the time that Python takes to end
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what process 1 alone holds
     if descriptors:
         limit_descriptors(descriptors)

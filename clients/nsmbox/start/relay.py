@@ -8,7 +8,8 @@ blocked, and so do its children, up to whoever gives the command its signals bac
 (`planning`, `inside`).
 
 The ladder: a first SIGTERM or SIGHUP goes to the command, which has `GRACE_S` to tidy up; then, or
-with the next SIGTERM, the box is ended. A terminal that closes sends SIGHUP several times (its
+with the next SIGTERM, the box is ended. If there is no command yet, or none any more, the box is
+ended after `SETTLE_S`. A terminal that closes sends SIGHUP several times (its
 shell, and the kernel), so that only SIGTERM hurries.
 """
 
@@ -112,9 +113,10 @@ def _wait(child: int, heard: Iterable[signal.Signals]) -> tuple[signal.Signals |
             info = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
             if info is None and not passed:
                 passed = True
-                deadline = time.monotonic() + GRACE_S
-                if _has_pending(child, asked) or _tell_command(child, asked):
-                    continue
+                told = _has_pending(child, asked) or _tell_command(child, asked)
+                # Without a command the box may be ending, with an exit code.
+                deadline = time.monotonic() + (GRACE_S if told else SETTLE_S)
+                continue
             if info is None:
                 _end(child)
                 return asked, None
