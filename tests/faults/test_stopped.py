@@ -179,9 +179,10 @@ async def test_a_busy_event_loop_is_not_taken_for_a_stopped_one(
 
 SHORT_MARGIN = """
 import sys
-import nsmd.sessions.execution_queue
+import nsmd.sessions.agent_session, nsmd.sessions.execution_queue
 from nsmd.app.main import main
 nsmd.sessions.execution_queue.ANSWER_MARGIN_S = 0.5
+nsmd.sessions.agent_session.ANSWER_MARGIN_S = nsmd.sessions.agent_session.RESUME_TIMEOUT_S = 0.5
 sys.argv = ["nsm-supervisor", *sys.argv[5:]]
 sys.exit(main())
 """
@@ -235,3 +236,23 @@ def test_real_processes_that_are_all_stopped_go_on() -> None:
         assert (ended.stdout, ended.info.timed_out, ended.exit_code) == (b"done\n", False, 3)
         assert client.run("print(x)", env="python", session="a").stdout == "1\n"
         client.kill_all()
+
+
+@pytest.mark.jail
+@pytest.mark.slow
+def test_an_agent_that_is_stopped_while_its_supervisor_is_replaced_goes_on() -> None:
+    within = [sys.executable, "-P", "-c", SHORT_MARGIN]
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        with supervisor(Path(path), keep=True) as it:
+            with it.client() as client:
+                client.run("x = 1", env="python", session="a")
+                (agent,) = [row.pid for row in client.sessions()]
+            os.kill(agent, signal.SIGSTOP)
+            it.process.kill()
+            it.process.wait()
+        with supervisor(Path(path), within=within) as it, it.client() as client:
+            going_on = threading.Timer(STOPPED_S, os.kill, (agent, signal.SIGCONT))
+            going_on.start()
+            assert client.run("print(x)", env="python", session="a").stdout == "1\n"
+            going_on.join()
+            client.kill_all()

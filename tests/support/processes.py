@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, AnyStr, Self
@@ -11,7 +13,6 @@ from typing import TYPE_CHECKING, AnyStr, Self
 import trio
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Generator, Iterable, Iterator
 
 ENDING_S = 120.0
@@ -30,6 +31,24 @@ def ending(process: subprocess.Popen[AnyStr]) -> Generator[subprocess.Popen[AnyS
         except BaseException:
             process.kill()
             raise
+
+
+@contextmanager
+def stopped() -> Generator[subprocess.Popen[bytes]]:
+    """A process that is stopped."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            yield process
+        finally:
+            process.kill()
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    """Continue it, and wait until it runs."""
+    process.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, process.pid, os.WCONTINUED)
 
 
 def collect(pid: int) -> None:

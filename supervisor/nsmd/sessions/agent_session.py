@@ -28,6 +28,7 @@ from nsmd.jail.handle import hang_up
 from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
+from nsmd.sessions.idle import ANSWER_MARGIN_S, Lateness
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ END_TIMEOUT_S = 10.0
 """Bound on waiting for a killed jail; the kernel needs milliseconds."""
 
 RESUME_TIMEOUT_S = 60.0
-"""Time for an agent that another supervisor has left: it answers at once, unless it is stopped."""
+"""Time for an agent that another supervisor has left: it answers at once. One that is stopped has
+time until it goes on."""
 
 EXIT_GRACE_S = 1.0
 """Time between the end of an agent's channel and the exit of its jail, which follows at once."""
@@ -338,9 +340,7 @@ class AgentSession:
         """Talk to an agent that may be running something."""
         link = AgentLink(earlier.jail.socket, self._nursery)
         try:
-            async with self._starts:
-                with trio.fail_after(RESUME_TIMEOUT_S):
-                    resumed = await link.resume(earlier.token, earlier.capabilities)
+            resumed = await self._resume(link, earlier)
             self._listener.agent_resumed(link, resumed)
             await self._listen(link, earlier.jail)
         except trio.TooSlowError:
@@ -361,6 +361,22 @@ class AgentSession:
         finally:
             self._listener.agent_gone()
             link.close()
+
+    async def _resume(self, link: AgentLink, earlier: Earlier) -> ResumedFrame:
+        """Ask the agent what it runs. One that is stopped has time, and holds up no other.
+
+        Raises:
+            trio.TooSlowError: it does not answer.
+            AgentProtocolError, AgentLinkError: as `AgentLink.resume`.
+        """
+        async with self._starts:
+            with trio.move_on_after(RESUME_TIMEOUT_S):
+                return await link.resume(earlier.token, earlier.capabilities)
+        lateness = Lateness()
+        while not lateness.is_final(earlier.jail):
+            with trio.move_on_after(ANSWER_MARGIN_S):
+                return await link.resume(earlier.token, earlier.capabilities)
+        raise trio.TooSlowError
 
     async def _listen(self, link: AgentLink, jail: Jail) -> None:
         """Take frames until either side is gone.

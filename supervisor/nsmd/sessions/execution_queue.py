@@ -13,12 +13,13 @@ from nsm.dataclass import replace
 from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
 from nsmd.host.timer import Timer, Timers
+from nsmd.jail import Jail
 from nsmd.jail.cgroups import Confinement
 from nsmd.model.events import Events
 from nsmd.model.limits import longest_setup_s
 from nsmd.model.values import Environment, Outcome, Output, SessionLimits
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
-from nsmd.sessions.idle import ANSWER_MARGIN_S
+from nsmd.sessions.idle import ANSWER_MARGIN_S, Lateness
 from nsmd.sessions.transcripts import Transcript
 
 RETURN_S = 20.0
@@ -40,6 +41,11 @@ class Owner(Protocol):
     id: str
     transcript: Transcript
     active_s: float
+
+    @property
+    def jail(self) -> Jail | None:
+        """Jail of the session; None before there is one, and after."""
+        ...
 
     @property
     def confinement(self) -> Confinement | None:
@@ -86,6 +92,7 @@ class ExecutionQueue:
         "_answered_before",
         "_environment",
         "_events",
+        "_lateness",
         "_limits",
         "_now",
         "_overdue",
@@ -126,6 +133,7 @@ class ExecutionQueue:
         self._timers = timers
         self._returns: Timer | None = None  # made for code that has standard input
         self._overdue = Timer(timers, self._no_answer)
+        self._lateness = Lateness()
 
     def __repr__(self) -> str:
         return f"<ExecutionQueue of {self._owner.id}: {self.running}, {len(self._queue)} queued>"
@@ -403,9 +411,10 @@ class ExecutionQueue:
     def _watch(self, seconds: float) -> None:
         """End the session if the running execution has no answer by then.
 
-        The agent enforces the time limit itself. This is for an agent that was stopped, starved or
-        taken over, and for older agents that know no limit.
+        The agent enforces the time limit itself. This is for an agent that was starved or taken
+        over, and for older agents that know no limit.
         """
+        self._lateness.begin()
         self._overdue.arm(seconds)
 
     @property
@@ -415,7 +424,10 @@ class ExecutionQueue:
     def _no_answer(self) -> None:
         execution = self.running
         if execution is None or self._agent_keeps_time:
-            self._owner.end("its agent did not answer in time")
+            if self._lateness.is_final(self._owner.jail):
+                self._owner.end("its agent did not answer in time")
+            else:
+                self._overdue.arm(ANSWER_MARGIN_S)
             return
         what = f"its code ran longer than {execution.origin.timeout_s:g} s, and its agent"
         reason = f"{what} can only be stopped as a whole"

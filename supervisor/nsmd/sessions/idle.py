@@ -1,13 +1,21 @@
-"""Timers that end a session because nobody uses it, or because its lifetime is over."""
+"""Timers that end a session because nobody uses it, or because its lifetime is over; and how long
+an agent may take to answer.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol
 
 from nsmd.agent_link.frames import StatusFrame
+from nsmd.host.processes import look_at
 from nsmd.host.timer import Timer, Timers
+from nsmd.jail import Jail
+from nsmd.jail.cgroups import is_frozen
 from nsmd.model.values import Tenancy
+
+log = logging.getLogger(__name__)
 
 IDLE_REASON = "idle timeout"
 
@@ -15,8 +23,47 @@ ANSWER_MARGIN_S = 10.0
 """Time that an agent may take beyond the expected time before it counts as gone."""
 
 
+class Lateness:
+    """Judgement on an agent that has not answered in time: whether it is to be given up.
+
+    It is not while it is stopped: by a signal, a debugger, or with its control group. It may have
+    gone on only now, and then it still has to stop code that has used up its time: so it gets one
+    more time. (The clock of the supervisor's event loop leaves out when that did not run.)
+    """
+
+    __slots__ = ("_has_told", "_is_late")
+
+    def __init__(self) -> None:
+        self._is_late = self._has_told = False
+
+    def begin(self) -> None:
+        """Wait for another answer."""
+        self._is_late = self._has_told = False
+
+    def is_final(self, jail: Jail | None) -> bool:
+        """Return whether the agent is to be given up; else it has `ANSWER_MARGIN_S` from now on."""
+        if jail is not None and is_stopped(jail.pid):
+            if not self._has_told:
+                log.warning("the agent with process id %d is stopped: nsm waits for it", jail.pid)
+            self._is_late, self._has_told = False, True
+            return False
+        final, self._is_late = self._is_late, True
+        return final
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process cannot run for now, as somebody has stopped it."""
+    process = look_at(pid)
+    return process is not None and (process.state in {"T", "t"} or is_frozen(pid))
+
+
 class Used(Protocol):
     """Interface to the session whose use is watched."""
+
+    @property
+    def jail(self) -> Jail | None:
+        """Jail of the session; None before there is one, and after."""
+        ...
 
     def idle_expired(self) -> None:
         """Handle the end of its idle time, or a question whether it is used."""
@@ -36,12 +83,13 @@ class IdleTimer:
     it.
     """
 
-    __slots__ = ("_asked", "_idle", "_lifetime", "_tenancy", "_used")
+    __slots__ = ("_asked", "_idle", "_lateness", "_lifetime", "_tenancy", "_used")
 
     def __init__(self, timers: Timers, used: Used) -> None:
         self._used = used
         self._idle = Timer(timers, self._over)
         self._lifetime = Timer(timers, self._lived)
+        self._lateness = Lateness()
         self._asked = ""  # the reason for ending it, while the agent is asked
         self._tenancy: Tenancy | None = None  # the pool decides about spares
 
@@ -78,6 +126,7 @@ class IdleTimer:
             return
         self._asked = self._asked or IDLE_REASON
         self._used.post({"type": "status"})
+        self._lateness.begin()
         self._idle.arm(ANSWER_MARGIN_S)
 
     def told(self, frame: StatusFrame, *, idle: bool) -> None:
@@ -101,7 +150,10 @@ class IdleTimer:
 
     def _over(self) -> None:
         if self._asked:  # the agent did not answer
-            self._used.end(self._asked)
+            if self._lateness.is_final(self._used.jail):
+                self._used.end(self._asked)
+            else:
+                self._idle.arm(ANSWER_MARGIN_S)
         else:
             self._used.idle_expired()
 

@@ -30,6 +30,7 @@ from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
 from nsmd.sessions.execution import Execution, Origin
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
+from processes import go_on, stopped
 from sandbox.framing import encode_frame, resume_marker
 
 if TYPE_CHECKING:
@@ -426,6 +427,21 @@ async def test_an_agent_that_does_not_say_what_it_should_ends(
         await it.session.wait_ended()
         assert trio.current_time() < RESUME_TIMEOUT_S + 30
         assert it.jail.killed
+
+
+async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.Clock) -> None:
+    async def script(agent: FakeAgent) -> None:
+        await serve(agent)
+
+    with stopped() as process:
+        async with taken_up(script) as it:
+            it.jail.pid = process.pid
+            waiting = it.submit("1")
+            await trio.sleep(500)
+            assert it.session.live
+            go_on(process)
+            with pytest.raises(SessionEndedError, match="did not answer the new supervisor"):
+                await waiting.wait()
 
 
 async def test_an_agent_that_has_ended_is_told_of(autojump_clock: trio.abc.Clock) -> None:

@@ -19,6 +19,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.idle import ANSWER_MARGIN_S
 from nsmd.sessions.standard_input import write_input
+from processes import go_on, stopped
 from sandbox.protocol import CAPABILITIES
 from sessionbench import bench
 
@@ -204,7 +205,32 @@ async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.ab
         start = trio.current_time()
         with pytest.raises(SessionEndedError, match="did not answer in time"):
             await it.submit("x", timeout_s=5).wait()
-        assert trio.current_time() - start == pytest.approx(5 + 2 + ANSWER_MARGIN_S)
+        assert trio.current_time() - start == pytest.approx(5 + 2 + 2 * ANSWER_MARGIN_S)
+
+
+async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.Clock) -> None:
+    going_on = trio.Event()
+
+    async def halting(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.pid = process.pid
+        await agent.be_ready()
+        frame = await agent.receive()
+        await going_on.wait()
+        await trio.sleep(ANSWER_MARGIN_S - 1)  # the code was out of time, and had to be stopped
+        await agent.answer(frame, stdout="1", timed_out=True)
+        await trio.sleep_forever()
+
+    with stopped() as process:
+        async with bench(halting, limits=SessionLimits(grace_s=2)) as it:
+            running = it.submit("x", timeout_s=5)
+            await trio.sleep(500)
+            assert not running.done
+            go_on(process)
+            going_on.set()
+            assert (await running.wait()).outcome.timed_out
+            waiting = it.submit("y", timeout_s=5)
+            with pytest.raises(SessionEndedError, match="did not answer in time"):
+                await waiting.wait()
 
 
 async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clock) -> None:

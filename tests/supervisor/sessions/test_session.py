@@ -27,6 +27,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import START_TIMEOUT_S
 from nsmd.sessions.execution_queue import RESUME_S
+from processes import go_on, stopped
 from sessionbench import TENANCY, Bench, bench
 
 if TYPE_CHECKING:
@@ -236,6 +237,21 @@ async def test_background_processes_keep_a_session(autojump_clock: trio.abc.Cloc
         await it.session.wait_ended()
         assert asked == 3
         assert trio.current_time() - it.session.created_s == pytest.approx(300)
+
+
+async def test_an_agent_that_is_stopped_is_not_idle(autojump_clock: trio.abc.Clock) -> None:
+    async def silent(agent: FakeAgent, jail: FakeJail) -> None:
+        jail.pid = process.pid
+        await agent.be_ready()
+        await trio.sleep_forever()
+
+    with stopped() as process:
+        async with bench(silent) as it:
+            await trio.sleep(500)
+            assert it.session.state is SessionState.IDLE
+            go_on(process)
+            await it.session.wait_ended()
+            assert it.session.end_reason == "idle timeout"
 
 
 async def test_using_a_session_starts_its_idle_time_again(autojump_clock: trio.abc.Clock) -> None:

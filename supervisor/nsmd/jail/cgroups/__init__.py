@@ -19,6 +19,7 @@ enforcer         confine each jail with the means of this host
 """
 
 from nsmd.jail.cgroups.confinement import Confinement
+from nsmd.jail.cgroups.discovery import is_frozen
 from nsmd.jail.cgroups.enforcer import (
     BoxEnforcer,
     LimitEnforcer,
@@ -37,6 +38,7 @@ __all__ = [
     "LimitEnforcer",
     "SessionEnforcer",
     "find_enforcer",
+    "is_frozen",
     "memory_of",
     "open_enforcer",
 ]

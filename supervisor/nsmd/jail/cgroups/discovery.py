@@ -97,6 +97,22 @@ def directory_of(pid: int, root: str = "/") -> str:
     return _directory(root, str(pid))[1]
 
 
+def is_frozen(pid: int, root: str = "/") -> bool:
+    """Return whether a process's group, or one above it, is frozen (cgroup.freeze), so that it does
+    not run.
+    """
+    mount, group = _mount(root), _group(root, str(pid))
+    if mount is None or group is None:
+        return False
+    mount_point, mount_root = mount
+    try:
+        below = os.path.relpath(group, mount_root)
+        with open(os.path.join(mount_point, below, "cgroup.events"), encoding="utf-8") as file:
+            return "frozen 1" in file.read().splitlines()
+    except OSError:
+        return False
+
+
 def _directory(root: str, process: str) -> tuple[str, str]:
     """Find the mount point of cgroup v2, and the directory of a process's group."""
     mount = _mount(root)

@@ -13,7 +13,7 @@ from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
 from nsmd.jail.cgroups import SessionEnforcer, files
 from nsmd.jail.cgroups.confinement import Confinement
-from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
+from nsmd.jail.cgroups.discovery import NoGroupsError, find_place, is_frozen
 from nsmd.jail.cgroups.group import Group
 from nsmd.jail.cgroups.limits import AGENT_MB, limits_of
 from nsmd.jail.cgroups.tree import GroupTree
@@ -367,3 +367,19 @@ def test_why_there_are_none(
     with pytest.raises(NoGroupsError, match=why) as error:
         find_place(str(root))
     assert error.value.fix
+
+
+@pytest.mark.parametrize(("mount_root", "group"), [("/", "/a/b"), ("/a", "/a/b"), ("/a/b", "/a/b")])
+def test_a_process_whose_group_is_frozen(tmp_path: Path, mount_root: str, group: str) -> None:
+    mount_point = tmp_path / "mounted"
+    own = mount_point / os.path.relpath(group, mount_root)
+    own.mkdir(parents=True)
+    mounted = f"30 23 0:26 {mount_root} {mount_point} rw - cgroup2 cgroup2 rw\n"
+    for path, text in (("self/mountinfo", mounted), ("7/cgroup", f"0::{group}\n")):
+        (tmp_path / "proc" / path).parent.mkdir(parents=True)
+        (tmp_path / "proc" / path).write_text(text)
+    assert not is_frozen(7, str(tmp_path))  # the root group has no such file
+    for frozen in (0, 1):
+        (own / "cgroup.events").write_text(f"populated 1\nfrozen {frozen}\n")
+        assert is_frozen(7, str(tmp_path)) is bool(frozen)
+    assert not is_frozen(8, str(tmp_path))
