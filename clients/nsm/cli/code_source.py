@@ -8,6 +8,7 @@ import stat
 import sys
 import termios
 
+from nsm.client.local_files import LinkError, open_here
 from nsm.wire import languages
 from nsm.wire.errors import BadRequestError
 from nsm.wire.frames import MAX_FRAME_BYTES
@@ -26,10 +27,12 @@ def read_code(argument: str | None, file: str | None) -> str:
     """
     if file is not None and file != "-":
         try:
-            with open(file, "rb") as stream:
+            with open(open_here(file, os.O_RDONLY, follow=False), "rb") as stream:
                 # One byte more than could be sent, so that a device or pipe without end is
                 # noticed as too large.
                 data = stream.read(MAX_FRAME_BYTES + 1)
+        except LinkError as error:
+            raise BadRequestError(error.message, hint="Name the file itself.") from error
         except OSError as error:
             message = f"the file {file!r} can't be read: {error.strerror}"
             raise BadRequestError(message, hint="Check its name and mode.") from error

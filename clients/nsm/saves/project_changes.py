@@ -15,6 +15,7 @@ import time
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsm import below
 from nsm.changes import Changes, in_order
 from nsm.client.local_trees import head_of
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
@@ -143,22 +144,29 @@ def _record(
 
 
 def facts(project: str, path: str) -> FileFacts | None:
-    """Look at a file of the project on the host; None if there is none."""
-    whole = os.path.join(project, path)
+    """Look at a file of the project on the host; None if there is none, or a link is on the way."""
     try:
-        mode = os.lstat(whole).st_mode
-        if stat.S_ISLNK(mode):
-            return FileFacts("symlink", os.readlink(whole))
-        if stat.S_ISDIR(mode):
+        root = os.open(project, below.DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        status = below.look(root, path)
+        if status is None:
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            return FileFacts("symlink", below.read_link(root, path))
+        if stat.S_ISDIR(status.st_mode):
             return FileFacts("directory", "")
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode):
             return FileFacts("special", "")
-        with open(os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        with open(below.open_file(root, path), "rb") as file:
             return FileFacts("file", hashlib.file_digest(file, "sha256").hexdigest())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return FileFacts("special", error.strerror or "")
+    finally:
+        os.close(root)
 
 
 def restore(files: SessionFiles, overlay: str, project: str, read: Read) -> list[RestoredRow]:

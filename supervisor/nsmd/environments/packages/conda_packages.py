@@ -165,7 +165,7 @@ class CondaPackages:
         return self.given, self.request.wanted.conda, note
 
     def read_lock(self, path: str) -> CondaLock | None:
-        return locks.read(path, conda_locks.parse)
+        return locks.read(path, conda_locks.parse, follow=True)
 
     def tool(self, indexes: Indexes) -> PyRattler:
         spec = importlib.util.find_spec("rattler")

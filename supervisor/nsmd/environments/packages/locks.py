@@ -127,17 +127,18 @@ def pinned(versions: Iterable[tuple[str, str, Iterable[str]]], wanted_hash: str)
     return Lock(pins=tuple(sorted(pins, key=lambda pin: pin.name)), wanted_hash=wanted_hash)
 
 
-def read(path: str, parse: Callable[[str], L]) -> L | None:
+def read(path: str, parse: Callable[[str], L], *, follow: bool = False) -> L | None:
     """Read a lock file; None if there is none. Blocks.
 
     Args:
         parse: reads its text.
+        follow: as of `read_text`.
 
     Raises:
         LockError: it cannot be used.
     """
     try:
-        return parse(read_text(path, MAX_LOCK_BYTES))
+        return parse(read_text(path, MAX_LOCK_BYTES, follow=follow))
     except TextFileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None

@@ -102,7 +102,7 @@ class NodePackages:
         return lock, path, ""
 
     def read_lock(self, path: str) -> NodeLock | None:
-        return locks.read(path, node_locks.parse)
+        return locks.read(path, node_locks.parse, follow=True)
 
     def tool(self, indexes: Indexes) -> Npm:
         del indexes

@@ -97,7 +97,7 @@ class PythonPackages:
         return self.given.lock, self.given.path, note
 
     def read_lock(self, path: str) -> Lock | None:
-        return locks.read(path, locks.parse)
+        return locks.read(path, locks.parse, follow=True)
 
     def tool(self, indexes: Indexes) -> PackageTool:
         del indexes

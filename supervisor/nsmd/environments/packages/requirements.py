@@ -58,9 +58,11 @@ def _of_file(path: str, depth: int) -> Iterator[str]:
         if included := _INCLUDED.fullmatch(line):
             yield from _of_file(os.path.join(os.path.dirname(path), included["path"]), depth + 1)
             continue
+        # Whoever wrote the list may have it include any file, and gets to read the message.
+        quoted = "it" if depth else f"{line!r:.80}"
         if line.startswith("-"):
             raise RequirementsError(
-                f"{path}: line {number}: {line!r:.80} is an option; indexes and constraints come "
+                f"{path}: line {number}: {quoted} is an option; indexes and constraints come "
                 "from pip's own configuration"
             )
         if _HASH.search(line):
@@ -70,7 +72,7 @@ def _of_file(path: str, depth: int) -> Iterator[str]:
                 "NAME==VERSION and --hash=sha256:"
             )
         if why := why_no_requirement(line):
-            raise RequirementsError(f"{path}: line {number}: {line!r:.80} {why}")
+            raise RequirementsError(f"{path}: line {number}: {quoted} {why}")
         yield line
 
 

@@ -206,6 +206,25 @@ def test_an_argument_that_is_no_text(
     assert said.err.startswith("nsm: the code is not UTF-8 text: byte 7 is 0xff\n")
 
 
+def test_no_code_is_read_through_a_link(
+    capsys: pytest.CaptureFixture[bytes],
+    supervisor: FakeSupervisor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (tmp_path / "secret.py").write_text("secret")
+    (here / "x.py").symlink_to("../secret.py")
+    (here / "way").symlink_to("..")
+    monkeypatch.chdir(here)
+    for name in ("x.py", "way/secret.py", f"{here}/x.py"):
+        said = Said(capsys, "-e", "python", "-f", name)
+        assert said.code == 125
+        assert "nothing was read through it\nName the file itself.\n" in said.err
+    assert supervisor.requests == []
+
+
 def test_a_file_that_cannot_be_read(
     capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
 ) -> None:

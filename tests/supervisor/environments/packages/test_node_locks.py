@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +74,14 @@ def test_a_package_that_no_registry_has_is_refused(row: Any, why: str) -> None:
 def test_a_file_that_is_no_lock_is_refused(text: str, why: str) -> None:
     with pytest.raises(LockError, match=why):
         node_locks.parse(text)
+
+
+def test_no_lock_of_a_project_is_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(lock(left=LEFT))
+    for name in ("package.json", "package-lock.json"):
+        (tmp_path / name).symlink_to("elsewhere")
+        with pytest.raises(LockError, match="it is a symbolic link"):
+            node_locks.read_project(str(tmp_path / "package-lock.json"))
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text(lock(left=LEFT))
+    assert node_locks.read_project(str(tmp_path / "package-lock.json")) is not None

@@ -22,6 +22,18 @@ def test_a_pipe_does_not_keep_a_build_waiting(tmp_path: Path) -> None:
         locks.read(str(pipe), locks.parse)
 
 
+def test_a_list_shows_nothing_of_a_secret(tmp_path: Path) -> None:
+    """Code in a session may have written the list, and gets to read why there are no packages."""
+    (tmp_path / "secret").write_text("TOKEN = secret\n")
+    (tmp_path / "link").symlink_to("secret")
+    with pytest.raises(requirements.RequirementsError, match="it is a symbolic link"):
+        requirements.read(WantedPackages(requirements=str(tmp_path / "link")))
+    (tmp_path / "list").write_text("-r secret\n")
+    with pytest.raises(requirements.RequirementsError, match="secret: line 1: it") as refused:
+        requirements.read(WantedPackages(requirements=str(tmp_path / "list")))
+    assert "TOKEN" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
