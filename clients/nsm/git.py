@@ -4,7 +4,8 @@ The configuration of a repository names programs that git runs (monitors, hooks,
 remotes), and code in a jail may have written it, or the person from whom it was cloned. So git is
 started here only, and for two things: to print configuration, for which it runs nothing, and to
 list files, for which it gets a git directory of ours: the index, the objects and the list of what
-is ignored are the repository's, and the configuration is not.
+is ignored are the repository's, and the configuration is not. A program that starts git by itself
+gets a copy of the working tree with such a git directory.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm import paths
+from nsm import below, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from subprocess import CompletedProcess
 
 LIST_S = 120.0
@@ -48,6 +49,8 @@ _NO_PROGRAMS = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
     *("-c", "core.untrackedCache=false"),
 )
+
+_NOT_IGNORED = ("--cached", "--others", "--exclude-standard")
 
 _HASHES = ("sha1", "sha256")
 _OF_FILES = ("core.excludesfile", "core.ignorecase", "core.precomposeunicode")
@@ -127,32 +130,97 @@ def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None
     Raises:
         GitError: git cannot tell.
     """
+    import tempfile  # noqa: PLC0415 - as long
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
+
+    directory = os.path.realpath(directory)
+    found = _repository(directory)
+    if found is None:
+        return None
+    git = _program(found, variables)
+    try:
+        with tempfile.TemporaryDirectory(prefix="nsm-git-") as ours:
+            return _listed(git, found, directory, variables, ours, *_NOT_IGNORED)
+    except TimeoutExpired as error:
+        raise GitError(f"git took longer than {error.timeout:g} s") from error
+    except (OSError, ValueError) as error:
+        raise GitError(f"git could not be asked: {error}") from error
+
+
+def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> str | None:
+    """Copy the working tree of a directory's repository, as far as git tracks it.
+
+    Args:
+        target: directory for it, empty.
+
+    Returns:
+        The directory's place in the copy; None, and no copy, where it is part of no repository.
+
+    Raises:
+        GitError: git cannot tell, or the copy cannot be made.
+    """
     from subprocess import TimeoutExpired  # noqa: PLC0415 - see above
 
     directory = os.path.realpath(directory)
     found = _repository(directory)
     if found is None:
         return None
-    git = paths.which("git", variables.get("PATH", ""), found.top)
-    if git is None:
-        raise GitError(f"{found.top} is a git repository, and there is no git on PATH")
+    git = _program(found, variables)
     try:
-        names = _listed(git, found, directory, variables)
+        ours = os.path.join(target, ".git")
+        os.mkdir(ours)
+        _copy(found.top, target, _listed(git, found, found.top, variables, ours, "--cached"))
     except TimeoutExpired as error:
         raise GitError(f"git took longer than {error.timeout:g} s") from error
     except (OSError, ValueError) as error:
-        raise GitError(f"git could not be asked: {error}") from error
-    for name in names:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise GitError(f"its index has {name!r}, which lies outside")
-    return names
+        raise GitError(f"{found.top} cannot be copied: {error}") from error
+    return os.path.normpath(os.path.join(target, os.path.relpath(directory, found.top)))
+
+
+def _copy(top: str, target: str, names: Iterable[str]) -> None:
+    """Copy files and links; what is not there, or is behind a link, is left out."""
+    import shutil  # noqa: PLC0415 - 5 ms
+
+    theirs, ours = os.open(top, below.DIRECTORY), os.open(target, below.DIRECTORY)
+    try:
+        for name in names:
+            status = below.look(theirs, name, mounts=True)
+            if status is None or not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                continue
+            if "/" in name:
+                below.make_directories(ours, os.path.dirname(name))
+            if stat.S_ISLNK(status.st_mode):
+                with below.parent_of(ours, name) as (parent, link):
+                    os.symlink(below.read_link(theirs, name, mounts=True), link, dir_fd=parent)
+                continue
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            mode = 0o700 if status.st_mode & 0o100 else 0o600
+            with (
+                open(below.open_file(theirs, name, mounts=True), "rb") as source,
+                open(below.open_below(ours, name, flags, mode), "wb") as file,
+            ):
+                shutil.copyfileobj(source, file)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def _program(found: _Repository, variables: Mapping[str, str]) -> str:
+    git = paths.which("git", variables.get("PATH", ""), found.top)
+    if git is None:
+        raise GitError(f"{found.top} is a git repository, and there is no git on PATH")
+    return git
 
 
 def _listed(
-    git: str, found: _Repository, directory: str, variables: Mapping[str, str]
+    git: str,
+    found: _Repository,
+    directory: str,
+    variables: Mapping[str, str],
+    ours: str,
+    *options: str,
 ) -> list[str]:
-    import tempfile  # noqa: PLC0415 - as long
-
+    """List files by a git directory of ours, which is made in an empty directory."""
     wanted = "|".join((*_OF_FILES, "extensions.objectformat"))
     asked = run(
         git,
@@ -167,26 +235,30 @@ def _listed(
     hashes = said.pop("extensions.objectformat", _HASHES[0])
     if hashes not in _HASHES:
         raise GitError(f"it has hashes of an unknown kind, {hashes!r}")
-    with tempfile.TemporaryDirectory(prefix="nsm-git-") as ours:
-        _fill(ours, found, hashes)
-        done = run(
-            git,
-            [
-                *(word for key, value in said.items() for word in ("-c", f"{key}={value}")),
-                *(f"--git-dir={ours}", f"--work-tree={found.top}"),
-                *("ls-files", "-z", "--cached", "--others", "--exclude-standard"),
-            ],
-            variables,
-            timeout_s=LIST_S,
-            directory=directory,
-        )
+    _fill(ours, found, hashes)
+    done = run(
+        git,
+        [
+            *(word for key, value in said.items() for word in ("-c", f"{key}={value}")),
+            *(f"--git-dir={ours}", f"--work-tree={found.top}", "ls-files", "-z", *options),
+        ],
+        variables,
+        timeout_s=LIST_S,
+        directory=directory,
+    )
     if done.returncode:
         raise GitError(f"git says: {reason(done)}")
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    for name in names:
+        if name.startswith("/") or {"..", ".git"} & {*name.split("/")}:
+            raise GitError(f"its index has {name!r}, which lies outside")
+    return names
 
 
 def _fill(ours: str, found: _Repository, hashes: str) -> None:
     """Make a git directory of what is data in theirs."""
+    import shutil  # noqa: PLC0415 - 5 ms
+
     text = (
         "[core]\n\trepositoryformatversion = 1\n\tbare = false\n"
         f"[extensions]\n\tobjectFormat = {hashes}\n"
@@ -196,9 +268,14 @@ def _fill(ours: str, found: _Repository, hashes: str) -> None:
             file.write(content)
     for name in ("refs", "info"):
         os.mkdir(os.path.join(ours, name))
-    shared = [name for name in os.listdir(found.own) if name.startswith("sharedindex.")]
-    for name in ("index", *shared):  # an index may be split
-        os.symlink(os.path.join(found.own, name), os.path.join(ours, name))
+    for name in os.listdir(found.own):
+        if name == "index" or name.startswith("sharedindex."):  # an index may be split
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(os.path.join(found.own, name), flags), "rb") as theirs:
+                if not stat.S_ISREG(os.fstat(theirs.fileno()).st_mode):
+                    raise GitError(f"its {name} is no file")
+                with open(os.path.join(ours, name), "xb") as copy:
+                    shutil.copyfileobj(theirs, copy)
     for name in ("objects", "info/exclude"):
         os.symlink(os.path.join(found.common, name), os.path.join(ours, name))
 

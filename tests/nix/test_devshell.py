@@ -305,3 +305,38 @@ def test_a_change_of_the_flake(running: Supervisor, world: World) -> None:
     finally:
         world.write("hello from the flake")
     assert run(running, world, "echo $GREETING").stdout == "hello from the flake\n"
+
+
+def test_git_runs_nothing_that_the_repository_names(
+    running: Supervisor, world: World, tmp_path: Path
+) -> None:
+    """Nix starts git, and code in a session may have written the repository's configuration."""
+    proof = tmp_path / "proof"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch '{proof}'\nexec cat\n")
+    program.chmod(0o755)
+    settings = {"core.fsmonitor": program, "filter.x.clean": program, "diff.external": program}
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(world.project), *words], check=True, capture_output=True)
+
+    git("init", "--quiet")
+    try:
+        git("add", "flake.nix")
+        git("-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "x")
+        (world.project / ".git" / "info" / "attributes").write_text("* filter=x\n")
+        for name, value in settings.items():
+            git("config", name, str(value))
+        world.write("hello from a repository")
+        command = ["git", "-C", str(world.project), "diff", "HEAD", "--quiet"]  # as Nix does
+        subprocess.run(command, check=False)
+        assert proof.exists(), "this git would run it"
+        proof.unlink()
+        assert run(running, world, "echo $GREETING; tool").stdout == (
+            "hello from a repository\ntool 1.0\n"
+        )
+        assert not proof.exists()
+        assert not list(running.directory.rglob("devshells/*/tree"))
+    finally:
+        shutil.rmtree(world.project / ".git")
+        world.write("hello from the flake")

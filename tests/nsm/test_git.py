@@ -107,6 +107,44 @@ def test_other_kinds_of_repositories_are_listed(top: Path, tmp_path: Path) -> No
     assert listed(tmp_path / "new") == ["x"]
 
 
+# What is copied
+
+
+def copied(directory: Path, target: Path) -> str | None:
+    target.mkdir()
+    return git.copy_tracked(str(directory), str(target), {"PATH": os.environ["PATH"]})
+
+
+def test_what_git_tracks_is_copied_as_it_is(top: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    (top / "src" / "a").write_text("changed")
+    (top / "src" / "a").chmod(0o755)
+    (top / "link").symlink_to("src")
+    (top / "gone").touch()
+    run(top, "add", "link", "gone")
+    (top / "gone").unlink()
+    run(top, "config", "core.fsmonitor", "false")
+    assert copied(top / "src", target) == str(target / "src")
+    assert sorted(path.name for path in target.iterdir()) == [".git", ".gitignore", "link", "src"]
+    assert (target / "src" / "a").read_text() == "changed"
+    assert os.access(target / "src" / "a", os.X_OK)
+    assert (target / "link").readlink().name == "src"
+    assert run(target, "ls-files") == ".gitignore\ngone\nlink\nsrc/a\n"
+    assert "fsmonitor" not in (target / ".git" / "config").read_text()
+    assert copied(tmp_path, tmp_path / "none") is None
+
+
+def test_nothing_behind_a_link_is_copied(top: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "a").write_text("secret")
+    run(top, "rm", "--quiet", "--cached", "src/a")
+    run(top, "add", "src/a")
+    (top / "src").rename(top / "old")
+    (top / "src").symlink_to(tmp_path / "secret")
+    assert copied(top, tmp_path / "copy") == str(tmp_path / "copy")
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [".git", ".gitignore"]
+
+
 # What is refused
 
 

@@ -134,6 +134,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.wire",
         "nsm.dataclass",
         "nsm.below",
+        "nsm.git",
         "nsm.paths",
         "nsm.jsonlines",
         "nsm.http",

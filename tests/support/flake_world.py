@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -49,6 +50,7 @@ class QuickNix:
         self._plan: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._calls: list[list[str]] = []
         self.missing = False
+        self.variables = {"PATH": os.environ["PATH"]}
 
     async def find(self) -> QuickNix:
         if self.missing:

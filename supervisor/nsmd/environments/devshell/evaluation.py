@@ -1,8 +1,10 @@
 """Evaluation of a flake's development shell by Nix; the answer is kept until the flake changes.
 
 Nix runs the flake's evaluation and the builds it needs: a user who turned `use_flake` on asked for
-that. Nothing else of the project runs on the host: `shellHook` is only text here. Nix writes no
-lock into the project, and a profile keeps the shell's packages from Nix's garbage collector.
+that. Nothing else of the project runs on the host: `shellHook` is only text here, and git, which
+Nix starts to see which files are the flake's, gets a copy without the repository's configuration.
+Nix writes no lock into the project, and a profile keeps the shell's packages from Nix's garbage
+collector.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 import trio
 
+from nsm import git
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
@@ -60,6 +63,11 @@ _NO_ATTRIBUTE = "does not provide attribute"
 
 class NixEvaluator(Protocol):
     """The part of `nsmd.environments.nix.program.Nix` that is used here."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Its environment."""
+        ...
 
     async def run(
         self,
@@ -138,6 +146,11 @@ class ProjectCache:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return open(self.log_path, "wb")
 
+    @property
+    def tree(self) -> str:
+        """Path of the copy of the project that Nix evaluates."""
+        return os.path.join(self.folder, "tree")
+
     def record(self, key: str) -> str:
         """Path of the file with Nix's output."""
         return os.path.join(self.folder, f"{key}.json")
@@ -210,36 +223,66 @@ async def _print_dev_env(
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
     with cache.open_log() as file:
-        for attribute in attributes:
-            with suppress(FileNotFoundError):
-                os.unlink(cache.profile(key))
-            try:
-                return await nix.run(
-                    [
-                        "print-dev-env",
-                        "--json",
-                        "--no-write-lock-file",
-                        "--profile",
-                        cache.profile(key),
-                        "--",
-                        # From that directory, since some versions do not accept all paths as
-                        # references.
-                        f".#{attribute}",
-                    ],
-                    directory=cache.project,
-                    timeout_s=EVALUATION_TIMEOUT_S,
-                    on_progress=on_progress,
-                    log_fd=file.fileno(),
-                )
-            except NixExitError as error:
-                if _NO_ATTRIBUTE not in error.error:
-                    raise
-            os.ftruncate(file.fileno(), 0)
-            os.lseek(file.fileno(), 0, os.SEEK_SET)
+        async with _tree(nix, cache) as (directory, flake):
+            for attribute in attributes:
+                with suppress(FileNotFoundError):
+                    os.unlink(cache.profile(key))
+                try:
+                    return await nix.run(
+                        [
+                            "print-dev-env",
+                            "--json",
+                            "--no-write-lock-file",
+                            "--profile",
+                            cache.profile(key),
+                            "--",
+                            # From that directory, since some versions do not accept all paths as
+                            # references.
+                            f"{flake}#{attribute}",
+                        ],
+                        directory=directory,
+                        timeout_s=EVALUATION_TIMEOUT_S,
+                        on_progress=on_progress,
+                        log_fd=file.fileno(),
+                    )
+                except NixExitError as error:
+                    if _NO_ATTRIBUTE not in error.error:
+                        raise
+                os.ftruncate(file.fileno(), 0)
+                os.lseek(file.fileno(), 0, os.SEEK_SET)
     raise NoDevShellError(
         f"The flake of {cache.project} has neither {' nor '.join(attributes)}.",
         hint="Add one (`nix flake show` lists what it has), or remove use_flake from config.toml.",
     )
+
+
+@asynccontextmanager
+async def _tree(nix: NixEvaluator, cache: ProjectCache) -> AsyncGenerator[tuple[str, str]]:
+    """Give the directory in which Nix evaluates, and the reference to the flake there.
+
+    Nix asks git which files belong to a flake, and git would run what the repository's
+    configuration names, which code in a session may have written. So Nix gets a copy of the files
+    that git tracks. Without a repository it has no use for git, and is kept from looking for one.
+    """
+    remove = partial(shutil.rmtree, cache.tree, ignore_errors=True)
+    await trio.to_thread.run_sync(remove)  # of a supervisor that was killed
+    os.makedirs(cache.tree, mode=0o700)
+    try:
+        place = await trio.to_thread.run_sync(
+            git.copy_tracked, cache.project, cache.tree, nix.variables
+        )
+        if place == cache.tree:
+            shutil.rmtree(os.path.join(place, ".git"))
+        # A flake below the top may use files above it, which `path:` does not show to it.
+        yield place or cache.project, "path:." if place in (None, cache.tree) else "."
+    except git.GitError as error:
+        raise NixFailedError(
+            f"The files of {cache.project} are not known: {error}.",
+            hint="Repair the repository: `git status` shows it.",
+        ) from error
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(remove)
 
 
 async def _closure(nix: NixEvaluator, paths: Sequence[str]) -> tuple[str, ...]:

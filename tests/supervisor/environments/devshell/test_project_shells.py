@@ -73,7 +73,7 @@ async def test_nix_gets_words_and_runs_nothing_of_the_project(slow_world: World)
     async with world.shells() as shells:
         await world.settled(shells)
     first, second = (call["arguments"] for call in world.nix.calls())
-    assert first[-2:] == ["--", f".#{ATTRIBUTE}"]
+    assert first[-2:] == ["--", f"path:.#{ATTRIBUTE}"]
     assert "--no-write-lock-file" in first
     profile = first[first.index("--profile") + 1]
     assert os.path.realpath(profile) == str(world.store / "aaaa-shell-env")
