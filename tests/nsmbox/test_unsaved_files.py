@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, OTHER_PROJECT, PROJECT, World
+from nsmbox.model.plan import BoxError
 from nsmbox.start import unsaved_files
 from processes import ending
 from realjail import needs_bwrap
@@ -148,6 +149,36 @@ def test_files_of_the_host_are_none_of_a_boxs(
     finally:
         os.close(mounts)
     assert not (tmp_path / "state").exists()
+
+
+def test_what_is_got_back_goes_through_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A box could have its files put anywhere, such as into a directory of started programs."""
+    project, victim = tmp_path / "project", tmp_path / "victim"
+    for directory in (project, victim):
+        directory.mkdir()
+    (project / "way").symlink_to(victim)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(project)
+    kept = tmp_path / unsaved_files._place(str(project))  # pyright: ignore[reportPrivateUsage]
+    (kept / "home").mkdir(parents=True)
+    (kept / "home" / "file").write_text("theirs")
+    with pytest.raises(BoxError, match="way/out cannot be made"):
+        unsaved_files.get_back(str(project), "way/out")
+    assert list(victim.iterdir()) == []
+    mkdir = os.mkdir
+
+    def swapped(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        mkdir(path, mode, dir_fd=dir_fd)
+        if path == "home" and not (project / "out").is_symlink():
+            (project / "out").rename(project / "moved")
+            (project / "out").symlink_to(victim)
+
+    monkeypatch.setattr(os, "mkdir", swapped)
+    assert unsaved_files.get_back(str(project), "out") == (str(project / "out"), 1)
+    assert (project / "moved" / "home" / "file").read_text() == "theirs"
+    assert list(victim.iterdir()) == []
 
 
 def test_after_a_day_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
 
 BOX_MAY_USE = {
     "nsm.Client": "sessions and programs of a box are asked of the supervisor",
+    "nsm.below": "files in directories that a box can write are opened without following links",
     "nsm.git": "git is started at one place",
     "nsm.dataclass": "values are made as in all of nsm",
     "nsm.paths": "files are where nsm has them, and opened and replaced as nsm does",

@@ -84,27 +84,8 @@ def open_here(path: str, flags: int, *, follow: bool) -> int:
     directory = os.path.dirname(os.path.abspath(path))
     if follow or directory in ("/dev", "/dev/fd") or directory.startswith("/proc/"):
         return os.open(path, flags | os.O_CLOEXEC)  # links there are the kernel's, as for <(...)
-    with no_link(path, "read"), opened_around(path) as (root, name):
+    with no_link(path, "read"), below.opened_around(path) as (root, name):
         return below.open_below(root, name, flags, mounts=True)
-
-
-@contextmanager
-def opened_around(path: str) -> Generator[tuple[int, str]]:
-    """Open the directory from which on a path is followed without links: the working directory,
-    or, if the path does not lie below that, the directory of the path.
-
-    Gives its descriptor, and the path from there.
-    """
-    whole, here = os.path.abspath(path), os.getcwd()
-    if os.path.commonpath((whole, here)) == here:
-        directory, name = here, os.path.relpath(whole, here)
-    else:
-        directory, name = os.path.split(whole)
-    root = os.open(directory, below.DIRECTORY)
-    try:
-        yield root, "" if name == "." else name
-    finally:
-        os.close(root)
 
 
 @contextmanager
@@ -290,10 +271,10 @@ class LocalTarget:
         if self._follow:
             self._directory = os.open(parent or ".", flags)
         elif self._into:
-            with no_link(parent, "written"), opened_around(parent) as (root, name):
+            with no_link(parent, "written"), below.opened_around(parent) as (root, name):
                 self._directory = below.open_below(root, name, flags, mounts=True)
         else:
-            with no_link(path, "written"), opened_around(path) as (root, name):
+            with no_link(path, "written"), below.opened_around(path) as (root, name):
                 inside = os.path.dirname(name)
                 self._directory = below.open_below(root, inside, flags, mounts=True)
         self._begin()

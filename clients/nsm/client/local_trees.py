@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from nsm import below
-from nsm.client.local_files import LinkError, LocalTarget, no_link, opened_around, told
+from nsm.client.local_files import LinkError, LocalTarget, no_link, told
 from nsm.wire.errors import FileError
 from nsm.wire.files import LINK, SPECIAL, Skipped
 
@@ -229,7 +229,7 @@ def open_target(path: str, name: str, *, follow: bool) -> Generator[int]:
             os.makedirs(path, exist_ok=True)
             top = os.open(path, flags)
         else:
-            with no_link(path, "written"), opened_around(path) as (root, inside):
+            with no_link(path, "written"), below.opened_around(path) as (root, inside):
                 if not name and inside:
                     below.make_directories(root, inside, mounts=True)
                 top = below.open_below(root, inside, flags, mounts=True)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
-from nsm import paths
+from nsm import below, paths
 from nsm.cli.render import formats
 from nsm.dataclass import dataclass, field
 from nsmbox.consent.readable_names import path as legible_path
@@ -133,14 +133,15 @@ def get_back(directory: str, target: str) -> tuple[str, int]:
         )
     path = os.path.join(directory, target)
     try:
-        os.mkdir(path, 0o700)
-        count = 0
-        for folder, _, names in os.walk(source):
-            count += len(names)
-            inner = os.path.join(path, os.path.relpath(folder, source))
-            os.makedirs(inner, 0o700, exist_ok=True)
-            for name in names:
-                shutil.copy(os.path.join(folder, name), os.path.join(inner, name))
+        # No link is followed there: the box may have put one, and another box may do so now.
+        with below.opened_around(path) as (root, place):
+            with below.parent_of(root, place, mounts=True) as (parent, name):
+                os.mkdir(name, 0o700, dir_fd=parent)
+            top = below.open_below(root, place, below.DIRECTORY, mounts=True)
+        try:
+            count = _put(source, top)
+        finally:
+            os.close(top)
     except OSError as error:
         raise BoxError(
             f"{path} cannot be made: {error.strerror or error}",
@@ -148,6 +149,26 @@ def get_back(directory: str, target: str) -> tuple[str, int]:
         ) from error
     shutil.rmtree(source, ignore_errors=True)
     return path, count
+
+
+def _put(source: str, top: int) -> int:
+    """Copy files into an open directory; returns how many there are."""
+    count = 0
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    for folder, _, names in os.walk(source):
+        inner = os.path.relpath(folder, source)
+        if inner != ".":
+            below.make_directories(top, inner)
+        for name in names:
+            place = os.path.normpath(os.path.join(inner, name))
+            with (
+                open(os.path.join(folder, name), "rb") as kept,
+                open(below.open_below(top, place, flags, 0o600), "wb") as file,
+            ):
+                shutil.copyfileobj(kept, file)
+                os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(kept.fileno()).st_mode))
+            count += 1
+    return count
 
 
 def purge() -> None:
