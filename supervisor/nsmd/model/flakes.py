@@ -8,8 +8,10 @@ relative path.
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Sequence
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from nsm.wire.errors import BadRequestError
 from nsmd.model.names import ENVIRONMENT_NAME
@@ -60,6 +62,24 @@ def sort_out(references: Sequence[str], most: int) -> tuple[list[str], list[str]
     good = [reference for reference in references if why_no_reference(reference) is None]
     bad = [reference for reference in references if why_no_reference(reference) is not None]
     return good[:most], [*good[most:], *bad][:most]
+
+
+def local_directory(reference: str) -> str | None:
+    """The directory that a reference means with the files that are there now.
+
+    None for other references: of other machines, of a commit, or of a directory as it is
+    (`path:`), of which Nix asks no git.
+    """
+    place, _, query = reference.partition("#")[0].partition("?")
+    settings = dict(parse_qsl(query))
+    if settings.keys() - {"dir"}:
+        return None
+    if not place.startswith("/"):
+        url = urlsplit(place)
+        if url.scheme != "git+file" or url.netloc:
+            return None
+        place = unquote(url.path)
+    return os.path.normpath(os.path.join(place, settings.get("dir", "")))
 
 
 def likely_name(reference: str) -> str:

@@ -105,6 +105,10 @@ class BuildDirectory:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(path, flags, 0o600)
 
+    def tree(self, key: str) -> str:
+        """Path of the copy of a local flake while an environment is built from it."""
+        return os.path.join(self._directory, "trees", key)
+
     @staticmethod
     def _log_name(key: str) -> str:
         return f"{key}.log"

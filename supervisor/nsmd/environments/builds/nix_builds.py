@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -11,7 +12,9 @@ from nsmd.environments.builds.build_directory import BuildDirectory
 from nsmd.environments.builds.build_state import Attempt, Building, StoredBuild
 from nsmd.environments.builds.output import built_path, sandbox
 from nsmd.environments.commands.runner import OnProgress
-from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.nix.flake_copy import flake_copy
+from nsmd.environments.nix.program import Nix, NixFinder
+from nsmd.model.flakes import local_directory
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
@@ -67,13 +70,27 @@ class NixBuilds:
         arguments.append("--no-write-lock-file")
         if attempt.refresh:
             arguments.append("--refresh")
-        stdout = await nix.run(
-            [*arguments, "--", building.reference],
-            timeout_s=self._timeout_s,
-            on_progress=on_progress,
-            log_fd=log_fd,
-        )
+        async with self._flake(building, nix) as (directory, reference):
+            stdout = await nix.run(
+                [*arguments, "--", reference],
+                timeout_s=self._timeout_s,
+                on_progress=on_progress,
+                log_fd=log_fd,
+                directory=directory,
+            )
         return StoredBuild(path=built_path(stdout, building.reference), link=attempt.link)
+
+    @asynccontextmanager
+    async def _flake(self, building: Building, nix: Nix) -> AsyncGenerator[tuple[str, str]]:
+        """Give the directory in which Nix is to run, and the reference from there."""
+        local = local_directory(building.reference)
+        if local is None:
+            yield "/", building.reference
+            return
+        _, number, attribute = building.reference.partition("#")
+        tree = self._directory.tree(building.key)
+        async with flake_copy(local, tree, nix.variables) as (directory, flake):
+            yield directory, f"{flake}{number}{attribute}"
 
     def look(
         self, building: Building, path: str, settings: EnvironmentSettings | None

@@ -16,20 +16,20 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 import trio
 
-from nsm import git
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
 from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
 from nsmd.environments.nix.errors import NixExitError
+from nsmd.environments.nix.flake_copy import flake_copy
 from nsmd.environments.nix.program import MAX_OUTPUT_BYTES
 from nsmd.host.paths import is_within
 
@@ -223,7 +223,7 @@ async def _print_dev_env(
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
     with cache.open_log() as file:
-        async with _tree(nix, cache) as (directory, flake):
+        async with flake_copy(cache.project, cache.tree, nix.variables) as (directory, flake):
             for attribute in attributes:
                 with suppress(FileNotFoundError):
                     os.unlink(cache.profile(key))
@@ -254,35 +254,6 @@ async def _print_dev_env(
         f"The flake of {cache.project} has neither {' nor '.join(attributes)}.",
         hint="Add one (`nix flake show` lists what it has), or remove use_flake from config.toml.",
     )
-
-
-@asynccontextmanager
-async def _tree(nix: NixEvaluator, cache: ProjectCache) -> AsyncGenerator[tuple[str, str]]:
-    """Give the directory in which Nix evaluates, and the reference to the flake there.
-
-    Nix asks git which files belong to a flake, and git would run what the repository's
-    configuration names, which code in a session may have written. So Nix gets a copy of the files
-    that git tracks. Without a repository it has no use for git, and is kept from looking for one.
-    """
-    remove = partial(shutil.rmtree, cache.tree, ignore_errors=True)
-    await trio.to_thread.run_sync(remove)  # of a supervisor that was killed
-    os.makedirs(cache.tree, mode=0o700)
-    try:
-        place = await trio.to_thread.run_sync(
-            git.copy_tracked, cache.project, cache.tree, nix.variables
-        )
-        if place == cache.tree:
-            shutil.rmtree(os.path.join(place, ".git"))
-        # A flake below the top may use files above it, which `path:` does not show to it.
-        yield place or cache.project, "path:." if place in (None, cache.tree) else "."
-    except git.GitError as error:
-        raise NixFailedError(
-            f"The files of {cache.project} are not known: {error}.",
-            hint="Repair the repository: `git status` shows it.",
-        ) from error
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(remove)
 
 
 async def _closure(nix: NixEvaluator, paths: Sequence[str]) -> tuple[str, ...]:

@@ -5,4 +5,5 @@ Nothing is imported here: the monitor of a run imports `messages`, and must star
 messages  nix's log format `internal-json`, read (pure)
 errors    how a run of nix can fail
 program   the Nix of this host, and its commands
+flake_copy  copies of local flakes, without the configuration of their repositories
 """

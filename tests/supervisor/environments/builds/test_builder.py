@@ -128,6 +128,16 @@ async def test_an_environment_is_added(it: Bench) -> None:
     assert "--no-write-lock-file" in call["arguments"]
 
 
+async def test_nix_is_not_given_a_local_repository(it: Bench) -> None:
+    (it.folder / "flake" / ".git").mkdir(parents=True)  # which nsm.git refuses
+    async with it.open() as builder:
+        building = builder.add(f"git+file://{it.folder}/flake#science")
+        await ended(building)
+        assert building.failed is not None
+        assert f"The files of {it.folder}/flake are not known" in str(building.failed)
+    assert it.nix.calls() == []
+
+
 async def test_it_has_the_name_that_it_was_given(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open() as builder:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.model.flakes import check_reference, likely_name, shown, why_no_reference
+from nsmd.model.flakes import (
+    check_reference,
+    likely_name,
+    local_directory,
+    shown,
+    why_no_reference,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,25 @@ def test_what_it_is_not_asked_for(text: str, why: str) -> None:
     assert why in (why_no_reference(text) or "")
     with pytest.raises(BadRequestError, match="github:OWNER"):
         check_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("reference", "directory"),
+    [
+        ("/home/me/envs#x", "/home/me/envs"),
+        ("/home/me/envs?dir=a/b#x", "/home/me/envs/a/b"),
+        ("git+file:///home/me/envs#x", "/home/me/envs"),
+        ("git+file:/home/me/my%20envs?dir=a#x", "/home/me/my envs/a"),
+        ("git+file:///home/me/envs?ref=main#x", None),
+        ("/home/me/envs?rev=0123&dir=a#x", None),
+        ("path:/home/me/envs#x", None),
+        ("git+https://example.org/envs.git#x", None),
+        ("github:me/envs#x", None),
+        ("nixpkgs#hello", None),
+    ],
+)
+def test_directories_of_this_machine_are_found(reference: str, directory: str | None) -> None:
+    assert local_directory(reference) == directory
 
 
 @pytest.mark.parametrize(
