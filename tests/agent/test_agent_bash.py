@@ -370,6 +370,47 @@ def test_a_restricted_shell_is_replaced_since_it_can_run_no_code(agent: AgentPro
     assert (later.stdout, later.interpreter_restarted) == ("fresh\n", True)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "enable -n .",
+        ".() { echo mine; }",
+        ".() { :; }; builtin() { :; }",
+        "enable -n . source builtin eval trap unset set exec kill exit return break",
+    ],
+)
+def test_commands_of_the_driver_that_code_has_disabled_are_put_back(
+    agent: AgentProcess, code: str
+) -> None:
+    assert agent.bash(f"kept=1; {code}").exit_code == 0
+    reply = agent.bash("echo $kept")
+    assert (reply.stdout.splitlines()[-1], reply.exit_code) == ("1", 0)
+    assert "which nsm has put back" in reply.frame["notes"][0]
+    reply = agent.bash("set -e; false; echo on")
+    assert (reply.stdout, reply.exit_code, reply.interpreter_restarted) == ("", 1, False)
+    assert agent.bash("echo $kept").stdout == "1\n"
+
+
+@pytest.mark.parametrize("name", ["trap", "builtin", "unset", "kill", "eval"])
+def test_code_that_stops_does_so_without_a_command_that_is_disabled(
+    agent: AgentProcess, name: str
+) -> None:
+    agent.bash(f"kept=1; enable -n {name}")
+    for code in ("set -e; false", "set +e; echo ${nope:?gone}", "trap : ERR; set -e; false"):
+        reply = agent.bash(code)
+        assert (reply.exit_code, reply.interpreter_restarted) == (1, False)
+    assert agent.bash("echo $kept").stdout == "1\n"
+
+
+@pytest.mark.parametrize("names", ["$(compgen -b)", "enable ."])
+def test_a_shell_that_can_run_no_code_any_more_is_replaced(agent: AgentProcess, names: str) -> None:
+    agent.bash(f"kept=1; enable -n {names}")
+    reply = agent.bash("echo $kept")
+    assert (reply.exit_code, reply.interpreter_restarted) == (127, True)
+    assert "code has disabled or replaced the command `.`" in reply.restart_reason
+    assert agent.bash("echo kept=$kept").stdout == "kept=\n"
+
+
 def test_a_debug_trap_that_forbids_everything_costs_no_time(agent: AgentProcess) -> None:
     agent.bash("shopt -s extdebug; trap 'false' DEBUG")
     reply = agent.bash("echo not run")

@@ -9,6 +9,8 @@ into `sandbox.workers`.
 - `python`: a fork of the agent, or another Python that runs the agent's worker.
 - `image_worker`: requests for forks of an image's Python.
 - `bash`: one long-lived shell, driven by lines on its control socket.
+- `bash_driver`: parts of the lines that it is driven by.
+- `code_file`: the memory file from which it reads code.
 - `node`: Node, with a program of ours that runs what it is sent.
 """
 

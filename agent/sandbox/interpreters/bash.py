@@ -12,11 +12,12 @@ import time
 from sandbox.capture import OutputPipe
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
+from sandbox.interpreters.bash_driver import PARTS, quoted
+from sandbox.interpreters.code_file import CodeFile
 from sandbox.job_start import in_a_scope
 from sandbox.limits import limits_for_bash
 from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, signal_child
-from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,31 +32,6 @@ HOLD_S = 0.0005
 HOLD_LIMIT_S = 1.0
 """How long a shell may take to stop, and its forks to begin, before they are signalled, at most:
 microseconds, or on a machine with more to do than processors until it is their turn."""
-
-
-VALUES = (
-    *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
-    *("abort", "end", "workspace", "folder", "program", "path", "first"),
-    *("note", "leave", "levels", "text", "around_err", "on_err", "around_exit", "on_exit"),
-    *("stdin", "stay", "traps", "look", "watch", "untrace"),
-)
-"""Names between two `@` in the driver."""
-
-
-def _parts_of(driver: str) -> dict[str, str]:
-    """Parts of the driver by name, for `%`. No expressions: compiling them takes longer."""
-    parts: dict[str, str] = {}
-    for function in driver.split("\n}\n"):
-        head, _, body = function.partition("() {\n  ")
-        text = body.replace("\n  ", "\n").replace(" \\\n  ", " ").replace(" \\\n", " ")
-        for value in VALUES:
-            text = text.replace(f"@{value}@", f"%({value})s")
-        parts[head.rpartition("\n")[2]] = text
-    return parts
-
-
-PARTS = _parts_of(text_of("workers/bash/driver.sh"))
-"""Parts of the driver, which the shell receives one by one."""
 
 
 def first_descriptor(resources: Mapping[str, int]) -> int:
@@ -117,7 +93,8 @@ class BashInterpreter(Interpreter):
 
     def __init__(self, agent: Agent, program: str) -> None:
         super().__init__(agent, program)
-        self._code_fd = -1
+        self._code: CodeFile | None = None
+        self._send_again: Callable[[], None] = _nothing
         self._line = b""
         self._fds: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._confirmations = 0
@@ -140,9 +117,9 @@ class BashInterpreter(Interpreter):
 
     def start(self) -> None:
         self._prepare()
-        if self._code_fd >= 0:
-            os.close(self._code_fd)
-        self._code_fd = os.memfd_create("code", os.MFD_CLOEXEC)
+        if self._code is not None:
+            self._code.close()
+        self._code = CodeFile(os.memfd_create("code", os.MFD_CLOEXEC))
         super().start()
 
     def _prepare(self) -> None:
@@ -153,7 +130,8 @@ class BashInterpreter(Interpreter):
 
     def adopt(self, pid: int, *fds: int) -> None:
         """Take over the copy of a shell, which waits for commands."""
-        control_fd, self._code_fd, *pipe_fds = fds
+        control_fd, code_fd, *pipe_fds = fds
+        self._code = CodeFile(code_fd)
         for fd in fds:
             os.set_inheritable(fd, False)
         self._prepare()
@@ -171,7 +149,7 @@ class BashInterpreter(Interpreter):
 
         Everything else that the agent has open is close-on-exec.
         """
-        given = (control_fd, self._code_fd, pipes["stdout"].child_fd, pipes["stderr"].child_fd)
+        given = (control_fd, self._file.fd, pipes["stdout"].child_fd, pipes["stderr"].child_fd)
         null = max(given) + 1
         copies = range(null + 1, null + 1 + len(given))  # beyond what any step below overwrites
         control, code, out, err = copies
@@ -240,7 +218,7 @@ class BashInterpreter(Interpreter):
         self._unparsed = None
         self._added_options = b""
         if self.ends_with_code:
-            self._write_code(":;" + code)
+            self._file.write(":;" + code)
             lines = self._become_script() + self._reports(number, 0)
             if self._has_handlers:
                 self._command(lines)
@@ -250,13 +228,17 @@ class BashInterpreter(Interpreter):
                 self._held = lines
         elif b"u" in self._options or self.SETS_NOUNSET.search(code) or self.ASSERTS.search(code):
             self._unparsed = code
-            self._write_code(f"((1))||{{ {code}\n}}")
+            self._file.write(f"((1))||{{ {code}\n}}")
             self._command(self._part("parse") + self._reports(number, 0))
         elif b"e" in self._options or self.SETS_ERREXIT.search(code):
             self._send_guarded(number, code)
         else:
-            self._write_code(code)
-            self._command(self._run() + self._reports(number, 0))
+            self._send_plain(number, code)
+
+    def _send_plain(self, number: int, code: str) -> None:
+        self._send_again = functools.partial(self._send_plain, number, code)
+        self._file.write(code)
+        self._command(self._run() + self._reports(number, self._confirmations))
 
     def _run(self) -> str:
         """Give the command that runs the code with its standard input."""
@@ -264,20 +246,21 @@ class BashInterpreter(Interpreter):
 
     def _send_guarded(self, number: int, code: str) -> None:
         """Have the shell run code so that what would end a script ends no more than the code."""
-        self._write_code(code)
+        self._send_again = functools.partial(self._send_guarded, number, code)
+        self._file.write(code)
         status = "${nsm_stop-$?}"
         errtrace = b"E" in self._options or self.SETS_ERRTRACE.search(code)
         functrace = b"T" in self._options or self.SETS_FUNCTRACE.search(code)
         traps = len(self.SETS_TRAP.findall(self.COMMENT.sub("", code)))
         set_traps = self._set_traps("*:[1-9]*:*" if errtrace else "0:[1-9]*:")
         self._added_options = b"" if errtrace else b"E"
-        before = self._part("guard", traps=set_traps)
+        before = PARTS["repair"] + "\n" + self._part("guard", traps=set_traps)
         after = self._part("unguard", untrace=self._off(b"E"))
         if traps:
             self._added_options += b"" if functrace else b"T"
             untrace = self._off(b"T")
-            look = _quoted(self._part("look", traps=set_traps, untrace=untrace))
-            watch = _quoted(PARTS["watch"])
+            look = quoted(self._part("look", traps=set_traps, untrace=untrace))
+            watch = quoted(PARTS["watch"])
             before += "\n" + self._part("guard_traps", number=traps, look=look, watch=watch)
             after = self._part("unguard_traps", untrace=untrace) + "\n" + after
         lines = (
@@ -306,37 +289,35 @@ class BashInterpreter(Interpreter):
         if self._has_traps:
             names += ["around_err", "around_exit"]
         traps = {
-            name: _quoted(self._part(name, levels=levels, text=around, **values)).replace(
+            name: quoted(self._part(name, levels=levels, text=around, **values)).replace(
                 around, "'\"$nsm_text\"'"
             )
             for name in names
         }
         return self._part("wrap_traps" if self._has_traps else "set_traps", **traps)
 
-    def _write_code(self, code: str) -> None:
-        os.ftruncate(self._code_fd, 0)
-        view = memoryview(code.encode("utf-8", "replace"))
-        offset = 0
-        while offset < len(view):
-            offset += os.pwrite(self._code_fd, view[offset:], offset)
+    @property
+    def _file(self) -> CodeFile:
+        assert self._code is not None, "the shell has been started"
+        return self._code
 
     def _become_script(self) -> str:
         """Give the command by which the shell becomes one that runs the file as a script."""
         first = self._part(
             "prepare_script",
-            end=_quoted(PARTS["end_script"]),
-            workspace=_quoted(self.agent.workspace),
+            end=quoted(PARTS["end_script"]),
+            workspace=quoted(self.agent.workspace),
         )
         path, change = "/dev/fd/9", ""
         with contextlib.suppress(OSError):
             os.mkdir(self._link_folder, 0o700)
             os.symlink(path, f"{self._link_folder}/bash")
-            change = self._part("enter", folder=_quoted(self._link_folder)) + " "
+            change = self._part("enter", folder=quoted(self._link_folder)) + " "
             path = "bash"
         values = {
-            "program": _quoted(self.program),
+            "program": quoted(self.program),
             "path": path,
-            "first": _quoted(first),
+            "first": quoted(first),
             "stdin": self._stdin,
         }
         return change + self._part("become_script", **values)
@@ -360,7 +341,7 @@ class BashInterpreter(Interpreter):
             )
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
-        return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables.items())
+        return "".join(f"export {name}={quoted(value)}\n" for name, value in variables.items())
 
     def interrupt_again(self) -> None:
         # `read` and `select` look for signals, and a moment later they wait. A shell that is a
@@ -449,6 +430,9 @@ class BashInterpreter(Interpreter):
                 self._confirmations = 1
                 self._send_guarded(number, f"{{ {code}\n}}" if status == 0 else code)
                 return
+            if self._file.is_unread and self._should_have_read:
+                self._repair()
+                return
             self._note_background()
             if status and self.resumes_jobs and b"m" not in self._options:
                 self.add_note("`fg` and `bg` resume jobs that were started after `set -m`")
@@ -456,6 +440,27 @@ class BashInterpreter(Interpreter):
             if line:
                 self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")
             self.agent.executions.on_done(self, number, status)
+
+    @property
+    def _should_have_read(self) -> bool:
+        """True if nothing that code may want has kept the shell from reading the code."""
+        execution = self.agent.running
+        if execution is None or execution.stopping or self.ends_with_code:
+            return False
+        # `shopt -s extdebug` sets both: a trap of DEBUG may forbid all commands.
+        return not (b"E" in self._options and b"T" in self._options)
+
+    def _repair(self) -> None:
+        """Have the shell run code again that it did not read; the second time, give up."""
+        if self._send_again is _nothing:
+            reason = "cannot run code any more, as code has disabled or replaced the command `.`"
+            self.agent.executions.end_interpreter(self, reason, 127)
+            return
+        self.add_note("code had disabled or replaced the command `.`, which nsm has put back")
+        self._confirmations += 1
+        self._command(PARTS["repair"] + "\n")
+        self._send_again()
+        self._send_again = _nothing
 
     def _on_begun(self, status: int) -> None:
         if self._has_handlers:
@@ -468,7 +473,7 @@ class BashInterpreter(Interpreter):
         code, null, out, err = self._fds
         self.expect_private(
             {
-                code: identity_of(os.fstat(self._code_fd)),
+                code: identity_of(os.fstat(self._file.fd)),
                 null: identity_of(os.stat("/dev/null")),
                 out: self.pipes["stdout"].identity,
                 err: self.pipes["stderr"].identity,
@@ -489,6 +494,5 @@ class BashInterpreter(Interpreter):
             self.start_over()
 
 
-def _quoted(text: str) -> str:
-    """Give the text as one word of a shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
+def _nothing() -> None:
+    """Send nothing again: that was done."""

@@ -8,7 +8,7 @@
 # shellcheck disable=SC2317,SC2329  # nothing is called here, see below
 #
 # What the agent sends to a shell, and the traps that it sets in it. Each function is a text that
-# `interpreters/bash.py` takes by its name: it sends the body, with what stands between two `@` put
+# `interpreters/bash_driver.py` takes by its name: it sends the body, with what stands between two `@` put
 # in. A line that is continued is one line. The shell itself has none of these functions.
 
 # Keeps the descriptors that are between executions. While 3 to 6 are closed for a group of
@@ -180,6 +180,15 @@ run() {
 # Parses the code; a report follows in the same line.
 parse() {
   \. /dev/fd/@source@ <&@null@ >&@null@ 2>&@null@;
+}
+
+# Puts back what the driver needs if code has disabled it (`enable -n`), and removes a function that
+# has the name of what runs code. Code may have done the same to each of these commands, too.
+repair() {
+  { \unset -f .; \builtin \unset -f .; \command \unset -f .; \
+    \enable . builtin eval trap unset set exec kill exit return break; \
+    \builtin \enable . builtin eval trap unset set exec kill exit return break; \
+    \command \enable . builtin eval trap unset set exec kill exit return break; } 2>/dev/null || 2>&0
 }
 
 # Before code that may end the shell.
