@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,47 @@ def test_a_mistake_is_named_at_once_and_sessions_wait(
             config.unlink()
         try:
             with nsm.Client(socket_path=it.socket, scope="test") as client:
+                assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
+        finally:
+            end_supervisor(it.socket)
+
+
+BROKEN = """#!{python} -P
+import sys
+from nsmd.app import {module}
+def broken(*_: object, **__: object) -> None:
+    raise ValueError("a fault")
+{module}.{name} = broken
+from nsmd.app.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "daemon.program_version",
+        pytest.param("resources.Recorder", marks=pytest.mark.slow),
+        pytest.param("services.FrontEnds", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_in_the_supervisor_ends_no_session(short_dir: Path, broken: str) -> None:
+    """A supervisor that takes the sessions over, and fails then."""
+    module, _, name = broken.partition(".")
+    program = short_dir / "nsm-supervisor"
+    program.write_text(BROKEN.format(python=sys.executable, module=module, name=name))
+    program.chmod(0o755)
+    with supervisor(short_dir) as it:
+        with it.client() as client:
+            client.run("x = 41", env="python", session="a")
+        it.process.kill()
+        it.process.wait()
+        it.variables["NSM_SUPERVISOR"] = str(program)
+        assert "did not start: ValueError: a fault" in it.run("nsm", "ps").stderr
+        del it.variables["NSM_SUPERVISOR"]
+        try:
+            assert it.run("nsm", "ps").stdout.splitlines()[1].split()[1] == "a"
+            with nsm.Client(socket_path=it.socket, scope="test", autostart=False) as client:
                 assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
         finally:
             end_supervisor(it.socket)

@@ -228,16 +228,10 @@ class _Starter:
                     failed_start.refuse_waiting(instance.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)
                 self._serve(settings, config_path, instance)
-        except Exception as caught:  # whatever it is, those who wait are told
-            error: BaseException = caught
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            words = str(error)
-            if not isinstance(error, (PlaceError, service_manager.ServiceManagerError, OSError)):
-                logging.getLogger(__name__).exception("the supervisor has failed")
-                words = f"{type(error).__name__}: {error}"
-            _refuse_waiting(words)
-            return self._fail(words, EXIT_TEMPORARY if _may_pass(error) else EXIT_FAILED)
+        except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
+            code = self._crashed(error)
+            _refuse_waiting(_words(error))
+            return code
         return 0
 
     def _serve(self, settings: Settings, config_path: str, instance: Instance) -> None:
@@ -265,6 +259,7 @@ class _Starter:
             config_path=config_path,
             load_settings=partial(_load, config_path),
             announce=self._announce,
+            crashed=self._crashed,
             command=own_command(),
         )
         keep_reserve_thread()
@@ -275,6 +270,14 @@ class _Starter:
         setup.store.end()
         if setup.silent is not None:
             setup.silent.end()
+
+    def _crashed(self, error: Exception) -> int:
+        """Tell the process that started us why this one ends; returns the exit code."""
+        first = _first(error)
+        if not isinstance(first, (PlaceError, service_manager.ServiceManagerError, OSError)):
+            logging.getLogger(__name__).error("the supervisor has failed", exc_info=error)
+        temporary = self._ready_fd is not None and _may_pass(first)  # only that one asks
+        return self._fail(_words(error), EXIT_TEMPORARY if temporary else EXIT_FAILED)
 
     def _fail(self, message: str, code: int) -> int:
         self._tell(message)
@@ -298,6 +301,17 @@ class _Starter:
             logging.getLogger(__name__).debug("nobody waits for the ready line")
         finally:
             os.close(fd)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _words(error: Exception) -> str:
+    first = _first(error)
+    known = isinstance(first, (PlaceError, service_manager.ServiceManagerError, OSError))
+    return str(first) if known else f"{type(first).__name__}: {first}"
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -65,12 +65,14 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
     started_s = trio.current_time()
     host = HostEnvironments(setup.find_environments, setup.settings)
     await host.begin()
+    ending = Shutdown()
     async with (
         open_journal(setup.audit_path, setup.settings.audit) as journal,
         setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, host) as shells,
         _open_project_environments(setup, host) as in_projects,
+        _faults_end_no_session(setup, ending),
     ):
         events, recorder = Events(), Recorder(journal)
         events.subscribe(recorder, RECORDED)
@@ -88,7 +90,7 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
         host.changed = changed
         yield Resources(
             started_s=started_s,
-            ending=Shutdown(),
+            ending=ending,
             events=events,
             journal=journal,
             recorder=recorder,
@@ -100,6 +102,19 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
             project_environments=in_projects,
             catalog=catalog,
         )
+
+
+@asynccontextmanager
+async def _faults_end_no_session(setup: Startup, ending: Shutdown) -> AsyncGenerator[None]:
+    """End this process at once if an error of ours leaves the block, unless all is to end anyway:
+    the way out of the blocks around it ends all jails and templates.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not ending.ends_all():
+            setup.leave.crash(setup.crashed(error))
+        raise
 
 
 @asynccontextmanager

@@ -72,6 +72,7 @@ class Startup:
         metrics_path: path of the Unix socket for metrics.
         ends_directory: directory for the names of ended sessions, and how they ended.
         announce: called once the socket answers.
+        crashed: called with an error that ends this process; returns its exit code.
         store: keeps sessions' descriptors if this process dies.
         silent: holders that do not answer and may have sessions, too; None if there is none.
         kept: descriptors from earlier supervisors, from the store or from before a reload.
@@ -109,6 +110,7 @@ class Startup:
     metrics_path: str
     ends_directory: str
     announce: Callable[[], None]
+    crashed: Callable[[Exception], int]
     store: DescriptorStore
     silent: SilentHolders | None
     kept: Kept
@@ -126,6 +128,7 @@ def gather(
     config_path: str,
     load_settings: Load,
     announce: Callable[[], None],
+    crashed: Callable[[Exception], int],
     command: list[str],
 ) -> Startup:
     """Look at the host and at what an earlier supervisor has left.
@@ -137,7 +140,7 @@ def gather(
         search_path: directories in which to find programs of the host.
         config_path: as in `Startup`.
         load_settings: reads the file again.
-        announce: as in `Startup`.
+        announce, crashed: as in `Startup`.
         command: the program that this process becomes at a reload.
 
     Raises:
@@ -209,6 +212,7 @@ def gather(
         metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),
         ends_directory=os.path.join(paths.runtime_dir(), "sessions"),
         announce=announce,
+        crashed=crashed,
         store=store,
         silent=silent,
         kept=kept,
