@@ -67,6 +67,15 @@ def test_several_forks_at_once_and_forks_of_forks(client: Client) -> None:
     assert printed(client, again.name, "print(x)") == "0\n"
 
 
+def test_the_end_of_a_fork_is_told_by_the_next_supervisor(short_dir: Path) -> None:
+    with supervisor(short_dir) as first, first.client() as client:
+        printed(client, "original", "x = 1")
+        client.fork("original", "its-fork")
+    with supervisor(short_dir) as second, second.client() as client:
+        result = client.run("1", env="python", session="its-fork")
+        assert "the supervisor was shut down" in str(result.session.replaced)
+
+
 def test_what_a_fork_is_of_is_told(client: Client) -> None:
     printed(client, "known", "x = 1")
     (fork,) = client.fork("known").forks

@@ -37,7 +37,7 @@ from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network import Gateway
 from nsmd.network.secrets.service import SecretService
 from nsmd.pool.pool import Memory, Pool
-from nsmd.restart.ended_sessions import SHUT_DOWN, EndedSessionFiles
+from nsmd.restart.ended_sessions import EndedSessionFiles
 from nsmd.restart.load import LoadedState
 from nsmd.restart.reattach import Reattachment, ResumeTurn
 from nsmd.restart.session_store import SessionStore
@@ -245,9 +245,11 @@ class SessionManager:
             for session in forks:
                 session.end("the fork failed")
             raise
-        for session in forks:
+        for session, tenancy in zip(forks, tenancies, strict=True):
             self.index.give_name(session)
             self._session_store.keep(session)
+            if tenancy.name is not None:
+                self.ended.begin(tenancy.scope, tenancy.name)
         assert live_fork.report is not None, "all are there"
         return Forks(forks, live_fork.report)
 
@@ -405,6 +407,8 @@ class SessionManager:
     def close(self) -> None:
         """Accept no new work, and end every session."""
         self.closing = True
+        if self._ended_files is not None and self.index.names:
+            self._ended_files.shut_down()
         self._helpers.close()
         self.index.unread.end_all()
         for session in self.index:
@@ -430,12 +434,10 @@ class SessionManager:
 
     def session_ended(self, session: Session) -> None:
         named, tenancy = self.index.remove(session), session.tenancy
-        if named and tenancy is not None and tenancy.name is not None and not self.leaving:
+        if named and tenancy is not None and tenancy.name is not None and not self.closing:
             # Otherwise its successor knows already. First of all: a supervisor that is killed in
             # between has either the session or its end.
-            reason = SHUT_DOWN if self.closing else session.end_reason
-            lost = self.closing or session.lost
-            self.ended.add(tenancy.scope, tenancy.name, reason, lost=lost)
+            self.ended.add(tenancy.scope, tenancy.name, session.end_reason, lost=session.lost)
         self._session_store.drop(session)
         self._reattachment.ended(session)
         self.pool.forget(session)

@@ -3,8 +3,9 @@ case.
 
 There is one small file for each name in the runtime directory, from a session's start until a
 client learned of its end. A supervisor that finds a name without a session knows that the session
-was lost: with the supervisor and the holder of its sessions, or at `nsm shutdown`. The runtime
-directory is in memory, so nothing waits for a disk; at a reboot the files go, as sessions do.
+was lost with the supervisor and the holder of its sessions, or at `nsm shutdown`, which leaves one
+file for all that began before. The runtime directory is in memory, so nothing waits for a disk; at
+a reboot the files go, as sessions do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import suppress
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.paths import replace_file
 from nsmd.fdstore import records
 from nsmd.fdstore.records import EndRecord, NewerRecordError, RecordError
@@ -56,7 +58,8 @@ class EndedSessionFiles:
 
     def began(self, scope: str, name: str) -> None:
         """Note that a session has this name now."""
-        self._write(EndRecord(scope=scope, name=name, reason="", at_s=0.0, boot=boot_id()))
+        now_s = time.monotonic()
+        self._write(EndRecord(scope=scope, name=name, reason="", at_s=now_s, boot=boot_id()))
 
     def keep(self, scope: str, name: str, ended: SessionEnd) -> None:
         """Note that a session of that name has ended."""
@@ -70,6 +73,13 @@ class EndedSessionFiles:
                 boot=boot_id(),
                 lost=ended.lost,
             )
+        )
+
+    def shut_down(self) -> None:
+        """Note that all sessions end now. To replace thousands of files would take seconds."""
+        now_s = time.monotonic()
+        self._write(
+            EndRecord(scope="", name="", reason=SHUT_DOWN, at_s=now_s, boot=boot_id(), lost=True)
         )
 
     def forget(self, scope: str, name: str) -> None:
@@ -97,11 +107,23 @@ class EndedSessionFiles:
         elsewhere: set[tuple[str, str]] = set()
         now_s, current_s = time.monotonic(), trio.current_time()
         files = {self._path(scope, name) for scope, name in live}  # thousands need not be read
-        for record in sorted(self._records(files), key=lambda each: each.at_s):
+        left = sorted(self._records(files), key=lambda each: each.at_s)
+        boot = boot_id()
+        shut_down = next((each for each in left if not each.name and each.boot == boot), None)
+        for record in left:
+            if not record.name:
+                continue
+            if (
+                shut_down is not None
+                and not record.reason
+                and record.boot == boot
+                and record.at_s <= shut_down.at_s
+            ):
+                record = replace(shut_down, scope=record.scope, name=record.name)  # noqa: PLW2901
             if not record.reason and not all_seen:
                 elsewhere.add((record.scope, record.name))
                 continue
-            known = record.reason and record.boot == boot_id()
+            known = record.reason and record.boot == boot
             age_s = max(0.0, now_s - record.at_s) if known else 0.0
             lost = record.lost or not record.reason
             reason = record.reason or UNATTENDED

@@ -13,7 +13,7 @@ import trio.testing
 
 from fake_fdstore import Held
 from nsmd.fdstore.holder import memory_file
-from nsmd.restart.ended_sessions import UNATTENDED, EndedSessionFiles, drop_earlier
+from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED, EndedSessionFiles, drop_earlier
 from nsmd.sessions.ended import MAX_ENDED, EndedSessions
 
 if TYPE_CHECKING:
@@ -64,6 +64,25 @@ async def test_what_is_gone_without_an_end_was_lost(directory: Path) -> None:
     second = next_one(directory, {("s", "b")})
     assert second.begin("s", "b") is None
     assert second.begin("s", "a") == f"was lost 0 s ago ({UNATTENDED})"
+
+
+async def test_a_shutdown_is_told_of_all_that_began_before(
+    directory: Path, clock: trio.testing.MockClock
+) -> None:
+    """One file tells it; to replace thousands would take seconds."""
+    first = next_one(directory)
+    for name in ("a", "b", "c"):
+        first.begin("s", name)
+    first.add("s", "c", "idle timeout")
+    EndedSessionFiles(str(directory)).shut_down()
+    assert len(os.listdir(directory)) == 4
+    clock.jump(60)
+    second = next_one(directory)
+    assert second.begin("s", "a") == f"was lost 60 s ago ({SHUT_DOWN})"
+    assert second.begin("s", "c") == "ended 60 s ago (idle timeout)"
+    third = next_one(directory)  # after a kill: only one of them began before the shutdown
+    assert third.begin("s", "a") == f"was lost 0 s ago ({UNATTENDED})"
+    assert third.begin("s", "b") == f"was lost 60 s ago ({SHUT_DOWN})"
 
 
 async def test_as_many_files_as_ends_are_remembered(directory: Path) -> None:
