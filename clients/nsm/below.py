@@ -103,17 +103,23 @@ def _open_by_names(root: int, path: str, flags: int, mode: int, *, mounts: bool)
 
 
 @contextmanager
-def opened_around(path: str) -> Generator[tuple[int, str]]:
+def opened_around(path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
     """Open the directory from which on a path is followed without links: the working directory,
     or, if the path does not lie below that, the directory of the path.
 
     Gives its descriptor, and the path from there.
+
+    Args:
+        make: make that directory if it is missing.
     """
     whole, here = os.path.abspath(path), os.getcwd()
     if os.path.commonpath((whole, here)) == here:
         directory, name = here, os.path.relpath(whole, here)
     else:
         directory, name = os.path.split(whole)
+        if make:
+            with suppress(FileExistsError):  # of a file, which says so below
+                os.makedirs(directory)
     root = os.open(directory, DIRECTORY)
     try:
         yield root, "" if name == "." else name

@@ -229,7 +229,8 @@ def open_target(path: str, name: str, *, follow: bool) -> Generator[int]:
             os.makedirs(path, exist_ok=True)
             top = os.open(path, flags)
         else:
-            with no_link(path, "written"), below.opened_around(path) as (root, inside):
+            opening = below.opened_around(path, make=not name)
+            with no_link(path, "written"), opening as (root, inside):
                 if not name and inside:
                     below.make_directories(root, inside, mounts=True)
                 top = below.open_below(root, inside, flags, mounts=True)

@@ -104,6 +104,7 @@ def test_a_link_to_the_directory_is_followed_if_that_is_wanted(tmp_path: Path) -
     with pytest.raises(LinkError):
         unpack(archive("a"), tmp_path / "link")
     assert unpack(archive("a"), tmp_path / "link", follow=True)[0] == 1
+    assert unpack(archive("a"), tmp_path / "new" / "deep")[0] == 1
     assert below(tmp_path / "real") == ["a"]
 
 

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nsm import below
+
 if TYPE_CHECKING:
     from nsm.cli.render.displays import Picture
 
@@ -19,8 +21,9 @@ class Folder:
     """A directory for pictures.
 
     Args:
-        directory: made at once where it is missing; None for a fresh private one below the user's
-            temporary directory, which is made when there is a picture.
+        directory: made at once where it is missing, and behind no link below the working directory;
+            None for a fresh private one below the user's temporary directory, which is made when
+            there is a picture.
 
     Raises:
         OSError: the directory cannot be made.
@@ -29,7 +32,9 @@ class Folder:
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
         if directory is not None:
-            os.makedirs(directory, exist_ok=True)
+            with below.opened_around(directory, make=True) as (root, place):
+                if place:
+                    below.make_directories(root, place, mounts=True)
         self._number = 0
 
     def write(self, picture: Picture, stem: str) -> str:
@@ -64,7 +69,9 @@ class Folder:
             name = f"{stem}-{self._number}.{extension}"
             path = os.path.join(os.path.abspath(self._directory), name)
             try:
-                return os.open(path, _NEW_FILE, 0o666), path
+                # Code may have made the directory a link since.
+                with below.opened_around(path) as (root, place):
+                    return below.open_below(root, place, _NEW_FILE, 0o666, mounts=True), path
             except FileExistsError:
                 continue
 

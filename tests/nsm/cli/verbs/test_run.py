@@ -18,6 +18,8 @@ import samples
 from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
+from nsm.cli.files.pictures import Folder
+from nsm.cli.render.displays import Picture
 from nsm.client.projects import default_project
 from nsm.wire.errors import BadProjectError, SessionLimitError
 
@@ -363,6 +365,28 @@ def test_displayed_values_and_notes(
         "nsm: 5 bytes of stdout left out; all of it is in /workspace/f of the session\n"
         "nsm: the interpreter was restarted (signal 9); its variables were lost\n"
     )
+
+
+def test_no_image_is_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "victim").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here" / "way").symlink_to("../victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        Folder("way/plots")
+    Folder(str(tmp_path / "new" / "deep"))
+    assert (tmp_path / "new" / "deep").is_dir()
+    folder = Folder("plots")
+    assert (
+        folder.write(Picture("a picture", "png", b"one"), "x") == f"{tmp_path}/here/plots/x-1.png"
+    )
+    (tmp_path / "here" / "plots").rename(tmp_path / "here" / "old")
+    (tmp_path / "here" / "plots").symlink_to("../victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        folder.write(Picture("a picture", "png", b"two"), "x")
+    assert list((tmp_path / "victim").iterdir()) == []
 
 
 def test_images_are_written_to_files(
