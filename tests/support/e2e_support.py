@@ -58,6 +58,10 @@ class Supervisor:
         return run(*command, variables=self.variables, stdin=stdin)
 
 
+CRASHED = 1
+"""Exit code of a supervisor in which a task has failed."""
+
+
 def program(name: str) -> str:
     """The console script of that name in this environment."""
     return str(Path(sys.executable).parent / name)
@@ -144,7 +148,7 @@ def supervisor(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)  # at once; SIGTERM lets what runs finish
         code = process.wait(END_TIMEOUT_S)
-        dropped = code in (-signal.SIGKILL, os.EX_SOFTWARE)
+        dropped = code in (-signal.SIGKILL, CRASHED)
         keep = keep and dropped
         kept = not keep and end_holder(directory)
         if keep:

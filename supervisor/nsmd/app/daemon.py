@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 import trio
 
@@ -93,8 +92,7 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
         look=setup.store.look,
     )
     async with trio.open_nursery() as connections:
-        crash_watch = CrashWatch()
-        connections.start_soon(crash_watch.run)
+        await connections.start(resources.crash_watch.run)
         await connections.start(
             partial(heed_signals, reattached=run_service.session_manager.wait_reattached),
             setup.store,
@@ -133,48 +131,9 @@ async def _serve_clients(setup: Startup, resources: Resources, app_services: App
             services.secrets.leave()
             services.ports.leave()
         resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
-        crash_watch.end()
+        resources.crash_watch.end()
         connections.cancel_scope.cancel()
     return how
-
-
-class CrashWatch:
-    """Ends the process at once if a task of the supervisor fails: sessions outlive that, as they
-    outlive kill -9.
-
-    Otherwise the failure would cancel all other tasks, and those of sessions would end their jails.
-    """
-
-    def __init__(self) -> None:
-        self._ending = False
-
-    def end(self) -> None:
-        """Cancellation means the ordinary end from now on."""
-        self._ending = True
-
-    async def run(self) -> None:
-        """Wait to be cancelled. trio calls `abort` before it runs any other cancelled task."""
-        nursery = trio.lowlevel.current_task().parent_nursery
-        assert nursery is not None, "never the first task"
-        main = nursery.parent_task
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            if not self._ending:
-                # trio says only afterwards why it cancels, with what else has failed by then.
-                nurseries = main.child_nurseries
-                causes = [each for one in nurseries for each in getattr(one, "_pending_excs", ())]
-                _exit_at_once(causes)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-def _exit_at_once(causes: Sequence[BaseException]) -> NoReturn:
-    cause = BaseExceptionGroup("tasks of the supervisor failed", causes) if causes else None
-    log.critical(
-        "an error inside the supervisor ends it; sessions wait for the next", exc_info=cause
-    )
-    os._exit(os.EX_SOFTWARE)  # systemd starts it again
 
 
 def _owners_of_secrets(services: Services) -> set[str]:

@@ -271,7 +271,7 @@ class _Starter:
         if setup.silent is not None:
             setup.silent.end()
 
-    def _crashed(self, error: Exception) -> int:
+    def _crashed(self, error: BaseException) -> int:
         """Tell the process that started us why this one ends; returns the exit code."""
         first = _first(error)
         if not isinstance(first, (PlaceError, service_manager.ServiceManagerError, OSError)):
@@ -308,7 +308,7 @@ def _first(error: BaseException) -> BaseException:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     first = _first(error)
     known = isinstance(first, (PlaceError, service_manager.ServiceManagerError, OSError))
     return str(first) if known else f"{type(first).__name__}: {first}"

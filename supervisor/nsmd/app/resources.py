@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsm.dataclass import dataclass, replace
+from nsmd.app.crash_watch import CrashWatch
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
@@ -33,6 +34,7 @@ class Resources:
     Attributes:
         started_s: on trio's clock.
         ending: says how the supervisor will end.
+        crash_watch: leaves sessions to the next supervisor if a task fails.
         events: events, for all listeners.
         journal: file of the audit.
         recorder: writes events into that file.
@@ -47,6 +49,7 @@ class Resources:
 
     started_s: float
     ending: Shutdown
+    crash_watch: CrashWatch
     events: Events
     journal: Journal
     recorder: Recorder
@@ -66,14 +69,15 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
     host = HostEnvironments(setup.find_environments, setup.settings)
     await host.begin()
     ending = Shutdown()
+    crash_watch = CrashWatch(ending, lambda error: setup.leave.crash(setup.crashed(error)))
     async with (
         open_journal(setup.audit_path, setup.settings.audit) as journal,
         setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, host) as shells,
         _open_project_environments(setup, host) as in_projects,
-        _faults_end_no_session(setup, ending),
     ):
+        await sessions.start(crash_watch.run)
         events, recorder = Events(), Recorder(journal)
         events.subscribe(recorder, RECORDED)
         catalog = Catalog(
@@ -91,6 +95,7 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
         yield Resources(
             started_s=started_s,
             ending=ending,
+            crash_watch=crash_watch,
             events=events,
             journal=journal,
             recorder=recorder,
@@ -102,19 +107,6 @@ async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGene
             project_environments=in_projects,
             catalog=catalog,
         )
-
-
-@asynccontextmanager
-async def _faults_end_no_session(setup: Startup, ending: Shutdown) -> AsyncGenerator[None]:
-    """End this process at once if an error of ours leaves the block, unless all is to end anyway:
-    the way out of the blocks around it ends all jails and templates.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not ending.ends_all():
-            setup.leave.crash(setup.crashed(error))
-        raise
 
 
 @asynccontextmanager

@@ -107,12 +107,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         memory = HostMemory()
         session_manager = _session_manager(setup, resources, loaded_state, memory, upkeep)
         run_service = _run_service(setup, resources, provider, session_manager)
-        ports = PortManager(
-            store=setup.store,
-            events=resources.events,
-            most=setup.shares.ports,
-            ends=resources.ending.ends_all,
-        )
+        ports = PortManager(store=setup.store, events=resources.events, most=setup.shares.ports)
         ports.configure(setup.settings.ports)
         telemetry = _telemetry(setup, resources, run_service, bridge, ports, lambda: frontends)
         boxes = _boxes(setup, resources, run_service)
@@ -253,19 +248,13 @@ def _boxes(setup: Startup, resources: Resources, run_service: RunService) -> Box
         events=resources.events,
         most=setup.shares.boxes,
         enforcer=resources.enforcer,
-        ends=resources.ending.ends_all,
     )
 
 
 def _secrets(
     setup: Startup, resources: Resources, session_manager: SessionManager
 ) -> SecretService:
-    secrets = SecretService(
-        store=setup.store,
-        events=resources.events,
-        most=setup.shares.grants,
-        ends=resources.ending.ends_all,
-    )
+    secrets = SecretService(store=setup.store, events=resources.events, most=setup.shares.grants)
     secrets.configure(configured_secrets(setup.settings))
     session_manager.secrets = session_manager.gateway.secrets = secrets
     return secrets

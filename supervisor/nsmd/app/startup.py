@@ -110,7 +110,7 @@ class Startup:
     metrics_path: str
     ends_directory: str
     announce: Callable[[], None]
-    crashed: Callable[[Exception], int]
+    crashed: Callable[[BaseException], int]
     store: DescriptorStore
     silent: SilentHolders | None
     kept: Kept
@@ -128,7 +128,7 @@ def gather(
     config_path: str,
     load_settings: Load,
     announce: Callable[[], None],
-    crashed: Callable[[Exception], int],
+    crashed: Callable[[BaseException], int],
     command: list[str],
 ) -> Startup:
     """Look at the host and at what an earlier supervisor has left.

@@ -49,7 +49,6 @@ class BoxManager:
         events: get the start and end of boxes.
         most: largest number of boxes at once.
         enforcer: enforces the limits of boxes; None if nothing does.
-        ends: returns whether they end with this supervisor; else they are left to the next one.
     """
 
     def __init__(
@@ -61,9 +60,7 @@ class BoxManager:
         events: Events,
         most: int = MAX_BOXES,
         enforcer: BoxEnforcer | None = None,
-        ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._ends = ends
         self._check = check
         self._gateway = gateway
         self._store = store
@@ -111,7 +108,7 @@ class BoxManager:
                 await trio.sleep_forever()
         finally:
             self._nursery = None
-            if not self._leaving and self._ends():
+            if not self._leaving:
                 for box in list(self._boxes.values()):
                     self._end(box)
 

@@ -42,10 +42,6 @@ class Shutdown:
         if how == "end":
             self._end_asked.set()
 
-    def ends_all(self) -> bool:
-        """Return whether all sessions are to end; after a fault of ours, they are not."""
-        return self.how == "end"
-
     def refusal(self, *, live: bool) -> NsmError | None:
         """Why code is refused now; None if it is accepted. None of it was run.
 

@@ -57,18 +57,11 @@ class PortManager:
         store: keeps them for the next supervisor.
         events: tell of sessions that end, and get the opening and closing of ports.
         most: largest number of open ports at once.
-        ends: returns whether they end with this supervisor; else they are left to the next one.
     """
 
     def __init__(
-        self,
-        *,
-        store: DescriptorStore,
-        events: Events,
-        most: int = MAX_OPEN_PORTS,
-        ends: Callable[[], bool] = lambda: True,
+        self, *, store: DescriptorStore, events: Events, most: int = MAX_OPEN_PORTS
     ) -> None:
-        self._ends = ends
         self._store = store
         self._events = events
         self._most = most
@@ -115,7 +108,7 @@ class PortManager:
         finally:
             unsubscribe()
             self._nursery = None
-            if not self._leaving and self._ends():
+            if not self._leaving:
                 for ports in list(self._of.values()):
                     ports.end()
 

@@ -29,21 +29,12 @@ class SecretService:
         store: keeps grants for the next supervisor.
         events: get each grant, use and refusal.
         most: largest number of sessions and boxes with secrets at once.
-        ends: returns whether they end with this supervisor; else they are left to the next one.
 
     Attributes:
         uses, refusals: numbers since this supervisor started, of grants that have ended.
     """
 
-    def __init__(
-        self,
-        *,
-        store: DescriptorStore,
-        events: Events,
-        most: int = MAX_GRANTS,
-        ends: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._ends = ends
+    def __init__(self, *, store: DescriptorStore, events: Events, most: int = MAX_GRANTS) -> None:
         self._store = store
         self._events = events
         self._most = most
@@ -94,7 +85,7 @@ class SecretService:
                 await trio.sleep_forever()
         finally:
             self._nursery = None
-            if not self._leaving and self._ends():
+            if not self._leaving:
                 for owner in list(self._grants):
                     self.end(owner)
 
