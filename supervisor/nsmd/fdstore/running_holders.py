@@ -37,6 +37,10 @@ ASK_AGAIN_S = 2.0
 """Pause before a silent holder is asked again that has no room for another connection."""
 
 
+_PROGRAM = b"/nsmd/fdstore/holder.py\0"
+"""End of the path in a holder's command, whichever nsm started it."""
+
+
 class HolderError(Exception):
     """The holder does not work; the message says what it does instead.
 
@@ -278,7 +282,7 @@ def _process_of(link: socket.socket) -> int | None:
     with suppress(OSError):
         # A holder that was stopped before it listened has its starter's id here, which may be
         # another process's by now.
-        if os.path.basename(holder.__file__).encode() in read(f"/proc/{pid}/cmdline"):
+        if _PROGRAM in read(f"/proc/{pid}/cmdline"):
             return pidfd
     os.close(pidfd)
     return None

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ import trio.testing
 from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import VARIABLE, HandedOver, take_over
 from nsmd.fdstore.holder_store import HolderStore
-from nsmd.fdstore.running_holders import take
+from nsmd.fdstore.running_holders import RunningHolder, take
 from nsmd.fdstore.store import Kept, copies_of
 from nsmd.fdstore.store_choice import open_store
 from nsmd.fdstore.successor import SuccessorError, try_successor
@@ -275,18 +276,27 @@ def test_systemd_is_not_told_again_what_it_has(
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a holder that was stopped."""
-    monkeypatch.setattr(running_holders, "ANSWER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(running_holders, "SHORTEST_ANSWER_S", 0.05)
+def stopped(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Process ids of stopped holders, for which nobody waits long."""
+    pids: set[int] = set()
+
+    def take_soon(path: str, *, timeout_s: float) -> RunningHolder | None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link, suppress(OSError):
+            link.connect(path)
+            peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            timeout_s = 0.05 if struct.unpack("3i", peer)[0] in pids else 60.0
+        return take(path, timeout_s=timeout_s)
+
+    monkeypatch.setattr(running_holders, "take", take_soon)
+    return pids
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, stopped: set[int]
 ) -> None:
     """Both come together when it answers, and one of them ends."""
     first = start.left_in_a_holder("session-a", "spec-a")
+    stopped.add(first)
     os.kill(first, signal.SIGSTOP)
     store, kept, silent = open_store({}, start.path, {}, None)
     assert (kept, store.problem) == ({}, "")
@@ -309,7 +319,7 @@ async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
         await trio.testing.wait_all_tasks_blocked()  # it asks
         os.kill(first, signal.SIGCONT)
     silent.close()
-    monkeypatch.undo()
+    stopped.clear()
     second = store.pid
     store, kept, silent = open_store({}, start.path, {}, None)
     assert kept.keys() == {"session-a", "session-b", "spec-a", "spec-b"}
@@ -326,9 +336,11 @@ async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
     assert not os.listdir(os.path.dirname(start.path))
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_silent_holder_that_is_killed_is_waited_for_no_longer(start: Start) -> None:
+async def test_a_silent_holder_that_is_killed_is_waited_for_no_longer(
+    start: Start, stopped: set[int]
+) -> None:
     first = start.left_in_a_holder("session-a")
+    stopped.add(first)
     os.kill(first, signal.SIGSTOP)
     _, _, silent = open_store({}, start.path, {}, None)
     assert silent is not None
