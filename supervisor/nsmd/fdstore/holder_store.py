@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 LINGER_S = 600.0
 """How long sessions live on without a supervisor."""
 
+TAKE_TIMEOUT_S = 10.0
+"""Time for a holder whose socket is full to take something: milliseconds, unless it is stopped.
+Until then, what it has not taken would be lost with this process.
+"""
+
 END_TIMEOUT_S = 1.0
 """Time from the end of its connection to the holder's own end: less than 1 ms."""
 
@@ -214,7 +219,12 @@ class HolderStore:
         while True:
             while not self._behind:
                 await self._woken()
-            await trio.lowlevel.wait_writable(link)
+            with trio.move_on_after(TAKE_TIMEOUT_S) as patience:
+                await trio.lowlevel.wait_writable(link)
+            if patience.cancelled_caught:
+                log.warning("the holder (pid %d) takes nothing; it is killed", self._pid)
+                _kill(self._pid, link)  # another one gets everything
+                await trio.sleep_forever()
             if not self._flush():
                 await trio.sleep(RETRY_S)
             self._waiting.unpark_all()

@@ -318,6 +318,30 @@ def test_a_full_socket_holds_up_nobody(world: World) -> None:
     world.store(found)
 
 
+async def test_a_holder_that_takes_nothing_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder_store, "TAKE_TIMEOUT_S", 0.05)
+    store = world.store()
+    _, theirs = world.pair()
+    wanted = {f"session-{number}": [theirs.fileno()] for number in range(2000)}
+    store.keep("session-0", [theirs.fileno()])
+    assert world.held() == 1
+    os.kill(store.pid, signal.SIGSTOP)
+    for name, descriptors in wanted.items():
+        store.keep(name, descriptors)
+    assert "has not taken" in store.problem
+    async with trio.open_nursery() as nursery:
+        with Watched([store.pid]) as watched:
+            nursery.start_soon(store.run, wanted.items)
+            await watched.all_ended()
+        monkeypatch.undo()  # its Python needs longer to start
+        with trio.fail_after(END_S):
+            await store.caught_up()
+        nursery.cancel_scope.cancel()
+    assert world.held() == 2000
+
+
 async def test_a_killed_holder_is_replaced_and_told_all(world: World) -> None:
     store = world.store()
     _, theirs = world.pair()
