@@ -170,6 +170,8 @@ def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Pat
             client.run("y=1", env="bash", session="later")
             with pytest.raises(SessionHiddenError, match="does not answer"):
                 client.run("x", env="python", session="old")
+            assert it.run("nsm", "reload").returncode == 0  # the doctor's advice
+            assert client.run("echo $y", env="bash", session="later").stdout == "1\n"
             die(it)
         with another(first) as it, it.client() as client:
             found: list[str] = []
