@@ -439,6 +439,16 @@ def test_a_directory_with_the_name_of_such_a_file_does_not_count(project: Path) 
     assert [line.split(" (")[0] for line in lines(was)] == [".env/.vscode/tasks.json"]
 
 
+def test_files_with_one_ending_are_told_together(project: Path) -> None:
+    put(project / "cmake/a.cmake")
+    was = before(project)
+    put(project / "cmake/a.cmake", "changed")
+    for number in range(30):
+        put(project / f"build/CMakeFiles/{number}.cmake")
+    reason = "editors that run CMake, when it opens the directory"
+    assert lines(was) == [f"cmake/a.cmake and 30 more *.cmake (added or changed): {reason}"]
+
+
 def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
     put(project / "pack/inner/tasks.json")
     put(project / "real/tasks.json")

@@ -212,7 +212,9 @@ def _of_the_table(was: Before, found: Survey) -> Iterator[str]:
         if inside is not None:
             packages[inside] = packages.get(inside, 0) + 1
             continue
-        together.setdefault((_top(path, entry), entry), []).append((path, word))
+        # Builds make many files with one ending, which are told in one line.
+        top = "" if entry.path.startswith("*") else _top(path, entry)
+        together.setdefault((top, entry), []).append((path, word))
     for (top, entry), files in together.items():
         if len(files) == 1:
             path, word = files[0]
@@ -220,7 +222,10 @@ def _of_the_table(was: Before, found: Survey) -> Iterator[str]:
             yield f"{_relative(path, was)}{to} ({word}): {entry.reason}"
         else:
             words = " or ".join(sorted({word for _, word in files}))
-            yield f"{_relative(top, was)}: {len(files)} files ({words}): {entry.reason}"
+            shown = f"{_relative(top, was)}: {len(files)} files"
+            if not top:
+                shown = f"{_relative(files[0][0], was)} and {len(files) - 1} more {entry.path}"
+            yield f"{shown} ({words}): {entry.reason}"
     for name, count in packages.items():
         noun = "file" if count == 1 else "files"
         yield f"in directories {name}: {count} {noun} that would be run if opened as a project"
