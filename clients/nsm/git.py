@@ -287,7 +287,7 @@ def _repository(directory: str) -> _Repository | None:
         GitError: one is broken. git would go on further up, or say that there is none.
     """
     device = os.stat(directory).st_dev
-    top = directory
+    top: str = directory
     while os.stat(top).st_dev == device:
         dot_git = os.path.join(top, ".git")
         if os.path.lexists(dot_git):

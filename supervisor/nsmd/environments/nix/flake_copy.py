@@ -55,5 +55,5 @@ def _copy(project: str, tree: str, variables: Mapping[str, str]) -> str | None:
             hint="Repair the repository: `git status` shows it.",
         ) from error
     if place == tree:
-        shutil.rmtree(os.path.join(place, ".git"))
+        shutil.rmtree(os.path.join(tree, ".git"))
     return place
