@@ -222,8 +222,9 @@ def _of_the_table(was: Before, found: Survey) -> Iterator[str]:
             yield f"{_relative(path, was)}{to} ({word}): {entry.reason}"
         else:
             words = " or ".join(sorted({word for _, word in files}))
-            shown = f"{_relative(top, was)}: {len(files)} files"
-            if not top:
+            if top:
+                shown = f"{_relative(top, was)}: {len(files)} files"
+            else:
                 shown = f"{_relative(files[0][0], was)} and {len(files) - 1} more {entry.path}"
             yield f"{shown} ({words}): {entry.reason}"
     for name, count in packages.items():
