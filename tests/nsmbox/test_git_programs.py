@@ -19,9 +19,9 @@ NAMED = (
     "credential.helper credential.https://a.org.helper diff.external diff.x.command "
     "diff.x.textconv difftool.x.cmd difftool.x.path filter.a.b.clean filter.x.process "
     "filter.x.smudge gc.recentobjectshook gpg.program gpg.ssh.defaultkeycommand gpg.ssh.program "
-    "hook.x.command imap.tunnel instaweb.httpd interactive.difffilter lfs.customtransfer.x.path "
-    "lfs.extension.x.clean man.x.cmd merge.x.driver mergetool.x.cmd pager.log "
-    "remote.x.receivepack remote.x.uploadpack sendemail.tocmd sendemail.smtpserver "
+    "hook.x.command imap.tunnel init.templatedir instaweb.httpd interactive.difffilter "
+    "lfs.customtransfer.x.path lfs.extension.x.clean man.x.cmd merge.x.driver mergetool.x.cmd "
+    "pager.log remote.x.receivepack remote.x.uploadpack sendemail.tocmd sendemail.smtpserver "
     "sequence.editor submodule.x.update svn.authorsprog tar.x.command trailer.x.cmd "
     "trailer.x.command uploadpack.packobjectshook"
 ).split()

@@ -189,6 +189,11 @@ def test_a_repository_that_is_still_to_be_made(tmp_path: Path) -> None:
         "http.proxy = evil",
         "http.https://example.org.sslVerify = false",
         "http.cookieFile = /home/ada/.bashrc",
+        "init.templateDir = evil",
+        "url.https://evil.org/.insteadOf = https://example.org/",
+        "remote.x.pushUrl = ext::evil",
+        "branch.x.remote = ext::evil",
+        "remote.pushDefault = ext::evil",
     ],
 )
 def test_entries_that_run_something_or_send_logins_elsewhere(project: Path, entry: str) -> None:

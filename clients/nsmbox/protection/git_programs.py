@@ -16,16 +16,21 @@ _COMMANDS = (
     r"|remote\..*\.(uploadpack|receivepack)|submodule\..*\.update|trailer\..*\.(command|cmd)"
     r"|tar\..*\.command|imap\.tunnel|sendemail\..*(cmd|server)|lfs\.(customtransfer|extension)\..*"
     r"|alias\..*|uploadpack\.packobjectshook|gc\.recentobjectshook|svn\.authorsprog|instaweb\.httpd"
+    r"|init\.templatedir"
 )
-"""Entries of a configuration that name programs (git-config(1))."""
+"""Entries of a configuration that name programs (git-config(1)), or a directory with hooks for the
+next repository."""
 
 _LEADS = (
     r"core\.(hookspath|worktree)|include\.path|includeif\..*\.path|remote\..*\.(vcs|proxy)"
-    r"|protocol\.(.*\.)?allow"
+    r"|protocol\.(.*\.)?allow|url\..*\.(push)?insteadof"
     r"|http\.(.*\.)?(proxy|sslverify|sslcainfo|sslcapath|curloptresolve|cookiefile)"
 )
 """Entries that lead git to others, or that have git's logins and files of the user go elsewhere, or
 have git write elsewhere."""
+
+_REMOTES = r"(remote|submodule)\..*\.(push)?url|branch\..*\.(push)?remote|remote\.pushdefault"
+"""Entries that lead to repositories, mostly harmless ones."""
 
 _SWITCHES = r"core\.fsmonitor|pager\..*"
 _HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
@@ -38,8 +43,8 @@ _DEPTH = 3
 
 WORDS = tuple(
     b"alias askpass clean cmd command driver editor external filter fsmonitor gitproxy helper "
-    b"hook httpd include lfs pack pager process prog server smudge ssh textconv tool trailer "
-    b"tunnel update".split()
+    b"hook httpd include lfs pack pager process prog server smudge ssh template textconv tool "
+    b"trailer tunnel update".split()
 )
 """Each name of an entry that runs something has one of these in it, in lower case, and so has a
 file that includes others."""
@@ -47,7 +52,7 @@ file that includes others."""
 
 def runs(key: str, value: str) -> bool:
     """Return whether an entry has git run a program, or leads it elsewhere."""
-    if key.startswith("remote.") and key.endswith(".url"):
+    if re.fullmatch(_REMOTES, key, re.DOTALL):
         return "::" in value  # a helper's, such as ext::
     return names_program(key, value) or re.fullmatch(_LEADS, key, re.DOTALL) is not None
 
