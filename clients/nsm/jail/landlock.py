@@ -1,4 +1,5 @@
 """Landlock, for what bubblewrap cannot do: keep from abstract sockets and process groups of others.
+And for brokers, which have no jail: keep from all files.
 
 Abstract Unix sockets (X11, D-Bus) have no path that could be left out of a jail; they belong to a
 network namespace (unix(7)), so that whoever has the host's network can connect to them. And a
@@ -19,7 +20,10 @@ SCOPES_SOCKETS = 6
 # linux/landlock.h; the numbers of the system calls are the same on every architecture.
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 _VERSION = 1
-_SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
+_SCOPES = 1 | 2  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL
+_TCP, _BIND_TCP, _CONNECT_TCP = 4, 1, 2
+_RIGHTS_OF_FILES = ((5, 16), (3, 15), (2, 14), (1, 13))
+"""Number of rights for files, by the version from which the kernel has them."""
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -48,10 +52,37 @@ def close_scopes() -> bool:
     """
     if version() < SCOPES_SOCKETS:
         return False
+    # A ruleset without rights of files and ports.
+    _enter(0, 0, _SCOPES)
+    return True
+
+
+def close_all() -> bool:
+    """Keep this process from opening and changing files, from TCP, from abstract sockets that
+    others have made, and from sending signals to others; as far as the kernel knows of these.
+
+    What is open already stays open.
+
+    Returns:
+        False if the kernel has no Landlock.
+
+    Raises:
+        OSError: the kernel can, and does not.
+    """
+    found = version()
+    if not found:
+        return False
+    files = next(count for since, count in _RIGHTS_OF_FILES if found >= since)
+    tcp = _BIND_TCP | _CONNECT_TCP if found >= _TCP else 0
+    _enter((1 << files) - 1, tcp, _SCOPES if found >= SCOPES_SOCKETS else 0)
+    return True
+
+
+def _enter(*fields: int) -> None:
+    """Enter a domain with a `struct landlock_ruleset_attr`, and no rule."""
     library = ctypes.CDLL(None, use_errno=True)
-    # struct landlock_ruleset_attr: nothing of files and ports, and two scopes.
-    fields = (0, 0, _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
     attributes = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
+    # Older kernels take a longer struct if what they do not know is 0.
     ruleset: int = library.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         raise _failed("landlock_create_ruleset")
@@ -62,7 +93,6 @@ def close_scopes() -> bool:
             raise _failed("landlock_restrict_self")
     finally:
         os.close(ruleset)
-    return True
 
 
 def _failed(call: str) -> OSError:

@@ -29,6 +29,7 @@ import socket
 import time
 from collections import deque
 
+from nsmd.host.rights import give_up_rights
 from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
 from nsmd.ports.passing import AgentLieError, adopt, check_connection, receive
 from nsmd.ports.relayed import NOWAIT, PIECE_BYTES, RelayedConnection, RelayedEnd, RelayedPort
@@ -399,4 +400,6 @@ def main() -> None:
     limit = needed if hard < 0 else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     most = max(1, min(MAX_CONNECTIONS, (limit - SLOTS - RESERVED) // 2))
-    PortRelay(socket.socket(fileno=0), most).run()
+    relay = PortRelay(socket.socket(fileno=0), most)
+    give_up_rights()
+    relay.run()

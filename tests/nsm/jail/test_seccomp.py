@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpf import ALLOW, ERRNO, KILL_PROCESS, TRACE, Call, check, run
-from nsm.jail.seccomp import REFUSALS, filter_program, syscalls
+from nsm.jail.seccomp import REFUSALS, brokers, filter_program, syscalls
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 TABLES = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
@@ -317,12 +317,61 @@ def test_the_kernel_remembers_what_is_always_let_through(machine: str) -> None:
 @pytest.mark.parametrize("machine", ["i686", "riscv64", "armv7l", "aarch64_be", "ppc64le", ""])
 def test_there_is_none_for_other_machines(machine: str) -> None:
     assert filter_program(machine) is None
+    assert brokers.broker_program(machine, memory_files=True) is None
+
+
+def broker_verdict(machine: str, number: int, *arguments: int, files: bool = False) -> int:
+    made = brokers.broker_program(machine, memory_files=files)
+    assert made is not None
+    call = Call(number=number, architecture=ARCHITECTURES[machine], arguments=arguments)
+    return run(made, call)
+
+
+JUDGED_OF_BROKERS = {
+    # What is permitted, and what is refused.
+    "mmap": ((0, 4096, 3), (0, 4096, 4)),
+    "mprotect": ((1, 4096, 1), (1, 4096, 5)),
+    "sendto": ((3, 1, 1, 0, 0, 0), (3, 1, 1, 0, UPPER, 16)),
+    "fcntl": ((3, 4), (3, 8)),  # F_SETFL, F_SETOWN
+    "ioctl": ((3, 0x5421), (3, 0x8902)),  # FIONBIO, SIOCSPGRP
+    "setsockopt": ((3, 6, 1), (3, 6, 31)),  # TCP_NODELAY, TCP_ULP
+    "newfstatat": ((3, 1, 1, 0x1000), (-100, 1, 1, 0)),
+}
+
+
+@MACHINES
+@pytest.mark.parametrize("files", [False, True])
+def test_brokers_make_the_calls_of_their_list(machine: str, files: bool) -> None:
+    numbers = brokers.numbers_of(machine)
+    of_files = {"openat", "memfd_create"}
+    for name, number in numbers.items():
+        permitted, judged = JUDGED_OF_BROKERS.get(name, ((), None))
+        expected = refused(errno.EPERM) if name in of_files and not files else ALLOW
+        assert broker_verdict(machine, number, *permitted, files=files) == expected, name
+        if judged is not None:
+            told = broker_verdict(machine, number, *judged, files=files)
+            assert told == refused(errno.EPERM), name
+    for number in {*range(600), 0x40000000} - {*numbers.values()}:
+        assert broker_verdict(machine, number, files=files) == refused(errno.EPERM)
+    made = brokers.broker_program(machine, memory_files=files)
+    assert made is not None
+    assert run(made, Call(number=0, architecture=0x40000003)) == KILL_PROCESS
+
+
+@MACHINES
+def test_brokers_open_files_for_reading_only(machine: str) -> None:
+    number = brokers.numbers_of(machine)["openat"]
+    assert broker_verdict(machine, number, -100, 1, 0o2000000, files=True) == ALLOW
+    for flags in (1, 2, 0o100, 0o1000, 0o10000000, 0o200000, 0o20200000):
+        told = broker_verdict(machine, number, -100, 1, flags, files=True)
+        assert told == refused(errno.EPERM), oct(flags)
 
 
 HEADERS = {"x86_64": "asm/unistd_64.h", "aarch64": "asm-generic/unistd.h"}
 GENERIC = """\
 #define __ARCH_WANT_SET_GET_RLIMIT
 #define __ARCH_WANT_SYS_CLONE3
+#define __ARCH_WANT_NEW_STAT
 #define __BITS_PER_LONG 64
 """
 """Definitions of arm64's own header before it includes the generic one."""
@@ -341,10 +390,13 @@ def test_the_numbers_are_the_kernels(machine: str, tmp_path: Path) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"not here: the kernel headers: {error}")
     numbers = dict(re.findall(r"^#define __NR(?:3264)?_(\w+) (\d+)$", told.stdout, re.MULTILINE))
-    known = {name: number for name, number in TABLES[machine].items() if name in numbers}
+    if machine == "aarch64":
+        numbers["newfstatat"] = numbers["fstatat"]
+    table = {**brokers.numbers_of(machine), **TABLES[machine]}
+    known = {name: number for name, number in table.items() if name in numbers}
     assert {name: int(numbers[name]) for name in known} == known
     assert len(known) > 50
     # Headers are older than the table, whose newest calls have the same numbers everywhere.
     # The generic ones have memfd_secret where an architecture asks for it, as arm64 does since 6.6.
-    unknown = set(TABLES[machine]) - set(known) - {"memfd_secret"}
-    assert all(TABLES[machine][name] > 450 for name in unknown)
+    unknown = set(table) - set(known) - {"memfd_secret"}
+    assert all(table[name] > 450 for name in unknown)

@@ -1,7 +1,10 @@
-"""The filter of system calls for code in jails and for agents in boxes, as a BPF program.
+"""Filters of system calls, as BPF programs: one for code in jails and agents in boxes, and one for
+brokers.
 
-filter.py     what is refused, and why; the program
-syscalls.py   numbers of system calls
+instructions.py   instructions of such programs
+syscalls.py       numbers of system calls
+filter.py         what code is refused, and why
+brokers.py        what brokers are permitted
 """
 
 from nsm.jail.seccomp.filter import REFUSALS, Refusal, filter_program

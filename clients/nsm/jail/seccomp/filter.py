@@ -13,11 +13,27 @@ seccomp(2) and Documentation/userspace-api/seccomp_filter.rst.
 from __future__ import annotations
 
 import errno
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from nsm.dataclass import dataclass
 from nsm.jail.seccomp import syscalls
+from nsm.jail.seccomp.instructions import (
+    ALLOW,
+    AND,
+    ANY_BIT,
+    AT_LEAST,
+    EQUAL,
+    NOTHING,
+    TRACE,
+    line,
+    load_argument,
+    only_of,
+    refuse,
+    result,
+    run_if,
+    run_if_one_of,
+    run_unless_one_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,61 +130,6 @@ REFUSALS = (
 """Calls that an architecture does not have are passed over there; the tests know which."""
 
 
-# ----------------------------------------------------------------------------------- instructions
-
-# bpf(4) and linux/bpf_common.h: all values are 32 bits.
-_LOAD, _JUMP, _RETURN, _AND = 0x20, 0x05, 0x06, 0x54
-_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
-
-# linux/seccomp.h: verdicts, and where a call's data lies.
-_ALLOW, _TRACE, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x7FF00000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-
-
-def _line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
-    """A `struct sock_filter`; `yes` and `no` are the instructions that a comparison skips."""
-    return struct.pack("<HBBI", code, yes, no, value)
-
-
-def _load_argument(index: int, *, upper: bool = False) -> bytes:
-    """Most arguments are an int to the kernel, which then ignores the upper half, as we must."""
-    return _line(_LOAD, _ARGUMENTS + 8 * index + 4 * upper)
-
-
-def _return(verdict: int) -> bytes:
-    return _line(_RETURN, verdict)
-
-
-_NOTHING = 0
-"""The error of a call that does nothing and says that it has succeeded."""
-
-
-def _refuse(error: int) -> bytes:
-    return _return(_ERRNO | error)
-
-
-def _if(comparison: int, value: int, *block: bytes) -> bytes:
-    """Run `block` if what was loaded last compares so."""
-    body = b"".join(block)
-    return _line(comparison, value, no=len(body) // 8) + body
-
-
-def _if_one_of(values: Sequence[int], *block: bytes) -> bytes:
-    body = b"".join(block)
-    tests = [_line(_EQUAL, value, yes=len(values) - place) for place, value in enumerate(values)]
-    return b"".join([*tests, _line(_JUMP, len(body) // 8), body])
-
-
-def _unless_one_of(values: Sequence[int], *block: bytes) -> bytes:
-    body = b"".join(block)
-    over = len(body) // 8
-    tests = [
-        _line(_EQUAL, value, yes=len(values) - 1 - place + over)
-        for place, value in enumerate(values)
-    ]
-    return b"".join([*tests, body])
-
-
 # ------------------------------------------------------------------- calls judged by an argument
 
 # linux/sched.h
@@ -259,16 +220,16 @@ _NETLINK_ROUTE = 0
 def _no_huge_pages(argument: int, flag: int) -> tuple[bytes, ...]:
     """Huge pages are few, reserved by the administrator for one program (a database, a virtual
     machine), and there for whoever comes first; neither rlimits nor memory.max count them."""
-    return (_load_argument(argument), _if(_ANY_BIT, flag, _refuse(errno.EPERM)))
+    return (load_argument(argument), run_if(ANY_BIT, flag, refuse(errno.EPERM)))
 
 
 def _only_own(process: int, group: int) -> tuple[bytes, ...]:
     """Pretend for all but the calling thread and its group: those of number 0."""
     return (
-        _load_argument(0),
-        _unless_one_of([process, group], _refuse(_NOTHING)),
-        _load_argument(1),
-        _unless_one_of([0], _refuse(_NOTHING)),
+        load_argument(0),
+        run_unless_one_of([process, group], refuse(NOTHING)),
+        load_argument(1),
+        run_unless_one_of([0], refuse(NOTHING)),
     )
 
 
@@ -280,121 +241,123 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     # Who has a group of its own leaves the other thread of its processor core idle: half of the
     # machine, whatever its share of processor time.
     "prctl": (
-        _load_argument(0),
-        _if(_EQUAL, _PR_SCHED_CORE, _refuse(errno.EPERM)),
+        load_argument(0),
+        run_if(EQUAL, _PR_SCHED_CORE, refuse(errno.EPERM)),
     ),
     # In a namespace of its own, code has privileges that undo read-only binds, and the kernel
     # has many holes that take such privileges to reach.
     "clone": (
-        _load_argument(0),
-        _if(_ANY_BIT, _NEW_NAMESPACES, _refuse(errno.EPERM)),
+        load_argument(0),
+        run_if(ANY_BIT, _NEW_NAMESPACES, refuse(errno.EPERM)),
     ),
     # It fails (ENOSYS), except in a process whose tracer has asked to be told of it: nsm's own,
     # from outside, while it carries a fork of the session into namespaces of its own.
-    "setns": (_return(_TRACE),),
+    "setns": (result(TRACE),),
     # So that no code becomes such a tracer of its own children (PTRACE_O_TRACESECCOMP, for which
     # there is an old request, too). What no debugger asks for, the kernel does not know.
     "ptrace": (
-        _load_argument(0),
-        _if_one_of(
+        load_argument(0),
+        run_if_one_of(
             [_PTRACE_SETOPTIONS, _PTRACE_SEIZE],
-            _load_argument(3),
-            _if(_ANY_BIT, 0xFFFFFFFF & ~_PTRACE_OPTIONS, _refuse(errno.EPERM)),
-            _return(_ALLOW),
+            load_argument(3),
+            run_if(ANY_BIT, 0xFFFFFFFF & ~_PTRACE_OPTIONS, refuse(errno.EPERM)),
+            result(ALLOW),
         ),
-        _unless_one_of(_PTRACE_OF_DEBUGGERS, _refuse(errno.EIO)),
+        run_unless_one_of(_PTRACE_OF_DEBUGGERS, refuse(errno.EIO)),
     ),
     # Nor is asked by another filter, in the same process, that wins over the one of `setns` here:
     # a listener may have the call made (seccomp_unotify(2)).
     "seccomp": (
-        _load_argument(1),
-        _if(_ANY_BIT, _SECCOMP_FILTER_FLAG_NEW_LISTENER, _refuse(errno.EINVAL)),
+        load_argument(1),
+        run_if(ANY_BIT, _SECCOMP_FILTER_FLAG_NEW_LISTENER, refuse(errno.EINVAL)),
     ),
     # Forks of a session have numbers in it, and the same user. Whoever changes how something else
     # than the calling thread or its group is scheduled is told that it was done: threads have
     # numbers of their own, and libraries bind or lower them out of politeness.
-    "sched_setaffinity": (_load_argument(0), _unless_one_of([0], _refuse(_NOTHING))),
+    "sched_setaffinity": (load_argument(0), run_unless_one_of([0], refuse(NOTHING))),
     "setpriority": _only_own(_PRIO_PROCESS, _PRIO_PGRP),
     "ioprio_set": _only_own(_IOPRIO_WHO_PROCESS, _IOPRIO_WHO_PGRP),
     # A policy is no politeness.
     **dict.fromkeys(
         ("sched_setscheduler", "sched_setparam", "sched_setattr"),
-        (_load_argument(0), _unless_one_of([0], _refuse(errno.EPERM))),
+        (load_argument(0), run_unless_one_of([0], refuse(errno.EPERM))),
     ),
     # What it may stop sharing is what threads share.
     "unshare": (
-        _load_argument(0, upper=True),
-        _unless_one_of([0], _refuse(errno.EPERM)),
-        _load_argument(0),
-        _if(
-            _ANY_BIT,
+        load_argument(0, upper=True),
+        run_unless_one_of([0], refuse(errno.EPERM)),
+        load_argument(0),
+        run_if(
+            ANY_BIT,
             0xFFFFFFFF & ~(_CLONE_FS | _CLONE_FILES | _CLONE_SYSVSEM),
-            _refuse(errno.EPERM),
+            refuse(errno.EPERM),
         ),
     ),
     # Whoever has the same user may lower another's limits, dumpable or not: without descriptors
     # the agent ends. So only its own, which is pid 0; others' may be read.
     "prlimit64": (
-        _load_argument(0),
-        _if(_EQUAL, 0, _return(_ALLOW)),
-        _load_argument(2),
-        _unless_one_of([0], _refuse(errno.EPERM)),
-        _load_argument(2, upper=True),
-        _unless_one_of([0], _refuse(errno.EPERM)),
+        load_argument(0),
+        run_if(EQUAL, 0, result(ALLOW)),
+        load_argument(2),
+        run_unless_one_of([0], refuse(errno.EPERM)),
+        load_argument(2, upper=True),
+        run_unless_one_of([0], refuse(errno.EPERM)),
     ),
     # Input or output put into a terminal that somebody else reads, as in CVE-2017-5226 and, with
     # other bits in the upper half, CVE-2019-10063; and line disciplines, each a module to load.
     # Bridges and VLANs are modules, too, which the kernel loads before it looks at who asks. Keys
     # of an encrypted file system are the host's, also where it is shown read-only.
     "ioctl": (
-        _load_argument(1),
-        _if_one_of(
+        load_argument(1),
+        run_if_one_of(
             [
                 *(_TIOCSTI, _TIOCLINUX, _TIOCCONS, _TIOCSETD),
                 *_BRIDGES_AND_VLANS,
                 *_KEYS_OF_FILE_SYSTEMS,
             ],
-            _refuse(errno.EPERM),
+            refuse(errno.EPERM),
         ),
     ),
     # A lease on a file of the project makes the host's programs wait that open it: 45 s each.
     "fcntl": (
-        _load_argument(1),
-        _if_one_of([_F_SETLEASE, _F_SETDELEG], _refuse(errno.EPERM)),
+        load_argument(1),
+        run_if_one_of([_F_SETLEASE, _F_SETDELEG], refuse(errno.EPERM)),
     ),
     # Debuggers turn off address randomization. The others bring back old systems' weaknesses.
     "personality": (
-        _load_argument(0),
-        _unless_one_of([_PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY], _refuse(errno.EPERM)),
+        load_argument(0),
+        run_unless_one_of(
+            [_PER_LINUX, _ADDR_NO_RANDOMIZE, _PERSONALITY_QUERY], refuse(errno.EPERM)
+        ),
     ),
     # Other families are rarely used and often broken, and AF_VSOCK knows no network namespace. Of
     # netlink there is what getifaddrs(3) takes. Other types and protocols, and those that do not go
     # together, make the kernel look for modules, such as SCTP, SMC or L2TP.
     "socket": (
-        _load_argument(0),
-        _if(_EQUAL, _AF_UNIX, _return(_ALLOW)),
-        _if(
-            _EQUAL,
+        load_argument(0),
+        run_if(EQUAL, _AF_UNIX, result(ALLOW)),
+        run_if(
+            EQUAL,
             _AF_NETLINK,
-            _load_argument(2),
-            _unless_one_of([_NETLINK_ROUTE], _refuse(errno.EPROTONOSUPPORT)),
-            _return(_ALLOW),
+            load_argument(2),
+            run_unless_one_of([_NETLINK_ROUTE], refuse(errno.EPROTONOSUPPORT)),
+            result(ALLOW),
         ),
-        _unless_one_of([_AF_INET, _AF_INET6], _refuse(errno.EAFNOSUPPORT)),
-        _load_argument(1),
-        _line(_AND, _SOCK_TYPE_MASK),
-        _if(
-            _EQUAL,
+        run_unless_one_of([_AF_INET, _AF_INET6], refuse(errno.EAFNOSUPPORT)),
+        load_argument(1),
+        line(AND, _SOCK_TYPE_MASK),
+        run_if(
+            EQUAL,
             _SOCK_STREAM,
-            _load_argument(2),
-            _unless_one_of([_IPPROTO_IP, _IPPROTO_TCP], _refuse(errno.EPROTONOSUPPORT)),
-            _return(_ALLOW),
+            load_argument(2),
+            run_unless_one_of([_IPPROTO_IP, _IPPROTO_TCP], refuse(errno.EPROTONOSUPPORT)),
+            result(ALLOW),
         ),
-        _unless_one_of([_SOCK_DGRAM, _SOCK_RAW], _refuse(errno.ESOCKTNOSUPPORT)),
-        _load_argument(2),
-        _unless_one_of(
+        run_unless_one_of([_SOCK_DGRAM, _SOCK_RAW], refuse(errno.ESOCKTNOSUPPORT)),
+        load_argument(2),
+        run_unless_one_of(
             [_IPPROTO_IP, _IPPROTO_ICMP, _IPPROTO_UDP, _IPPROTO_ICMPV6],
-            _refuse(errno.EPROTONOSUPPORT),
+            refuse(errno.EPROTONOSUPPORT),
         ),
     ),
     # Whoever closes a socket that lingers waits, for years, where the other end does not read. It
@@ -404,35 +367,35 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     # Other options give a socket to a part of the kernel with a history of holes (TLS, IPsec, BPF),
     # or have it load modules (upper protocols, algorithms of signatures and of congestion control).
     "setsockopt": (
-        _load_argument(1),
-        _if(
-            _EQUAL,
+        load_argument(1),
+        run_if(
+            EQUAL,
             _SOL_SOCKET,
-            _load_argument(2),
-            _if(_EQUAL, _SO_LINGER, _refuse(_NOTHING)),
-            _if_one_of(_BPF_OF_SOCKETS, _refuse(errno.ENOPROTOOPT)),
-            _return(_ALLOW),
+            load_argument(2),
+            run_if(EQUAL, _SO_LINGER, refuse(NOTHING)),
+            run_if_one_of(_BPF_OF_SOCKETS, refuse(errno.ENOPROTOOPT)),
+            result(ALLOW),
         ),
-        _if(
-            _EQUAL,
+        run_if(
+            EQUAL,
             _IPPROTO_TCP,
-            _load_argument(2),
-            _unless_one_of(_TCP_OPTIONS, _refuse(errno.ENOPROTOOPT)),
-            _return(_ALLOW),
+            load_argument(2),
+            run_unless_one_of(_TCP_OPTIONS, refuse(errno.ENOPROTOOPT)),
+            result(ALLOW),
         ),
-        _if(
-            _EQUAL,
+        run_if(
+            EQUAL,
             _IPPROTO_UDP,
-            _load_argument(2),
-            _unless_one_of(_UDP_OPTIONS, _refuse(errno.ENOPROTOOPT)),
-            _return(_ALLOW),
+            load_argument(2),
+            run_unless_one_of(_UDP_OPTIONS, refuse(errno.ENOPROTOOPT)),
+            result(ALLOW),
         ),
-        _unless_one_of([_IPPROTO_IP, _IPPROTO_IPV6, _SOL_NETLINK], _refuse(errno.ENOPROTOOPT)),
+        run_unless_one_of([_IPPROTO_IP, _IPPROTO_IPV6, _SOL_NETLINK], refuse(errno.ENOPROTOOPT)),
     ),
     # AF_TIPC has pairs, too.
     "socketpair": (
-        _load_argument(0),
-        _unless_one_of([_AF_UNIX], _refuse(errno.EAFNOSUPPORT)),
+        load_argument(0),
+        run_unless_one_of([_AF_UNIX], refuse(errno.EAFNOSUPPORT)),
     ),
 }
 """Instructions for these calls. A call that passes all of them is permitted."""
@@ -441,18 +404,7 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
 # ------------------------------------------------------------------------------------ the program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Machine:
-    architecture: int
-    """AUDIT_ARCH_ of linux/audit.h."""
-    numbers: Mapping[str, int]
-
-
-_MACHINES = {
-    "x86_64": _Machine(architecture=0xC000003E, numbers=syscalls.X86_64),
-    "aarch64": _Machine(architecture=0xC00000B7, numbers=syscalls.AARCH64),
-}
-"""Both are little-endian, so the lower half of an argument comes first."""
+_NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}
 
 
 def filter_program(machine: str) -> bytes | None:
@@ -464,22 +416,18 @@ def filter_program(machine: str) -> bytes | None:
     Returns:
         None for a machine whose system calls nobody has put into a table.
     """
-    known = _MACHINES.get(machine)
-    if known is None:
+    numbers = _NUMBERS.get(machine)
+    if numbers is None:
         return None
-    numbers = known.numbers
     lines = [
-        # Another architecture's numbers mean other calls: int 0x80 on x86_64, 32-bit ARM.
-        _line(_LOAD, _ARCHITECTURE),
-        _unless_one_of([known.architecture], _return(_KILL_PROCESS)),
-        _line(_LOAD, _NUMBER),
+        only_of(machine),
         # Newer than this list. x32, the other way into x86_64, has bit 30 set.
-        _if(_AT_LEAST, syscalls.NEWEST + 1, _refuse(errno.ENOSYS)),
+        run_if(AT_LEAST, syscalls.NEWEST + 1, refuse(errno.ENOSYS)),
     ]
     for name, rule in _RULES.items():
-        lines.append(_if(_EQUAL, numbers[name], *rule, _return(_ALLOW)))
+        lines.append(run_if(EQUAL, numbers[name], *rule, result(ALLOW)))
     for refusal in REFUSALS:
         calls = [numbers[name] for name in refusal.calls if name in numbers]
         if calls:
-            lines.append(_if_one_of(calls, _refuse(refusal.error)))
-    return b"".join([*lines, _return(_ALLOW)])
+            lines.append(run_if_one_of(calls, refuse(refusal.error)))
+    return b"".join([*lines, result(ALLOW)])

@@ -6,7 +6,8 @@ requests to the hosts that they are for, and stand-ins into what comes back (dec
 helpers import what speaks TLS. This module imports nothing, since helpers
 import it.
 
-source          in a helper: the value of a secret
+source          in an asker: the value of a secret
+asker           in a helper, and beside it: the process that reads the values
 stand_ins       stand-ins: made, found in requests, put into responses
 vault           in a helper: the values of one session or box
 authority       in a helper: its certificate authority

@@ -21,8 +21,10 @@ It sends ``used`` for each request with a secret, before the request, and ``refu
 from __future__ import annotations
 
 import ctypes
+import encodings.idna  # noqa: F401  # Python imports it where it has the name of a host
 import json
 import os
+import re
 import resource
 import socket
 import ssl
@@ -34,10 +36,12 @@ from typing import Any
 import trio
 
 from nsm.wire.decode import decode
+from nsmd.host.rights import give_up_rights
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
+from nsmd.network.secrets.asker import Asker
 from nsmd.network.secrets.authority import Authority, now_utc
-from nsmd.network.secrets.carrying import SecretCarrier
+from nsmd.network.secrets.carrying import HTTP_1, SecretCarrier
 from nsmd.network.secrets.source import SourceError
 from nsmd.network.secrets.vault import Vault
 
@@ -46,6 +50,9 @@ PACKET_BYTES = 256 * 1024
 
 MAX_STATE_BYTES = 1024 * 1024
 DESCRIPTORS_AT_ONCE = 3
+
+_HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+"""Name under which OpenSSL looks for an authority."""
 
 _PR_SET_DUMPABLE = 4
 
@@ -80,7 +87,8 @@ class Helper:
     ) -> None:
         op = message["op"]
         if op == "begin" and len(descriptors) == 1:
-            await self._begin(message, descriptors[0])
+            # Told by another task, since that waits for ever if the supervisor has gone meanwhile.
+            nursery.start_soon(self._tell, await self._begin(message, descriptors[0]))
         elif op == "carry" and len(descriptors) == DESCRIPTORS_AT_ONCE:
             nursery.start_soon(self._carry, message, descriptors)
         elif op == "revoke" and self._vault is not None:
@@ -89,11 +97,12 @@ class Helper:
             for scope in self._orphans:
                 scope.cancel()
 
-    async def _begin(self, message: dict[str, Any], state: int) -> None:
+    async def _begin(self, message: dict[str, Any], state: int) -> dict[str, object]:
+        """Get ready; returns the answer."""
         try:
             secrets = [decode(SecretRule, each) for each in message["secrets"]]
             known = json.loads(os.pread(state, MAX_STATE_BYTES, 0) or b"{}")
-            vault = await Vault.read(secrets, known.get("stand_ins", {}))
+            vault = await Vault.read(secrets, known.get("stand_ins", {}), Asker(secrets).ask)
             request_rules = AllowList.of(message["request_rules"])
             names = [host.name for secret in secrets for host in secret.hosts]
             names += [rule.name for rule in request_rules.rules if rule.name is not None]
@@ -105,19 +114,24 @@ class Helper:
             kept = {"authority": authority.to_pem(), "stand_ins": vault.stand_ins}
             os.pwrite(state, json.dumps(kept).encode(), 0)
             trusted = ssl.create_default_context()
+            load_directories(trusted)
         except SourceError as error:
-            await self._tell({"op": "failed", "why": str(error)})
-            return
+            return {"op": "failed", "why": str(error)}
         finally:
             os.close(state)
         for name in message.get("revoked", ()):
             vault.revoke(name)
+        authority.context("nsm.invalid", HTTP_1, now_utc())  # it imports what signing takes
+        give_up_rights(memory_files=True)
         self._vault = vault
         self._carrier = SecretCarrier(
             authority, vault, request_rules, trusted=trusted, tell=self._tell
         )
-        ready = {"certificate": authority.certificate, "stand_ins": vault.stand_ins}
-        await self._tell({"op": "ready", **ready})
+        return {
+            "op": "ready",
+            "certificate": authority.certificate,
+            "stand_ins": vault.stand_ins,
+        }
 
     async def _carry(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
         client, server, over = (
@@ -174,6 +188,32 @@ class Helper:
                 await self._control.send(json.dumps(message).encode())
             except OSError:
                 await trio.sleep_forever()
+
+
+def load_directories(context: ssl.SSLContext) -> None:
+    """Load the certificates of the directories in which OpenSSL looks for the system's authorities:
+    it reads them only once it needs one.
+    """
+    paths = ssl.get_default_verify_paths()
+    directories = os.environ.get(paths.openssl_capath_env, paths.openssl_capath)
+    known = set(context.get_ca_certs(binary_form=True))
+    for directory in directories.split(os.pathsep):
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                if _HASHED.fullmatch(name):
+                    _load_authority(context, os.path.join(directory, name), known)
+
+
+def _load_authority(context: ssl.SSLContext, path: str, known: set[bytes]) -> None:
+    with suppress(OSError):  # `ssl.SSLError` is one, too
+        with open(path, encoding="ascii", errors="replace") as file:
+            text = file.read()
+        try:
+            is_known = ssl.PEM_cert_to_DER_cert(text) in known
+        except ValueError:  # there are several, or words around it
+            is_known = False
+        if not is_known:
+            context.load_verify_locations(path)
 
 
 def _adopted(descriptor: int) -> socket.socket:

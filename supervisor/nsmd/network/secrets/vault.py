@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
 from nsm.dataclass import dataclass
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.source import SourceError, read_value
+from nsmd.network.secrets.source import SourceError
 from nsmd.network.secrets.stand_ins import Patterns, make_stand_in
 
 LEAST_AGE_S = 30.0
@@ -22,6 +21,17 @@ FORMER_S = 3600.0
 time. Code can have values replaced every `LEAST_AGE_S`, by a server that answers 401; that makes at
 most 120.
 """
+
+Ask = Callable[[SecretRule], Awaitable[str]]
+"""Reads the value of a secret.
+
+Raises:
+    SourceError: it cannot be read.
+"""
+
+
+async def _ask_nobody(_: SecretRule) -> str:
+    raise SourceError("nobody reads it again")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,26 +59,32 @@ class Vault:
 
     Args:
         held: the secrets, with their values.
+        ask: reads the value of a secret again.
     """
 
-    def __init__(self, held: Sequence[HeldSecret]) -> None:
+    def __init__(self, held: Sequence[HeldSecret], ask: Ask = _ask_nobody) -> None:
         self._held = {each.secret.name: each for each in held}
+        self._ask = ask
         self._lock = trio.Lock()
         self.patterns = self._patterns()
 
     @classmethod
-    async def read(cls, secrets: Sequence[SecretRule], known: Mapping[str, str]) -> Vault:
+    async def read(cls, secrets: Sequence[SecretRule], known: Mapping[str, str], ask: Ask) -> Vault:
         """Read all values.
 
         Args:
             known: stand-ins that code has seen already, by name.
+            ask: reads the value of a secret.
 
         Raises:
             SourceError: one cannot be read; the message names it.
         """
         held: list[HeldSecret] = []
         for secret in secrets:  # one after the other: some ask the person
-            value = await _ask(secret)
+            try:
+                value = await ask(secret)
+            except SourceError as error:
+                raise SourceError(f"secret {secret.name}: {error}") from None
             held.append(
                 HeldSecret(
                     secret=secret,
@@ -77,7 +93,7 @@ class Vault:
                     read_s=time.monotonic(),
                 )
             )
-        return cls(held)
+        return cls(held, ask)
 
     @property
     def stand_ins(self) -> dict[str, str]:
@@ -120,7 +136,7 @@ class Vault:
                     continue
                 each.refused, each.read_s = False, time.monotonic()
                 try:
-                    value = await _ask(each.secret)
+                    value = await self._ask(each.secret)
                 except SourceError:
                     continue
                 if value != each.value:
@@ -137,10 +153,3 @@ class Vault:
             for each in self._held.values()
             for value in (*(value for value, _ in each.former), each.value)
         )
-
-
-async def _ask(secret: SecretRule) -> str:
-    try:
-        return await trio.to_thread.run_sync(read_value, secret.source, dict(os.environ))
-    except SourceError as error:
-        raise SourceError(f"secret {secret.name}: {error}") from None

@@ -12,10 +12,11 @@ import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair
 
 from nsmd.model.host_rules import AllowList
-from nsmd.model.secrets import parse_secret
+from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
 from nsmd.network.secrets.http1 import Http1
+from nsmd.network.secrets.source import read_value
 from nsmd.network.secrets.vault import HeldSecret, Vault
 
 if TYPE_CHECKING:
@@ -272,6 +273,10 @@ async def test_a_refused_head_is_answered_without_a_body() -> None:
     assert server == b""
 
 
+async def read(secret: SecretRule) -> str:
+    return read_value(secret.source, {})
+
+
 async def test_a_value_that_expires_between_two_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +284,7 @@ async def test_a_value_that_expires_between_two_requests(
     file = tmp_path / "token"
     file.write_text(VALUE)
     secret = parse_secret("key", f"file: {file}", [HOST], ["env: KEY"])
-    vault = await Vault.read([secret], {"key": STAND_IN})
+    vault = await Vault.read([secret], {"key": STAND_IN}, read)
     later = time.monotonic() + vaults.LEAST_AGE_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     new = "token-with-the-other"

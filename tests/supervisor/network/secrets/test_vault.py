@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.model.secrets import parse_secret
+from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
-from nsmd.network.secrets.source import SourceError
+from nsmd.network.secrets.source import SourceError, read_value
 from nsmd.network.secrets.vault import Vault
 
 if TYPE_CHECKING:
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 HOST = ("a.example", 443)
 
 
+async def read(secret: SecretRule) -> str:
+    return read_value(secret.source, os.environ)
+
+
 async def make_vault(directory: Path) -> Vault:
     source = f"command: sh -c 'echo >>{directory}/asked; cat {directory}/token'"
     (directory / "token").write_text("the-first-token")
-    return await Vault.read([parse_secret("key", source, [HOST[0]], ["env: KEY"])], {})
+    return await Vault.read([parse_secret("key", source, [HOST[0]], ["env: KEY"])], {}, read)
 
 
 def asked(directory: Path) -> int:
@@ -64,7 +69,7 @@ async def test_a_source_that_fails_later_leaves_the_value(
 async def test_a_later_vault_has_the_same_stand_ins(tmp_path: Path) -> None:
     first = await make_vault(tmp_path)
     rules = [parse_secret("key", f"file: {tmp_path}/token", [HOST[0]], ["env: KEY"])]
-    later = await Vault.read(rules, first.stand_ins)
+    later = await Vault.read(rules, first.stand_ins, read)
     assert later.stand_ins == first.stand_ins
 
 
@@ -79,7 +84,7 @@ async def test_a_revoked_secret_is_usable_nowhere(tmp_path: Path) -> None:
 
 async def test_errors_name_the_secret() -> None:
     with pytest.raises(SourceError, match=r"^secret key: "):
-        await Vault.read([parse_secret("key", "file: /no", [HOST[0]], ["env: KEY"])], {})
+        await Vault.read([parse_secret("key", "file: /no", [HOST[0]], ["env: KEY"])], {}, read)
 
 
 async def test_values_that_are_replaced_often_are_searched_for_an_hour(
