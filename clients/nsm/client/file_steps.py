@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm.client import local_files, local_trees, streamed_archives, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
+from nsm.client.retry import CutOffError, begun_again
 from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
 from nsm.wire.files import (
@@ -82,6 +84,13 @@ def read_bytes(
     target: str, path: Path, *, offset: int, length: int | None, max_bytes: int | None
 ) -> Steps[bytes]:
     """Read a file or a part of it into memory: at once if it is small."""
+    begin = partial(_read_bytes, target, path, offset=offset, length=length, max_bytes=max_bytes)
+    return (yield from begun_again(begin))
+
+
+def _read_bytes(
+    target: str, path: Path, *, offset: int, length: int | None, max_bytes: int | None
+) -> Steps[bytes]:
     first = PIECE_BYTES if length is None else min(length, PIECE_BYTES)
     arguments = {"target": target, "path": path_on_wire(path), "offset": offset, "bytes": first}
     found = read(FileContent, (yield "file_get", arguments))
@@ -109,7 +118,26 @@ def write_bytes(
     parents: bool,
 ) -> Steps[FileInfo]:
     """Write a file that is in memory: at once if it is small."""
-    data = _bytes(data)
+    begin = partial(
+        _write_bytes,
+        *(target, path, _bytes(data)),
+        permissions=permissions,
+        overwrite=overwrite,
+        parents=parents,
+    )
+    # Else nobody could tell a file of the first attempt from another one.
+    return (yield from begun_again(begin) if overwrite else begin())
+
+
+def _write_bytes(
+    target: str,
+    path: Path,
+    data: bytes,
+    *,
+    permissions: int | None,
+    overwrite: bool,
+    parents: bool,
+) -> Steps[FileInfo]:
     if len(data) <= PIECE_BYTES:
         arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path), "data": data}
         arguments |= {"overwrite": overwrite, "parents": parents}
@@ -151,7 +179,18 @@ def make_directory(target: str, path: Path, *, parents: bool) -> Steps[Directory
 def remove(target: str, path: Path, *, recursive: bool) -> Steps[None]:
     """Remove a file or a directory."""
     arguments = {"target": target, "path": path_on_wire(path), "recursive": recursive}
-    yield "file_remove", arguments
+    try:
+        yield "file_remove", arguments
+    except CutOffError:
+        yield from begun_again(partial(_remove_rest, arguments))
+
+
+def _remove_rest(arguments: dict[str, Any]) -> Steps[None]:
+    try:
+        yield "file_remove", arguments
+    except FileError as error:
+        if error.data.get("errno") != "ENOENT":
+            raise
 
 
 def rename(target: str, path: Path, to: Path, *, overwrite: bool) -> Steps[None]:
@@ -196,6 +235,13 @@ def upload(
     target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
 ) -> Steps[TreeReport]:
     """Copy a file or a directory from here."""
+    begin = partial(_upload, target, local, path, on_progress, follow=follow)
+    return (yield from begun_again(begin))
+
+
+def _upload(
+    target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
+) -> Steps[TreeReport]:
     if local_files.is_directory(local, follow=follow):
         return (yield from _upload_directory(target, local, path, on_progress, follow=follow))
     with local_files.source(local, follow=follow) as opened:
@@ -239,6 +285,19 @@ def download(
     follow: bool,
 ) -> Steps[TreeReport]:
     """Copy a file or a directory to here."""
+    begin = partial(_download, target, path, local, on_progress, into=into, follow=follow)
+    return (yield from begun_again(begin))
+
+
+def _download(
+    target: str,
+    path: Path,
+    local: str,
+    on_progress: OnProgress | None,
+    *,
+    into: bool,
+    follow: bool,
+) -> Steps[TreeReport]:
     name = _own_name(path) if into else ""
     with ExitStack() as stack:
         opened: list[LocalTarget] = []

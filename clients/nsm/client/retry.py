@@ -8,12 +8,23 @@ is not sent twice, unless it cannot have arrived. Pure, and imported by every cl
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm.wire.errors import CannotStartError, DisconnectedError
+from nsm.wire.errors import (
+    CannotStartError,
+    DisconnectedError,
+    FateUnknownError,
+    ResultLostError,
+)
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from nsm.client.steps import Steps
+
+    T = TypeVar("T")
 
 
 MAX_LOSSES = 100
@@ -29,8 +40,13 @@ RUNS = {
 }
 """Operations that do something once, under an id, and the argument that is this id."""
 
+MAX_RESTARTS = 20
+"""Attempts at a transfer or a save whose connections are lost. One that takes longer than the
+supervisors live would begin again for ever."""
+
 _LOOKS = frozenset(
     {
+        "boxes",
         "bridge_help",
         "bridge_programs",
         "change",
@@ -48,6 +64,8 @@ _LOOKS = frozenset(
         "file_mkdir",
         "file_open",
         "file_stat",
+        "find",
+        "http",
         "inspect",
         "job_list",
         "job_read",
@@ -58,8 +76,11 @@ _LOOKS = frozenset(
         "metrics",
         "ping",
         "pool",
+        "ports",
         "result",
         "run_write",
+        "secrets",
+        "session_keep",
         "sessions",
         "stats",
         "status",
@@ -68,6 +89,9 @@ _LOOKS = frozenset(
 """Operations that may be carried out twice: what `job_write` sends has an id, and what `run_write`
 sends an offset. `logs` and `events` start from the beginning: `RECONNECTED` tells the caller, who
 can then leave out what comes twice."""
+
+_OF_CONNECTION = frozenset({"file_close", "file_events", "file_read", "file_unwatch", "file_write"})
+"""Operations on what a connection has opened: another one has not, or something else."""
 
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the
@@ -89,6 +113,24 @@ class LostError(DisconnectedError):
         )
         self.arrived = arrived
         self.instance = instance
+
+
+class CutOffError(DisconnectedError):
+    """A call lost its connection, and must not be sent again by itself. The next call connects
+    again, so what it belongs to may be begun again.
+    """
+
+
+CUT_OFF = (CutOffError, FateUnknownError, ResultLostError)
+"""Errors after which what does the same twice as once may be begun again."""
+
+
+def begun_again(begin: Callable[[], Steps[T]]) -> Steps[T]:
+    """Carry out steps that do the same twice as once; if they are cut off, from their beginning."""
+    for _ in range(MAX_RESTARTS):
+        with suppress(CutOffError):
+            return (yield from begin())
+    return (yield from begin())
 
 
 class RetriedCall:
@@ -118,7 +160,8 @@ class RetriedCall:
         """Its connection was lost.
 
         Raises:
-            DisconnectedError: it must not be sent again.
+            CutOffError: it must not be sent again.
+            LostError: it was sent too often.
         """
         self.losses += 1
         self.arrived = self.arrived or error.arrived
@@ -126,16 +169,16 @@ class RetriedCall:
             self._sent_to.add(error.instance)
         if self.losses > MAX_LOSSES:
             raise error
-        if not self.arrived or self._op in _LOOKS:
+        if self._op not in _OF_CONNECTION and (not self.arrived or self._op in _LOOKS):
             return
-        if self._op.startswith("file_"):
-            raise DisconnectedError(
+        if self._op in _OF_CONNECTION or self._op == "file_put":
+            raise CutOffError(
                 "the supervisor ended, or the connection to it, while a file was on its way",
                 hint="Files appear whole or not at all: see whether it is there, and copy it again "
                 "if it is not.",
             ) from error
         if self._op not in RUNS:
-            raise DisconnectedError(
+            raise CutOffError(
                 f"the supervisor ended before it answered, and whether {self._op!r} was carried "
                 "out is unknown",
                 hint="See what is there now, then try again.",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nsm.client.retry import CutOffError
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
 from nsm.wire.files import PIECE_BYTES, FileInfo, FilePiece, OpenFile, closed_file, path_on_wire
@@ -161,9 +162,17 @@ def _abandon(opened: OpenFile) -> Steps[None]:
 
 
 def give_up(file: int) -> Steps[None]:
-    """Close without keeping. The supervisor may have done that already, or be gone."""
-    with suppress(NsmError):
+    """Close without keeping. The supervisor may have done that already.
+
+    Raises:
+        CutOffError: it is gone, which is why something else failed.
+    """
+    try:
         yield "file_close", {"file": file, "keep": False}
+    except CutOffError:
+        raise
+    except NsmError:
+        pass
 
 
 @contextmanager

@@ -199,7 +199,8 @@ def _archived(
             try:
                 files.remove(f"{overlay}/{record.path}", recursive=True)
             except FileError as error:
-                why = str(error)
+                if error.data.get("errno") != "ENOENT":  # an attempt before has removed it
+                    why = str(error)
         rows.append(RestoredRow(record.path, "change", why))
         if why or record.type == "deleted":
             part.skip(record.size)

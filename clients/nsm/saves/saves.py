@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsm.client.retry import CUT_OFF, MAX_RESTARTS
 from nsm.saves.kept import MAX_MB
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Saves:
     ) -> Saved:
         """Write what is in a session into a file. The session itself stays as it was.
 
+        If the supervisor is killed or restarted meanwhile, the save is begun again.
+
         Args:
             target: an id, a name, or ``SCOPE/NAME``.
             path: of the file; None for nsm's directory, under the session's name. An older save
@@ -48,7 +51,13 @@ class Saves:
         """
         from nsm.saves.saving import Saving  # noqa: PLC0415  # `nsm restore` does without
 
-        return Saving(self._client, target).save(path, timeout_s=timeout_s, max_mb=max_mb)
+        for tries_left in reversed(range(MAX_RESTARTS)):
+            try:
+                return Saving(self._client, target).save(path, timeout_s=timeout_s, max_mb=max_mb)
+            except CUT_OFF:
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def restore(
         self,

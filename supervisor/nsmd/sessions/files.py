@@ -381,7 +381,8 @@ class OpenFiles:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._transfers: dict[int, Transfer] = {}
-        self._last = 0
+        # Elsewhere for each connection: a handle of another one leads to none of these files.
+        self._last = int.from_bytes(os.urandom(4))
 
     def __len__(self) -> int:
         return len(self._transfers)

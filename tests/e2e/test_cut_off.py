@@ -1,0 +1,130 @@
+"""What takes several calls goes on over the death of the supervisor, or leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import nsm
+from e2e_support import end_holder, end_supervisor, variables_for, wait_gone
+from nsm.saves import Saves
+from nsm.wire.errors import DisconnectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from nsm.wire.messages import Event
+
+
+class Client(nsm.Client):
+    """A client whose supervisors are killed.
+
+    Attributes:
+        left: calls until the supervisor is killed; None for never.
+        calls: operations since then.
+    """
+
+    left: int | None = None
+
+    def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+        interruptible: bool = False,
+    ) -> dict[str, Any]:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                self.kill_supervisor()
+        return super().call(op, args, on_event=on_event, interruptible=interruptible)
+
+    def kill_supervisor(self) -> None:
+        assert self.server.pid
+        pidfd = os.pidfd_open(self.server.pid)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        wait_gone([pidfd])
+
+
+@pytest.fixture
+def client(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Client]:
+    """A client that starts another supervisor in place of one that was killed."""
+    short_dir.chmod(0o700)
+    for name, value in variables_for(short_dir).items():
+        monkeypatch.setenv(name, value)
+    socket = str(short_dir / "control.sock")
+    with Client(socket_path=socket, scope="test") as made:
+        yield made
+    end_supervisor(socket)
+    end_holder(short_dir)
+
+
+@pytest.mark.parametrize("moment", [0, 3])
+def test_copies_go_on(client: Client, tmp_path: Path, moment: int) -> None:
+    data = random.Random(7).randbytes(20_000_000)
+    (tmp_path / "there/below").mkdir(parents=True)
+    (tmp_path / "there/below/a.bin").write_bytes(data)
+    client.run("import os", env="python", session="work")
+    files = client.files("work")
+    moved: list[int] = []
+
+    def kill(*_: object) -> None:
+        moved.append(1)
+        if len(moved) == moment + 1:
+            client.kill_supervisor()
+
+    files.upload(str(tmp_path / "there/below/a.bin"), "a.bin", on_progress=kill)
+    moved.clear()
+    files.upload(str(tmp_path / "there"), "tree", on_progress=kill)
+    names = (
+        "sorted(os.listdir()), os.listdir('tree/below'), [x for x in os.listdir() if '.' == x[0]]"
+    )
+    moved.clear()
+    files.download("a.bin", str(tmp_path / "back.bin"), on_progress=kill)
+    moved.clear()
+    files.download("tree", str(tmp_path / "back"), on_progress=kill)
+    assert client.run(f"print({names})", env="python", session="work").stdout == (
+        "['a.bin', 'tree'] ['a.bin'] []\n"
+    )
+    for copy in ("back.bin", "back/below/a.bin"):
+        assert (tmp_path / copy).read_bytes() == data
+    assert sorted(os.listdir(tmp_path)) == ["back", "back.bin", "there"]
+
+
+def rows(client: Client) -> set[str]:
+    return {str(row.name) for row in client.sessions()}
+
+
+# Calls of a save, of which the first look at the session and the last close its parts.
+@pytest.mark.parametrize("calls", [0, 3, 6, pytest.param(9, marks=pytest.mark.slow), 12])
+def test_a_save_and_what_is_made_of_it_go_on(client: Client, short_dir: Path, calls: int) -> None:
+    client.run("x = list(range(1000)); open('a.txt', 'w').write('a')", env="python", session="work")
+    client.left = calls
+    saved = Saves(client).save("work", str(short_dir / "work.save"))
+    assert client.left is None, "the supervisor was killed"
+    client.left = calls
+    made = Saves(client).restore(saved.path, "again")
+    assert client.left is None
+    assert [row.name for row in made.rows if row.restored] == ["x"]
+    for name in ("work", "again"):
+        look = "import os; print(sum(x), os.listdir(), os.listdir('/tmp'))"
+        assert client.run(look, env="python", session=name).stdout == "499500 ['a.txt'] []\n"
+    assert rows(client) == {"work", "again"}
+    assert not [name for name in os.listdir(short_dir) if "save" in name and name != "work.save"]
+
+
+def test_a_handle_leads_to_no_file_of_another_connection(client: Client) -> None:
+    client.run("1", env="python", session="work")
+    asked = {"target": "work", "path": "a.txt", "mode": "write"}
+    handle = client.call("file_open", asked)["file"]
+    client.kill_supervisor()
+    with pytest.raises(DisconnectedError, match="while a file was on its way"):
+        client.call("file_write", {"file": handle, "data": b"old"})
+    assert client.call("file_open", asked)["file"] != handle
