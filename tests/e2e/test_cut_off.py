@@ -1,18 +1,22 @@
-"""What takes several calls goes on over the death of the supervisor, or leaves nothing."""
+"""Copies, saves, forks and sandboxes that outlive the supervisor that was asked for them."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import nsm
 from e2e_support import end_holder, end_supervisor, variables_for, wait_gone
+from live_forks import needs_scopes
 from nsm.saves import Saves
 from nsm.wire.errors import DisconnectedError
+from soak.load import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -51,6 +55,19 @@ class Client(nsm.Client):
         pidfd = os.pidfd_open(self.server.pid)
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         wait_gone([pidfd])
+
+    def kill_supervisor_at_some_moment(self, seconds: float) -> threading.Thread:
+        """Have it killed within that time."""
+        pid = self.server.pid
+        assert pid
+
+        def kill() -> None:
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        return killing
 
 
 @pytest.fixture
@@ -118,6 +135,52 @@ def test_a_save_and_what_is_made_of_it_go_on(client: Client, short_dir: Path, ca
         assert client.run(look, env="python", session=name).stdout == "499500 ['a.txt'] []\n"
     assert rows(client) == {"work", "again"}
     assert not [name for name in os.listdir(short_dir) if "save" in name and name != "work.save"]
+
+
+@needs_scopes
+@pytest.mark.parametrize("kills", [1, pytest.param(scaled(60), marks=pytest.mark.slow)])
+def test_forks_are_made_once(client: Client, kills: int) -> None:
+    """The supervisor is killed before, while or after it makes them."""
+    delays = random.Random(7)
+    for number in range(kills):
+        target = f"target-{number}"
+        client.run("x = 5", env="python", session=target)
+        killing = client.kill_supervisor_at_some_moment(delays.random() / 20)
+        made = client.fork(target, "a", count=2)
+        killing.join()
+        assert made.forks[0].name == "a"
+        assert rows(client) == {target, *(each.name for each in made.forks)}
+        for each in made.forks:
+            assert client.run("print(x)", env="python", session=each.name).stdout == "5\n"
+            client.kill(each.id)
+        client.kill(target)
+
+
+@needs_scopes
+def test_forks_that_are_asked_for_again_are_the_same(client: Client) -> None:
+    """Also if a supervisor was killed when it had made some of them."""
+    client.run("x = 5", env="python", session="work")
+    asked = {"target": "work", "names": ["a", "b"], "execution_id": "id"}
+    first = client.call("session_fork", asked)["forks"]
+    client.kill_supervisor()
+    assert client.call("session_fork", {**asked, "again": True})["forks"] == first
+    client.kill("b")
+    again = client.call("session_fork", {**asked, "again": True})["forks"]
+    assert [each["name"] for each in again] == ["a", "b"]
+    assert again[0] == first[0]
+    assert rows(client) == {"work", "a", "b"}
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(scaled(60), marks=pytest.mark.slow)])
+def test_sandboxes_are_made_once(client: Client, kills: int) -> None:
+    delays = random.Random(7)
+    for _ in range(kills):
+        killing = client.kill_supervisor_at_some_moment(delays.random() / 50)
+        with client.sandbox(env="python", files={"a.txt": "a"}) as sandbox:
+            killing.join()
+            assert rows(client) == {sandbox.name}
+            assert sandbox.run("print(open('a.txt').read())").stdout == "a\n"
+        assert rows(client) == set()
 
 
 def test_a_handle_leads_to_no_file_of_another_connection(client: Client) -> None:

@@ -34,6 +34,8 @@ do so for ever."""
 RUNS = {
     "run": "execution_id",
     "run_in": "execution_id",
+    "session_fork": "execution_id",
+    "session_open": "execution_id",
     "undo": "execution_id",
     "job_start": "execution_id",
     "bridge_run": "call_id",
@@ -193,6 +195,11 @@ class RetriedCall:
         """Add to an error what became of the call: there is no supervisor that could tell."""
         if self._op not in RUNS:
             return error
-        fate = "Whether the code was run is unknown" if self.arrived else "The code was not run"
+        if self._op.startswith("session_"):
+            fate = (
+                "Whether a session was made is unknown" if self.arrived else "No session was made"
+            )
+        else:
+            fate = "Whether the code was run is unknown" if self.arrived else "The code was not run"
         end = "" if error.message.endswith(".") else "."
         return CannotStartError(f"{error.message}{end} {fate}.", hint=error.hint, data=error.data)

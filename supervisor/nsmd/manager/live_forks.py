@@ -38,7 +38,13 @@ class LiveForks:
         return platform.machine() == "x86_64" and self._run_service.session_manager.has_templates
 
     async def fork(
-        self, original: Session, wanted: Sequence[str], count: int, *, client: str
+        self,
+        original: Session,
+        wanted: Sequence[str],
+        count: int,
+        *,
+        client: str,
+        made_by: str = "",
     ) -> Forks:
         """Fork a live session once or several times.
 
@@ -46,6 +52,7 @@ class LiveForks:
             wanted: names of the forks; missing ones are made up.
             count: number of forks.
             client: name of the client.
+            made_by: as in `Tenancy`.
 
         Raises:
             NsmError: that cannot be done; the original goes on as before.
@@ -81,7 +88,7 @@ class LiveForks:
         while len(taken) < count:
             taken[names.fresh(own, is_taken)] = None
         labels = tuple(sorted({**dict(tenancy.labels), FORKED_FROM: original.id}.items()))
-        of_forks = replace(tenancy, client=client, labels=labels)
+        of_forks = replace(tenancy, client=client, labels=labels, made_by=made_by)
         return await self._run_service.session_manager.fork(
             original, [replace(of_forks, name=name) for name in taken]
         )
@@ -104,17 +111,16 @@ class LiveForks:
         if request.env and request.env != bound.name:
             asked = service.provider.find(client, request.env)
             raise wrong_environment(fork_of, bound, asked)
-        if request.again and request.session is not None:
+        call_id = request.execution_id or ""
+        if request.again and call_id:
             # The client lost its connection, perhaps after the fork.
-            known = service.named(client.scope, request.session)
-            labels = dict(known.tenancy.labels) if known and known.tenancy else {}
-            if labels.get(FORKED_FROM) == original.id:
-                return replace(request, env=bound.name, must_exist=True)
+            for known in service.session_manager.index.made_by(client.scope, call_id):
+                return replace(request, session=known.name, env=bound.name, must_exist=True)
         if client.bound is not None:
             service.session_manager.check_share(client.scope)
         wanted = [] if request.session in (None, names.NEW) else [str(request.session)]
         try:
-            made = await self.fork(original, wanted, 1, client=client.name)
+            made = await self.fork(original, wanted, 1, client=client.name, made_by=call_id)
         except ForkRefusedError as error:
             busy = original.running is not None or original.runs.queued
             hint = (

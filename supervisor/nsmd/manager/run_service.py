@@ -470,8 +470,9 @@ class RunService:
     def _new_session(
         self, client: ClientIdentity, environment: Environment, name: str | None, *, pooled: bool
     ) -> Session:
-        if client.bound is not None:
-            check_can_be_bound(environment, client.bound)
+        bound = client.bound
+        if bound is not None:
+            check_can_be_bound(environment, bound)
             self.session_manager.check_share(client.scope)
         spec = reach_of(client, self._spec(environment, client.project))
         configured = self._settings.session
@@ -483,12 +484,11 @@ class RunService:
             max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
             own=self.provider.catalog.own_of(client, environment),
             labels=client.labels,
+            made_by=client.made_by,
         )
-        session = self.session_manager.take(
-            spec, tenancy, confined=client.bound is not None, pooled=pooled
-        )
+        made = self.session_manager.take(spec, tenancy, confined=bound is not None, pooled=pooled)
         self._prewarm.used(client, environment.name)
-        return session
+        return made
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:
         return JailSpec(

@@ -111,6 +111,15 @@ class SessionIndex:
             return True
         return self._silent is not None and names.may_be_id(target) and not self._meant(target)
 
+    def made_by(self, scope: str, call_id: str) -> list[Session]:
+        """Find the live sessions that a call has made which is sent again; looks at all."""
+        return [
+            session
+            for session in self.live()
+            if session.tenancy is not None
+            and (session.tenancy.scope, session.tenancy.made_by) == (scope, call_id)
+        ]
+
     def add(self, session: Session) -> None:
         """Add a new session, which belongs to nobody yet."""
         self._sessions[session.id] = session

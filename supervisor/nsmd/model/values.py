@@ -290,6 +290,7 @@ class ClientIdentity:
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
         labels: labels of its new sessions.
+        made_by: as in `Tenancy`, of its new sessions.
         secrets: names of secrets of its new sessions, in place of the configured ones; None for
             those.
         network: network of its new sessions, in place of the configured one; None for that.
@@ -310,6 +311,7 @@ class ClientIdentity:
     peer: tuple[int, int] | None = field(default=None, compare=False)
     bound: NetworkRule | None = None
     labels: Labels = ()
+    made_by: str = ""
     resumes: bool = field(default=False, compare=False)
     secrets: tuple[str, ...] | None = None
 
@@ -355,6 +357,7 @@ class Tenancy:
         scope, client: as in `ClientIdentity`.
         idle_timeout_s, max_lifetime_s: seconds.
         labels: what its client calls it, for lists and `kill`.
+        made_by: id of the call that made it, by which the client may ask for it again.
         own: sources of its environment, if only its client has it; None if everybody has it.
     """
 
@@ -365,6 +368,7 @@ class Tenancy:
     max_lifetime_s: float
     own: Sources | None = None
     labels: Labels = ()
+    made_by: str = ""
 
     def is_for(self, client: ClientIdentity) -> bool:
         """Return whether a client of its scope may run code in it: it must have its environment."""

@@ -36,8 +36,11 @@ def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], A
         run_service = call.services.run_service
         make = partial(_make, run_service, asked, call.args)
         ends_with_client = arguments.flag(call.args, "ends_with_client")
+        scope, call_id = asked.client.scope, asked.client.made_by
+        index = run_service.session_manager.index
+        known = index.made_by(scope, call_id) if asked.again and call_id else []
         try:
-            session = make()
+            session = known[0] if known else make()
         except NO_ENVIRONMENT:
             await run_service.look(call.as_client())
             session = await patiently(make, call.on_cancel)
@@ -73,7 +76,12 @@ def _asked(call: Call, request: RunRequest) -> RunRequest:
             f"Argument 'idle_s' is {idle_s:g}; it may be up to {configured:g}.",
             hint="`idle_timeout_seconds` in [session] of config.toml is the most.",
         )
-    client = replace(request.client, idle_timeout_s=idle_s, labels=labels_of(call.args))
+    client = replace(
+        request.client,
+        idle_timeout_s=idle_s,
+        labels=labels_of(call.args),
+        made_by=request.execution_id or "",
+    )
     return replace(request, client=client, session=request.session or names.NEW)
 
 
