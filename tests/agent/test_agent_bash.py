@@ -402,6 +402,20 @@ def test_code_that_stops_does_so_without_a_command_that_is_disabled(
     assert agent.bash("echo $kept").stdout == "1\n"
 
 
+@pytest.mark.parametrize("name", ["trap", "unset", "set", "kill", "eval"])
+def test_functions_with_names_of_the_driver_s_commands_are_left_alone(
+    agent: AgentProcess, name: str
+) -> None:
+    agent.bash("kept=1; set -e")
+    agent.bash(f"{name}() {{ echo mine; }}")
+    for code in ("false", "echo ${nope:?gone}", "trap : ERR EXIT; false"):
+        reply = agent.bash(code)
+        assert (reply.exit_code, reply.interpreter_restarted) == (1, False)
+        assert reply.stdout == "mine\n" * code.startswith(f"{name} ")
+    assert agent.bash("echo $kept").stdout == "1\n"
+    assert agent.bash(f"{name}").stdout == "mine\n"
+
+
 @pytest.mark.parametrize("names", ["$(compgen -b)", "enable ."])
 def test_a_shell_that_can_run_no_code_any_more_is_replaced(agent: AgentProcess, names: str) -> None:
     agent.bash(f"kept=1; enable -n {names}")

@@ -274,7 +274,7 @@ class BashInterpreter(Interpreter):
 
     def _off(self, option: bytes) -> str:
         """Give the command that switches an option off if the driver has switched it on."""
-        return rf"\set +{option.decode()}" if option in self._added_options else "[[ 1 ]]"
+        return rf"\builtin \set +{option.decode()}" if option in self._added_options else "[[ 1 ]]"
 
     def _set_traps(self, levels: str) -> str:
         """Give the command that sets the traps of ERR and EXIT.

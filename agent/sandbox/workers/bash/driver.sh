@@ -9,7 +9,8 @@
 #
 # What the agent sends to a shell, and the traps that it sets in it. Each function is a text that
 # `interpreters/bash_driver.py` takes by its name: it sends the body, with what stands between two `@` put
-# in. A line that is continued is one line. The shell itself has none of these functions.
+# in. A line that is continued is one line. The shell itself has none of these functions. Commands have
+# `builtin` before them where code may have made functions of their names.
 
 # Keeps the descriptors that are between executions. While 3 to 6 are closed for a group of
 # commands, bash keeps them at 10 to 13 marked close-on-exec, and duplicating a marked descriptor
@@ -62,7 +63,7 @@ note() {
 # then. A subshell ends as usual. If code goes on, the trap is over (`abort` asks for that).
 leave() {
   case $BASH_SUBSHELL:${#BASH_SOURCE[@]}:$- in \
-    0:0:*e*) nsm_errexit=1; \set +e;; \
+    0:0:*e*) nsm_errexit=1; \builtin \set +e;; \
     0:1:*e*) nsm_stop=${nsm_stop-$((nsm_line * 256 + nsm_last))}; \return 0;; \
     0:*e*) nsm_stop=${nsm_stop-$((BASH_LINENO[-2] * 256 + nsm_last))}; \return 1;; \
     0:*) nsm_last=;; \
@@ -80,11 +81,11 @@ on_err() {
 # fails does not end the shell. The loop is there for its `$?`, and because no trace shows it.
 around_err() {
   until { @note@; case ${nsm_stop-}:$-:$BASH_SUBSHELL:${#BASH_SOURCE[@]}:${FUNCNAME-} in \
-    :*e*:@levels@) nsm_errexit=1; \set +e; (\exit "$nsm_last");; \
+    :*e*:@levels@) nsm_errexit=1; \builtin \set +e; (\exit "$nsm_last");; \
     :*:@levels@) (\exit "$nsm_last");; \
   esac; } 2>/dev/null; do @text@
     { \break; } 2>/dev/null
-  done; { (( ${nsm_errexit-0} == 0 )) || { nsm_errexit=0; \set -e; }; @leave@; } 2>/dev/null
+  done; { (( ${nsm_errexit-0} == 0 )) || { nsm_errexit=0; \builtin \set -e; }; @leave@; } 2>/dev/null
 }
 
 # Trap of EXIT if code has none of its own.
@@ -98,7 +99,7 @@ on_exit() {
 
 stay() {
   nsm_left=$?; \
-    [[ $BASH_COMMAND == *'. /dev/fd/@source@ '* ]] || { nsm_stop=$nsm_left; \kill -INT "${BASHPID:-$$}" || :; }
+    [[ $BASH_COMMAND == *'. /dev/fd/@source@ '* ]] || { nsm_stop=$nsm_left; \builtin \kill -INT "${BASHPID:-$$}" || :; }
 }
 
 # Trap of EXIT around the text of one that the code has set.
@@ -112,23 +113,23 @@ around_exit() {
 
 # Sets the traps of ERR and EXIT where code has none.
 set_traps() {
-  nsm_now=$(\trap -p ERR EXIT); [[ $nsm_now == *\'\ ERR* ]] || \trap -- @on_err@ ERR; \
-    [[ $nsm_now == *\'\ EXIT ]] || \trap -- @on_exit@ EXIT
+  nsm_now=$(\builtin \trap -p ERR EXIT); [[ $nsm_now == *\'\ ERR* ]] || \builtin \trap -- @on_err@ ERR; \
+    [[ $nsm_now == *\'\ EXIT ]] || \builtin \trap -- @on_exit@ EXIT
 }
 
 # Sets them around those that code has, or in their place.
 wrap_traps() {
-  nsm_now=$(\trap -p ERR); case $nsm_now in \
+  nsm_now=$(\builtin \trap -p ERR); case $nsm_now in \
     *nsm_line*) ;; \
     *\'?*\'*) nsm_err=$nsm_now; \builtin \eval "nsm_text=${nsm_now:8:-4}"; \
-      \trap -- @around_err@ ERR;; \
-    *) nsm_err=$nsm_now; \trap -- @on_err@ ERR;; \
+      \builtin \trap -- @around_err@ ERR;; \
+    *) nsm_err=$nsm_now; \builtin \trap -- @on_err@ ERR;; \
   esac; \
-  nsm_now=$(\trap -p EXIT); case $nsm_now in \
+  nsm_now=$(\builtin \trap -p EXIT); case $nsm_now in \
     *nsm_left*) ;; \
     *\'?*\'*) nsm_exit=$nsm_now; \builtin \eval "nsm_text=${nsm_now:8:-5}"; \
-      \trap -- @around_exit@ EXIT;; \
-    *) nsm_exit=$nsm_now; \trap -- @on_exit@ EXIT;; \
+      \builtin \trap -- @around_exit@ EXIT;; \
+    *) nsm_exit=$nsm_now; \builtin \trap -- @on_exit@ EXIT;; \
   esac
 }
 
@@ -144,7 +145,7 @@ watch() {
 # Looks at what a `trap` command has set. After as many as the code has, there is no more to watch.
 look() {
   nsm_seen=; [[ $BASH_COMMAND != *trap\ * ]] || nsm_seen=1; @traps@; \
-    (( --nsm_traps > 0 )) || { \trap - DEBUG; @untrace@; }
+    (( --nsm_traps > 0 )) || { \builtin \trap - DEBUG; @untrace@; }
 }
 
 # Tells the status of the last command and the numbers by way of a failing redirection.
@@ -182,10 +183,10 @@ parse() {
   \. /dev/fd/@source@ <&@null@ >&@null@ 2>&@null@;
 }
 
-# Puts back what the driver needs if code has disabled it (`enable -n`), and removes a function that
-# has the name of what runs code. Code may have done the same to each of these commands, too.
+# Puts back what the driver needs if code has disabled it (`enable -n`), and removes functions named
+# `.` and `builtin`, by which it runs all else. Code may have done the same to each command here, too.
 repair() {
-  { \unset -f .; \builtin \unset -f .; \command \unset -f .; \
+  { \command \unset -f . builtin; \unset -f . builtin; \builtin \unset -f .; \
     \enable . builtin eval trap unset set exec kill exit return break; \
     \builtin \enable . builtin eval trap unset set exec kill exit return break; \
     \command \enable . builtin eval trap unset set exec kill exit return break; } 2>/dev/null || 2>&0
@@ -193,35 +194,35 @@ repair() {
 
 # Before code that may end the shell.
 guard() {
-  \unset nsm_stop nsm_errexit; @traps@; \set -E
+  \builtin \unset nsm_stop nsm_errexit; @traps@; \builtin \set -E
 }
 
 # Before code that may set traps itself. A trap of DEBUG from before is not for the code that is
 # sourced, unless `set -T` is on.
 guard_traps() {
-  nsm_traps=@number@ nsm_look=@look@ nsm_debug=$(\trap -p DEBUG); \
-    [[ $- == *T* && $nsm_debug == *\'* ]] || { \trap -- @watch@ DEBUG; \set -T; }
+  nsm_traps=@number@ nsm_look=@look@ nsm_debug=$(\builtin \trap -p DEBUG); \
+    [[ $- == *T* && $nsm_debug == *\'* ]] || { \builtin \trap -- @watch@ DEBUG; \builtin \set -T; }
 }
 
 # After such code: its status, for the report that follows in the same line.
 settle() {
-  nsm_stop=@status@; (( ${nsm_errexit-0} == 0 )) || \set -e;
+  nsm_stop=@status@; (( ${nsm_errexit-0} == 0 )) || \builtin \set -e;
 }
 
 # After the report: what the code has left of these traps becomes its own again.
 unguard() {
-  @untrace@; nsm_now=$(\trap -p ERR EXIT); \
-    [[ $nsm_now != *nsm_line* ]] || { \trap - ERR; \builtin \eval "${nsm_err-}"; }; \
-    [[ $nsm_now != *nsm_left* ]] || { \trap - EXIT; \builtin \eval "${nsm_exit-}"; }; \
-    (( ${nsm_errexit-0} == 0 )) || \set -e; \
-    \unset nsm_stop nsm_errexit nsm_last nsm_line nsm_left nsm_now nsm_text nsm_err nsm_exit
+  @untrace@; nsm_now=$(\builtin \trap -p ERR EXIT); \
+    [[ $nsm_now != *nsm_line* ]] || { \builtin \trap - ERR; \builtin \eval "${nsm_err:+\\builtin $nsm_err}"; }; \
+    [[ $nsm_now != *nsm_left* ]] || { \builtin \trap - EXIT; \builtin \eval "${nsm_exit:+\\builtin $nsm_exit}"; }; \
+    (( ${nsm_errexit-0} == 0 )) || \builtin \set -e; \
+    \builtin \unset nsm_stop nsm_errexit nsm_last nsm_line nsm_left nsm_now nsm_text nsm_err nsm_exit
 }
 
 # The same after code that may have set traps, before that.
 unguard_traps() {
-  @untrace@; [[ $(\trap -p DEBUG) != *nsm_look* ]] || \trap - DEBUG; \
-    [[ $nsm_debug != *\'* || $(\trap -p DEBUG) == *\'* ]] || \builtin \eval "$nsm_debug"; \
-    \unset nsm_debug nsm_look nsm_traps nsm_seen
+  @untrace@; [[ $(\builtin \trap -p DEBUG) != *nsm_look* ]] || \builtin \trap - DEBUG; \
+    [[ $nsm_debug != *\'* || $(\builtin \trap -p DEBUG) == *\'* ]] || \builtin \eval "\\builtin $nsm_debug"; \
+    \builtin \unset nsm_debug nsm_look nsm_traps nsm_seen
 }
 
 # First command of a script, which bash reads from BASH_ENV. `:` is a function that is gone when it
