@@ -65,6 +65,7 @@ def take_passed(
     if pid != str(os.getpid()) or count in ("", "0"):
         return PassedDescriptors()
     sockets: list[int] = []
+    named: dict[int, str] = {}
     kept: dict[str, list[int]] = {}
     if count.isdigit():
         for fd, name in zip_longest(range(first_fd, first_fd + int(count)), names.split(":")):
@@ -75,14 +76,31 @@ def take_passed(
                 kept.setdefault(name, []).append(fd)
             else:
                 sockets.append(fd)
+                named |= {fd: name} if name else {}
         if not sockets:
             return PassedDescriptors(None, kept)
+    serving = [fd for fd in sockets if len(sockets) > 1 and _serves(fd)]
+    if len(serving) == 1 and len(named) == len(sockets):
+        # A newer nsm kept the others: this one does not know their kind.
+        for fd in set(sockets) - set(serving):
+            os.set_inheritable(fd, False)
+            kept.setdefault(named[fd], []).append(fd)
+        sockets = serving
     if len(sockets) != 1:
         raise ServiceManagerError(
             f"The service manager passed {len(sockets) or count!r} sockets, nsm takes one. Leave "
             "one ListenStream= in nsm-supervisor.socket."
         )
     return PassedDescriptors(_listener(sockets[0]), kept)
+
+
+def _serves(fd: int) -> bool:
+    """Return whether a descriptor is a socket on which a supervisor can listen."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as passed:
+            return _why_unusable(passed) is None
+    except OSError:
+        return False
 
 
 def _listener(fd: int) -> socket.socket:

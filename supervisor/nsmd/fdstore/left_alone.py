@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from nsmd.fdstore import records
 from nsmd.fdstore.store import KEPT_PREFIXES, DescriptorStore, Kept
@@ -16,7 +15,7 @@ from nsmd.fdstore.store import KEPT_PREFIXES, DescriptorStore, Kept
 log = logging.getLogger(__name__)
 
 _NOUNS = {"session-": "session", "box-": "box", "port-": "open port", "secrets-": "secret"}
-"""Words for people; entries of other kinds belong to these."""
+"""Words for people."""
 
 
 class LeftAlone:
@@ -76,12 +75,14 @@ class LeftAlone:
     def problem(self) -> str:
         """Number of things that are left alone, and a reason, for people; else empty."""
         things = {name.partition(".")[0]: why for name, why in self._whys.items()}
-        nouns = Counter[str]()
-        for name in things:
-            with suppress(StopIteration):
-                nouns[next(noun for prefix, noun in _NOUNS.items() if name.startswith(prefix))] += 1
-        if not nouns:
+        if not things:
             return ""
+        nouns = Counter(
+            next(
+                (noun for prefix, noun in _NOUNS.items() if name.startswith(prefix)), "other thing"
+            )
+            for name in things
+        )
         told = ", ".join(f"{count} x {noun}" for noun, count in nouns.items())
         return (
             f"another version of nsm made what this one cannot read, and leaves alone: {told} "

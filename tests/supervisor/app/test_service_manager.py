@@ -86,6 +86,20 @@ def test_what_was_kept_is_told_from_the_socket(tmp_path: Path) -> None:
         assert not any(map(os.get_inheritable, fds))
 
 
+def test_what_only_another_version_knows_is_kept_too(tmp_path: Path) -> None:
+    """The supervisor starts, and leaves it alone."""
+    with listener(tmp_path / "s") as original, open(os.devnull, "rb") as null:
+        first = max(map(int, os.listdir("/proc/self/fd"))) + 1
+        fds = [fcntl.fcntl(each, fcntl.F_DUPFD, first) for each in (original, null.fileno())]
+        os.close(original)
+        environment = passed("2") | {"LISTEN_FDNAMES": "nsm-supervisor.socket:paint-1"}
+        taken = take_passed(environment, first_fd=first)
+        assert taken.listener is not None
+        taken.listener.close()
+        assert taken.kept == {"paint-1": [fds[1]]}
+        os.close(fds[1])
+
+
 def test_there_may_be_no_socket_beside_what_was_kept() -> None:
     with open(os.devnull, "rb") as kept:
         environment = passed() | {"LISTEN_FDNAMES": "session-a"}
