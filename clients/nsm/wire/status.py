@@ -55,11 +55,16 @@ class AuditStatus(NamedTuple):
 
 
 class SurvivalStatus(NamedTuple):
-    """Process that keeps sessions while there is no supervisor (`systemd`, a `keeper`, `none`), and
-    the reason why it keeps only some; empty if it keeps all."""
+    """Process that keeps sessions while there is no supervisor (`systemd`, a `keeper`, `none`).
+
+    Attributes:
+        problem: why it keeps only some of them; empty if it keeps all.
+        unread: what it keeps that this supervisor cannot use, and why; else empty.
+    """
 
     kind: str
     problem: str
+    unread: str = ""
 
 
 class HttpStatus(NamedTuple):

@@ -83,11 +83,9 @@ async def _status(call: Call) -> dict[str, Any]:
         "audit": dict(services.audit()),
         "survival": {
             "kind": services.store.kind,
-            "problem": (
-                (services.silent.problem if services.silent else "")
-                or services.store.problem
-                or services.left_alone.problem
-            ),
+            "problem": (services.silent.problem if services.silent else "")
+            or services.store.problem,
+            "unread": services.left_alone.problem,
         },
         "bridge": dict(services.bridge.facts()),
         "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},

@@ -200,6 +200,12 @@ def _audit(audit: AuditStatus) -> HostCheck:
 
 
 def _survival(survival: SurvivalStatus) -> HostCheck:
+    if survival.unread and not survival.problem:
+        return warn(
+            survival.unread,
+            "Install a version that can read it, then: nsm reload. Or end the sessions: nsm ps, "
+            "nsm kill",
+        )
     if survival.kind != "none" and not survival.problem:
         who = "systemd" if survival.kind == "systemd" else "a holder process"
         return ok(f"{who} keeps the sessions when the supervisor is killed")

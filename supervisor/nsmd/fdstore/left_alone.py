@@ -86,6 +86,5 @@ class LeftAlone:
         told = ", ".join(f"{count} x {noun}" for noun, count in nouns.items())
         return (
             f"another version of nsm made what this one cannot read, and leaves alone: {told} "
-            f"({next(iter(things.values()))}). A version that can read it takes it over: install "
-            "that, then `nsm reload`. `nsm ps` lists such sessions, and `nsm kill` ends them"
+            f"({next(iter(things.values()))})"
         )

@@ -196,6 +196,7 @@ WELL = samples.status(
         ({"survival": {"kind": "systemd", "problem": ""}}, "survival", "ok", "systemd"),
         ({"survival": {"kind": "none", "problem": "why"}}, "survival", "warn", "why"),
         ({"survival": {"kind": "keeper", "problem": "is silent"}}, "survival", "warn", "silent"),
+        ({"survival": {"unread": "1 x session"}}, "survival", "warn", "1 x session"),
     ],
 )
 def test_what_the_supervisor_says_of_its_records(

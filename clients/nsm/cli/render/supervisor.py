@@ -94,8 +94,7 @@ def status_lines(answer: Status) -> str:
     if limits.why:
         lines.append(("", limits.why))
     lines.append(("survival", _SURVIVAL.get(survival.kind, survival.kind)))
-    if survival.problem:
-        lines.append(("", survival.problem))
+    lines += [("", each) for each in (survival.problem, survival.unread) if each]
     lines.append(("audit", audit.path if audit.enabled else "off"))
     if audit.dropped:
         now = f", and is losing more: {audit.problem}" if audit.problem else ""
