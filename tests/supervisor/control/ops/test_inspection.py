@@ -7,6 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -221,3 +223,10 @@ def test_a_limit_that_something_else_keeps_is_said() -> None:
         enforcement=Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
     )
     assert len(list(weaker(policy_of(spec(), grouped, "cold"), kept))) == 3
+
+
+@pytest.mark.parametrize(("jail", "taken_up", "said"), [(object(), 1, True), (None, 1, False)])
+def test_a_policy_that_cannot_be_read_is_said(jail: object, taken_up: int, said: bool) -> None:
+    found: Any = SimpleNamespace(policy=None, confinement=None, jail=jail, taken_up=taken_up)
+    told = inspection._contradictions(found, None)  # pyright: ignore[reportPrivateUsage]
+    assert any("policy cannot be read" in each for each in told) is said
