@@ -34,7 +34,7 @@ TURN_TICKS = 5
 
 BOMB_QUIET_S = 0.5
 
-BOMB_WATCH_S = 20.0
+BOMB_WATCH_S = 60.0
 """How long copies are looked at that code has left behind."""
 
 BOMB_SHARE = 1 / 3
@@ -107,13 +107,14 @@ class ForkBombs:
         now = time.monotonic()
         if of_copies and started > self._started:
             self._started, self._grew = started, now
-        runs = [row for row in copies if row.state == b"R"]
+        runs = [row for row in copies if row.state in (b"R", b"D")]
+        lasted_s = now - began
         waits = (
-            any(row.ticks < TURN_TICKS for row in runs)
+            (copies and lasted_s < BOMB_LOOK_S)  # one look may find all of them between two steps
+            or any(row.ticks < TURN_TICKS for row in runs)
             or (of_copies and runs and now - self._grew < BOMB_QUIET_S)
             or (of_copies > MANY and started > BOMB_FULL * limit)
         )
-        lasted_s = now - began
         if not waits or lasted_s > BOMB_HOLD_S:
             self.release()
         later_s = 2 * next_s if self._finish is None else BOMB_LOOK_S

@@ -16,6 +16,7 @@ import pytest
 import sandbox_agent
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import BWRAP, needs_bwrap
+from sandbox.fork_bombs import BOMB_HOLD_S
 from sandbox.framing import encode_frame
 from selection import one_in
 
@@ -199,7 +200,11 @@ if os.fork() == 0:
 def test_a_fork_bomb_that_code_leaves_behind(limited: AgentProcess, name: str) -> None:
     interpreter, code = BOMBS_LEFT_BEHIND[name]
     reply = limited.run(code, interpreter)
-    assert (reply.exit_code, reply.interpreter_restarted) == (137, True), reply
+    assert reply.exit_code == 137 or reply.duration_s > BOMB_HOLD_S, reply
+    if reply.exit_code == 0:  # the machine is so busy that it has not multiplied by then
+        becomes_true(lambda: background(limited) == 0, "it is ended")
+        reply = limited.run("0" if interpreter == "python" else ":", interpreter)
+    assert reply.interpreter_restarted
     assert "a fork bomb" in reply.restart_reason
     assert background(limited) == 0
     assert works(limited, interpreter)
