@@ -23,6 +23,11 @@ async def fork(call: Call) -> dict[str, Any]:
     forks: list[Session] = []
     if call_id and arguments.flag(call.args, "again") and original.tenancy is not None:
         forks = run_service.session_manager.index.made_by(original.tenancy.scope, call_id)
+        # In the order in which they were made, which a new supervisor has not kept.
+        places = {name: place for place, name in enumerate(wanted)}
+        forks.sort(
+            key=lambda one: (places.get(one.name or "", count), len(one.name or ""), one.name)
+        )
     answer: dict[str, Any] = {}
     if len(forks) < max(1, count):
         there = {each.name for each in forks}
