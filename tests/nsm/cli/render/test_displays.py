@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pictures
+from nsm import below
 from nsm.cli.files.pictures import Folder
 from nsm.cli.render.displays import Display, Picture, display
 from nsm.wire.results import PLACE
@@ -109,15 +110,15 @@ def test_what_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    real = os.open
+    real = below.open_below
 
-    def into_a_full_device(path: str, flags: int, mode: int) -> int:
-        os.close(real(path, flags, mode))
+    def into_a_full_device(*arguments: Any, **options: Any) -> int:
+        os.close(real(*arguments, **options))
         return os.dup(full)
 
     folder = Folder(str(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "open", into_a_full_device)
+        patched.setattr(below, "open_below", into_a_full_device)
         with pytest.raises(OSError, match="No space left"):
             folder.write(A_PNG, "s")
     os.close(full)
