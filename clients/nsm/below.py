@@ -156,12 +156,23 @@ def read_link(root: int, path: str, *, mounts: bool = False) -> str:
 
 
 def make_directories(root: int, path: str, *, mounts: bool = False) -> None:
-    """Make a directory and those around it, as far as they are missing."""
+    """Make a directory and those around it, as far as they are missing.
+
+    Raises:
+        FileExistsError: something else has such a name.
+        OSError: one is a link (ELOOP), or cannot be made.
+    """
     names = path.split("/")
     for count in range(1, len(names) + 1):
-        deeper = parent_of(root, "/".join(names[:count]), mounts=mounts)
-        with deeper as (around, name), suppress(FileExistsError):
-            os.mkdir(name, dir_fd=around)
+        with parent_of(root, "/".join(names[:count]), mounts=mounts) as (around, name):
+            try:
+                os.mkdir(name, dir_fd=around)
+            except FileExistsError:
+                found = os.stat(name, dir_fd=around, follow_symlinks=False)
+                if stat.S_ISLNK(found.st_mode):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
+                if not stat.S_ISDIR(found.st_mode):
+                    raise
 
 
 def open_file(root: int, path: str, *, mounts: bool = False) -> int:
