@@ -27,7 +27,7 @@ from swerex.deployment.abstract import AbstractDeployment
 from swerex.deployment.hooks.abstract import CombinedDeploymentHook
 from swerex.exceptions import (
     CommandTimeoutError,
-    DeploymentSupervisorStartError,
+    DeploymentNotStartedError,
     NonZeroExitCodeError,
     SessionDoesNotExistError,
     SessionExistsError,
@@ -266,8 +266,8 @@ class NsmDeployment(AbstractDeployment):
         """The runtime.
 
         Raises:
-            DeploymentSupervisorStartError: there is none.
+            DeploymentNotStartedError: there is none.
         """
         if self._runtime is None:
-            raise DeploymentSupervisorStartError
+            raise DeploymentNotStartedError
         return self._runtime
