@@ -20,10 +20,10 @@ DEEPEST_REMOVED = 150
 """Directories around a file that is removed; each takes a descriptor."""
 
 ATTRIBUTES = ("user.", "system.posix_acl_")
-"""Beginnings of their names. Others are not for code to change."""
+"""Beginnings of the names of extended attributes that code can change."""
 
 OVERLAY_ATTRIBUTES = "user.overlay."
-"""Beginning of those that the kernel keeps in an overlay's layer, and does not show."""
+"""Beginning of the names of those that the kernel keeps in an overlay's layer and does not show."""
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -64,9 +64,14 @@ def set_facts(fd: int, mode: int, modified: int, attributes: Mapping[str, bytes]
 
 
 def check_socket(inode: int, mode: int, status: os.stat_result | None) -> None:
-    """
+    """Check that a socket is still there: no undo can bring one back.
+
+    Args:
+        inode, mode: of the socket.
+        status: of what has its name now; None if nothing has.
+
     Raises:
-        OSError: the socket is gone, and only its process can make it.
+        OSError: it is gone.
     """
     if status is None or (status.st_ino, status.st_mode) != (inode, mode):
         raise OSError(0, "is gone: only its process can make a socket")
@@ -74,7 +79,7 @@ def check_socket(inode: int, mode: int, status: os.stat_result | None) -> None:
 
 @contextlib.contextmanager
 def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generator[int, None, None]:
-    """Open for reading what may not be read, and leave it as it was.
+    """Open for reading a file whose mode may forbid that, and leave its mode as it was.
 
     Args:
         mode: that it has.
@@ -98,7 +103,7 @@ def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generato
 def opened_to_change(
     directory: int, name: bytes, flags: int, mode: int
 ) -> Generator[int, None, None]:
-    """Open what may be closed; its mode is to be set before the end.
+    """Open a file whose mode may forbid to change it. The caller sets the mode within the block.
 
     Args:
         mode: that it has.

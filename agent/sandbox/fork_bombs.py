@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 BOMB_LOOK_S = 0.01
-"""Time until copies are looked at again; twice as long before each further look, once the result is
-told."""
+"""Time between two looks at copies while the result waits. Afterwards it doubles with each look."""
 
 BOMB_HOLD_S = 10.0
 """How long the result of code waits for copies that may still multiply: that have not had their
@@ -30,9 +29,10 @@ turn yet, that compute and have multiplied within `BOMB_QUIET_S`, or that are ma
 processes have been started as the session may have."""
 
 TURN_TICKS = 5
-"""Time on a processor, in clock ticks, by which a copy has made another one if it does."""
+"""Time on a processor, in clock ticks, after which a copy that multiplies has made another one."""
 
 BOMB_QUIET_S = 0.5
+"""Time without a new process after which copies that compute are expected to make none."""
 
 BOMB_WATCH_S = 60.0
 """How long copies are looked at that code has left behind."""
@@ -42,11 +42,13 @@ BOMB_FULL = 0.9
 """Shares of the limit of processes: that of copies of copies, and that of all processes that there
 are or have been, at which they are a fork bomb. Near the limit some give up."""
 
-MANY = 8
+MANY_COPIES = 8
+"""Copies of copies above which the result waits, once as many processes were started as the session
+may have."""
 
 
 class ForkBombs:
-    """Looks at what code has left behind, and ends it if that multiplies up to the limit."""
+    """Watch over what code has left behind; what multiplies up to the limit is ended."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -113,7 +115,7 @@ class ForkBombs:
             (copies and lasted_s < BOMB_LOOK_S)  # one look may find all of them between two steps
             or any(row.ticks < TURN_TICKS for row in runs)
             or (of_copies and runs and now - self._grew < BOMB_QUIET_S)
-            or (of_copies > MANY and started > BOMB_FULL * limit)
+            or (of_copies > MANY_COPIES and started > BOMB_FULL * limit)
         )
         if not waits or lasted_s > BOMB_HOLD_S:
             self.release()

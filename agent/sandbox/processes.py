@@ -104,8 +104,8 @@ def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -
 
 
 class Children:
-    """Tells the children of this process, which has one thread, also if /proc hides them or no
-    descriptor is left.
+    """Children of this process, which has one thread: all of them, also those that /proc hides, and
+    also if no descriptor is left.
     """
 
     def __init__(self) -> None:

@@ -451,7 +451,7 @@ class BashInterpreter(Interpreter):
         return not (b"E" in self._options and b"T" in self._options)
 
     def _repair(self) -> None:
-        """Have the shell run code again that it did not read; the second time, give up."""
+        """Have the shell run code again that it did not read; at the second time, end it."""
         if self._send_again is _nothing:
             reason = "cannot run code any more, as code has disabled or replaced the command `.`"
             self.agent.executions.end_interpreter(self, reason, 127)

@@ -14,7 +14,7 @@ class CodeFile:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._shows_reads = True
+        self._shows_reads = True  # for the trial: not every kernel notes reads
         self.write("try")
         os.pread(fd, 1, 0)
         self._shows_reads = not self.is_unread

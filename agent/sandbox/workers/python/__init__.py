@@ -4,7 +4,7 @@
 - `event_loop`: the asyncio loop that code awaits in.
 - `unfinished`: threads and tasks that outlive their code.
 - `displayer`: values and figures that code displays.
-- `shows`: libraries that show values elsewhere, which display them here.
+- `shows`: changes of libraries that show values elsewhere, so that they display them here.
 - `pretty`: text of containers, over lines and bounded.
 - `reporter`: tracebacks, without the worker's own frames.
 - `completion`: completion of names, without running code.

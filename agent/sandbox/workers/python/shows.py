@@ -1,5 +1,5 @@
-"""Libraries that show values in a browser, a viewer or a notebook, none of which is here: they
-display them as `display` does.
+"""Libraries that show values in a browser, a viewer or a notebook. None of these is here, so they
+are changed to display values as `display` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Shows:
-    """Changes these libraries when code has imported them."""
+    """Changes of these libraries, each made once code has imported the library."""
 
     def __init__(self, displayer: Displayer) -> None:
         self._displayer = displayer
@@ -30,14 +30,14 @@ class Shows:
             self.imported(name)
 
     def imported(self, name: str) -> None:
-        """Change a module if it is one of these. Other versions may have nothing to change."""
+        """Change a module that was imported if it is one of these; some versions need none."""
         step, module = self._steps.get(name), sys.modules.get(name)
         if step is not None and module is not None:
             with contextlib.suppress(Exception):
                 step(module)
 
     def _ipython(self, module: Any) -> None:
-        """Without a shell of IPython, it prints values, and starts one for what is data already."""
+        """Replace the functions that, without a shell of IPython, print values or start one."""
         from_shell, displayer = module.display, self._displayer
 
         def has_shell() -> bool:
@@ -69,7 +69,7 @@ class Shows:
         module.clear_output = clear
 
     def _pillow(self, module: Any) -> None:
-        """Its viewers are programs with windows."""
+        """Register a viewer before its own, which are programs with windows."""
         displayer = self._displayer
 
         class Viewer(module.Viewer):  # type: ignore[misc]
@@ -80,7 +80,7 @@ class Shows:
         module.register(Viewer(), -1)
 
     def _bokeh(self, module: Any) -> None:
-        """A file would be opened in a browser."""
+        """Display the file that would be opened in a browser."""
         find, displayer = module.get_browser_controller, self._displayer
 
         class Controller:
@@ -95,7 +95,7 @@ class Shows:
         )
 
     def _plotly(self, module: Any) -> None:
-        """A page would be opened in a browser; without one, nothing happens."""
+        """Display the page that would be opened in a browser; without one, nothing would happen."""
         displayer = self._displayer
 
         class Renderer(module.ExternalRenderer):  # type: ignore[misc]
