@@ -124,15 +124,23 @@ class CutOffError(DisconnectedError):
 
 
 CUT_OFF = (CutOffError, FateUnknownError, ResultLostError)
-"""Errors after which what does the same twice as once may be begun again."""
+"""Errors after which steps that may be repeated are begun again."""
 
 
 def begun_again(begin: Callable[[], Steps[T]]) -> Steps[T]:
-    """Carry out steps that do the same twice as once; if they are cut off, from their beginning."""
+    """Carry out steps that may be repeated; from their beginning again if they are cut off."""
     for _ in range(MAX_RESTARTS):
         with suppress(CutOffError):
             return (yield from begin())
     return (yield from begin())
+
+
+def done_again(do: Callable[[], T]) -> T:
+    """Call a function that may be repeated; again if it is cut off."""
+    for _ in range(MAX_RESTARTS - 1):
+        with suppress(*CUT_OFF):
+            return do()
+    return do()
 
 
 class RetriedCall:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsm.client import file_steps
 from nsm.client.projects import DEFAULT
-from nsm.client.retry import CUT_OFF, MAX_RESTARTS
+from nsm.client.retry import done_again
 from nsm.saves import history, interpreters, kept, project_changes
 from nsm.saves.interpreters import PLACE, RestoreOutcome
 from nsm.saves.reports import Restored, RestoredRow, SaveError, check_ran
@@ -51,7 +51,7 @@ def restore(
             ends_with_client=True,  # nothing half-made is left if this process is killed
         )
         try:
-            filling = _filled(client, sandbox, reader, timeout_s)
+            filling = done_again(lambda: _filled(client, sandbox, reader, timeout_s))
             with suppress(UnknownOperationError):  # an older supervisor ends no session by itself
                 client.call("session_keep", {"target": sandbox.id})
         except BaseException:
@@ -69,17 +69,10 @@ def restore(
 def _filled(
     client: Client, sandbox: Sandbox, reader: SaveReader, timeout_s: float | None
 ) -> _Filling:
-    """Fill a new session; from the beginning if the supervisor ends meanwhile."""
-    for tries_left in reversed(range(MAX_RESTARTS)):
-        filling = _Filling(client, sandbox, reader)
-        try:
-            filling.fill(timeout_s)
-        except CUT_OFF:
-            if not tries_left:
-                raise
-        else:
-            return filling
-    raise AssertionError("the last try returns or raises")
+    """Fill a new session, or one that was filled in part."""
+    filling = _Filling(client, sandbox, reader)
+    filling.fill(timeout_s)
+    return filling
 
 
 def _check_env(client: Client, name: str, interpreter: str, *, trusted: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.client.retry import CUT_OFF, MAX_RESTARTS
+from nsm.client.retry import done_again
 from nsm.saves.kept import MAX_MB
 
 if TYPE_CHECKING:
@@ -51,13 +51,9 @@ class Saves:
         """
         from nsm.saves.saving import Saving  # noqa: PLC0415  # `nsm restore` does without
 
-        for tries_left in reversed(range(MAX_RESTARTS)):
-            try:
-                return Saving(self._client, target).save(path, timeout_s=timeout_s, max_mb=max_mb)
-            except CUT_OFF:
-                if not tries_left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return done_again(
+            lambda: Saving(self._client, target).save(path, timeout_s=timeout_s, max_mb=max_mb)
+        )
 
     def restore(
         self,
