@@ -157,10 +157,10 @@ def _pack_one(sink: _Sink, directory: int, name: str, whole: str, skipped: list[
     info = tarfile.TarInfo(whole)
     info.mode, modified_ns = status.st_mode & 0o777, status.st_mtime_ns
     if stat.S_ISDIR(status.st_mode):
-        below = os.open(name, _DIRECTORY, dir_fd=directory)
+        inside = os.open(name, _DIRECTORY, dir_fd=directory)
         info.type = tarfile.DIRTYPE
         sink.write(head_of(info, modified_ns))
-        _pack_below(sink, below, f"{whole}/", skipped)
+        _pack_below(sink, inside, f"{whole}/", skipped)
     elif stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=directory)
         sink.write(head_of(info, modified_ns))
