@@ -45,7 +45,7 @@ def inspection(found: Inspection, home: str) -> str:
     ]
     if found.policy is None:
         if row.state != "ended":
-            unread = "its policy cannot be read: another version of nsm made it"
+            unread = "its policy cannot be read: another version of nsm wrote it"
             lines.append(("jail", unread if found.contradictions else "none yet"))
         return "\n\n".join([formats.listing(lines), *session_details.tables(found)])
     policy = found.policy

@@ -73,7 +73,9 @@ def main(arguments: list[str]) -> int:
             f"session{plural}"
         )
     for row in unusable:
-        terminal.note(visible(f"it cannot use the session {row.name or row.id}, which lives on"))
+        terminal.note(
+            visible(f"the supervisor cannot use session {row.name or row.id}, which lives on")
+        )
     if unusable and status.survival is not None:
         terminal.note(visible(f"{status.survival.unread}; `nsm doctor` says what to do"))
     return EXIT_FAILED if unusable else EXIT_OK

@@ -171,7 +171,7 @@ def _contradictions(session: Session, facts: KernelFacts | None) -> list[str]:
     policy, confinement = session.policy, session.confinement
     if policy is None:
         known = session.jail is None or not session.taken_up
-        return [] if known else ["Its policy cannot be read: another version of nsm made it."]
+        return [] if known else ["Its policy cannot be read: another version of nsm wrote it."]
     found = [] if facts is None else list(contradictions(policy, facts))
     if confinement is not None:
         found += weaker(policy, confinement.enforcement)
