@@ -53,6 +53,8 @@ _NO_PROGRAMS = (
 _NOT_IGNORED = ("--cached", "--others", "--exclude-standard")
 
 _HASHES = ("sha1", "sha256")
+"""Kinds of hashes that a repository may have (extensions.objectFormat)."""
+
 _OF_FILES = ("core.excludesfile", "core.ignorecase", "core.precomposeunicode")
 """Settings of a repository about its files; none names a program."""
 
@@ -130,7 +132,7 @@ def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None
     Raises:
         GitError: git cannot tell.
     """
-    import tempfile  # noqa: PLC0415 - as long
+    import tempfile  # noqa: PLC0415 - 6 ms, too
     from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
 
     directory = os.path.realpath(directory)
@@ -178,7 +180,7 @@ def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> s
 
 
 def _copy(top: str, target: str, names: Iterable[str]) -> None:
-    """Copy files and links; what is not there, or is behind a link, is left out."""
+    """Copy files and links; leave out what is not there, and what is behind a link."""
     import shutil  # noqa: PLC0415 - 5 ms
 
     theirs, ours = os.open(top, below.DIRECTORY), os.open(target, below.DIRECTORY)
@@ -256,7 +258,7 @@ def _listed(
 
 
 def _fill(ours: str, found: _Repository, hashes: str) -> None:
-    """Make a git directory of what is data in theirs."""
+    """Fill a git directory of ours with the data of the repository's, and none of its settings."""
     import shutil  # noqa: PLC0415 - 5 ms
 
     text = (
@@ -324,7 +326,7 @@ def _pointed(path: str, prefix: bytes) -> str | None:
 
 
 def small_file(path: str, limit: int = MAX_POINTER_BYTES) -> bytes | None:
-    """A regular file that may be anybody's; None where it is not one, or longer than that."""
+    """Read a regular file that others may have written; None if it is longer, or something else."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)

@@ -1,5 +1,6 @@
-"""Landlock, for what bubblewrap cannot do: keep from abstract sockets and process groups of others.
-And for brokers, which have no jail: keep from all files.
+"""Landlock, which keeps code from abstract sockets and process groups of others; bwrap cannot do so.
+
+It also keeps brokers, which have no jail, from all files.
 
 Abstract Unix sockets (X11, D-Bus) have no path that could be left out of a jail; they belong to a
 network namespace (unix(7)), so that whoever has the host's network can connect to them. And a

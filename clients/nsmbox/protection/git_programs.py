@@ -26,11 +26,11 @@ _LEADS = (
     r"|protocol\.(.*\.)?allow|url\..*\.(push)?insteadof"
     r"|http\.(.*\.)?(proxy|sslverify|sslcainfo|sslcapath|curloptresolve|cookiefile)"
 )
-"""Entries that lead git to others, or that have git's logins and files of the user go elsewhere, or
-have git write elsewhere."""
+"""Entries that lead git to other configurations, hooks, helpers or hosts, or that have it send the
+user's logins and files, or write, elsewhere."""
 
 _REMOTES = r"(remote|submodule)\..*\.(push)?url|branch\..*\.(push)?remote|remote\.pushdefault"
-"""Entries that lead to repositories, mostly harmless ones."""
+"""Entries that name repositories. Few of these run something: addresses that name a helper."""
 
 _SWITCHES = r"core\.fsmonitor|pager\..*"
 _HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")

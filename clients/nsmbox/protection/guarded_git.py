@@ -127,7 +127,7 @@ def hooks_elsewhere(search: Search, worktree: str, named: str) -> None:
 
 
 def named_programs(search: Search, worktree: str, key: str, value: str) -> None:
-    """Note the programs here that an entry of a configuration names, for being told."""
+    """Note the programs here that an entry of a configuration names, so that people are told."""
     if git_programs.names_program(key, value):
         for path in git_programs.paths_in(value, worktree):
             for each in (path, os.path.realpath(path)):

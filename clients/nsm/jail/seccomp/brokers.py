@@ -34,7 +34,7 @@ _NOT_ONLY_READING = 0xFFFFFFFF & ~(0o2000000 | 0o100000 | 0o400)
 """Flags of open(2) but O_CLOEXEC, O_LARGEFILE and O_NOCTTY."""
 
 
-def _none(argument: int) -> bytes:
+def _only_null(argument: int) -> bytes:
     """Refuse a call with another argument than 0, a pointer to nothing."""
     refused = refuse(errno.EPERM)
     upper = load_argument(argument, upper=True) + run_unless_one_of([0], refused)
@@ -50,12 +50,12 @@ def _one_of(argument: int, *values: int) -> bytes:
 
 
 _RULES: Mapping[str, bytes] = {
-    # No code but what is there already.
+    # Otherwise they could run code that was sent to them.
     "mmap": _without(2, _PROT_EXEC),
     "mprotect": _without(2, _PROT_EXEC),
-    # To nobody but the peer, who is connected.
-    "sendto": _none(4),
-    # No signals by way of a socket's owner.
+    # Otherwise they could send to any socket, and not to the connected peer only.
+    "sendto": _only_null(4),
+    # F_SETOWN would have the kernel signal any process of the user.
     "fcntl": _one_of(1, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC),
     "ioctl": _one_of(1, _FIONBIO, _FIOCLEX),
     "setsockopt": load_argument(1)

@@ -224,7 +224,7 @@ def _no_huge_pages(argument: int, flag: int) -> tuple[bytes, ...]:
 
 
 def _only_own(process: int, group: int) -> tuple[bytes, ...]:
-    """Pretend for all but the calling thread and its group: those of number 0."""
+    """Have a call do nothing and succeed unless it names the caller or its group, by number 0."""
     return (
         load_argument(0),
         run_unless_one_of([process, group], refuse(NOTHING)),
@@ -254,7 +254,7 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     # from outside, while it carries a fork of the session into namespaces of its own.
     "setns": (result(TRACE),),
     # So that no code becomes such a tracer of its own children (PTRACE_O_TRACESECCOMP, for which
-    # there is an old request, too). What no debugger asks for, the kernel does not know.
+    # there is an old request, too). Requests that no debugger makes fail as unknown ones do.
     "ptrace": (
         load_argument(0),
         run_if_one_of(
@@ -265,8 +265,8 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
         ),
         run_unless_one_of(_PTRACE_OF_DEBUGGERS, refuse(errno.EIO)),
     ),
-    # Nor is asked by another filter, in the same process, that wins over the one of `setns` here:
-    # a listener may have the call made (seccomp_unotify(2)).
+    # So that no code has the call made by a listener: the answer of a second filter that asks one
+    # would win over the one for `setns` here (seccomp_unotify(2)).
     "seccomp": (
         load_argument(1),
         run_if(ANY_BIT, _SECCOMP_FILTER_FLAG_NEW_LISTENER, refuse(errno.EINVAL)),
@@ -277,7 +277,7 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     "sched_setaffinity": (load_argument(0), run_unless_one_of([0], refuse(NOTHING))),
     "setpriority": _only_own(_PRIO_PROCESS, _PRIO_PGRP),
     "ioprio_set": _only_own(_IOPRIO_WHO_PROCESS, _IOPRIO_WHO_PGRP),
-    # A policy is no politeness.
+    # Nobody sets another's policy out of politeness, so these fail.
     **dict.fromkeys(
         ("sched_setscheduler", "sched_setparam", "sched_setattr"),
         (load_argument(0), run_unless_one_of([0], refuse(errno.EPERM))),

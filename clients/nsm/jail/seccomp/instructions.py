@@ -25,7 +25,10 @@ def line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
 
 
 def load_argument(index: int, *, upper: bool = False) -> bytes:
-    """Most arguments are an int to the kernel, which then ignores the upper half, as we must."""
+    """Load the lower or the upper half of an argument.
+
+    Most arguments are an int to the kernel, which then ignores the upper half, as we must.
+    """
     return line(LOAD, ARGUMENTS + 8 * index + 4 * upper)
 
 
