@@ -1,4 +1,4 @@
-"""Landlock, which keeps code from abstract sockets and process groups of others; bwrap cannot do so.
+"""Landlock, which keeps code from abstract sockets and process groups of others; bwrap cannot.
 
 It also keeps brokers, which have no jail, from all files.
 
