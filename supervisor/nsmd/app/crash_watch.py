@@ -1,4 +1,4 @@
-"""The end of a supervisor after an error of ours: sessions outlive it, as they outlive kill -9."""
+"""End of a supervisor after a fault of its own code: sessions outlive it, as they do a kill -9."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsmd.model.shutdown import Shutdown
 
 
 class CrashWatch:
-    """Ends the process at once if a task of the supervisor fails, unless all is to end anyway.
+    """Watch that ends the process at once if one of its tasks fails, unless all is to end anyway.
 
     Otherwise trio would cancel all other tasks, and those of sessions, templates, boxes and ports
     would end what they own, instead of leaving it to the next supervisor.

@@ -121,7 +121,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         secrets.take_up(secrets_left(setup.kept, left_alone))
         upkeep.start_soon(setup.store.run, everything)
         if setup.silent is not None:
-            upkeep.start_soon(_come_together, setup.silent, resources.ending)
+            upkeep.start_soon(_reload_once_answered, setup.silent, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
         if forking is not None:
@@ -363,7 +363,7 @@ def _configuration(
     )
 
 
-async def _come_together(silent: SilentHolders, ending: Shutdown) -> None:
+async def _reload_once_answered(silent: SilentHolders, ending: Shutdown) -> None:
     """Become the next program as soon as a silent holder answers: that takes over its sessions."""
     await silent.wait()
     ending.ask("reload")

@@ -76,6 +76,7 @@ class Services:
         store: keeps sessions' descriptors if this process dies.
         left_alone: what that store has and this version of nsm cannot read.
         everything_kept: yields what that store should have.
+        silent: holders that do not answer, and may have sessions, too; None if there is none.
         successor: the command that this process becomes at a reload.
         telemetry: counts and durations.
         clients: returns the number of connections.

@@ -73,7 +73,7 @@ class LeftAlone:
 
     @property
     def problem(self) -> str:
-        """Number of things that are left alone, and a reason, for people; else empty."""
+        """Numbers of what is left alone, by kind, and a reason, for people; else empty."""
         things = {name.partition(".")[0]: why for name, why in self._whys.items()}
         if not things:
             return ""

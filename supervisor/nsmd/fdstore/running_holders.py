@@ -34,7 +34,7 @@ SHORTEST_ANSWER_S = 0.2
 """Time for one of several holders, if others before it have used up all of it."""
 
 ASK_AGAIN_S = 2.0
-"""Pause before a silent holder is asked again that has no room for another connection."""
+"""Pause before a silent holder is asked again if it has no room for another connection."""
 
 
 _PROGRAM = b"/nsmd/fdstore/holder.py\0"
@@ -128,8 +128,8 @@ class SilentHolders:
         """Say what does not work meanwhile."""
         return (
             f"a holder of sessions does not answer ({self.who}). Until it does, sessions that it "
-            "holds cannot be used; they and all others are kept, and come together when it "
-            f"answers. {self.advice}"
+            "holds cannot be used; these and all others are kept. When it answers, the supervisor "
+            f"restarts itself and takes them over. {self.advice}"
         )
 
     async def wait(self) -> None:

@@ -14,7 +14,7 @@ processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc
 reserve_thread   one thread for functions that block, where no further one can be started
 poller           one task that waits for the descriptors of all sessions
-rights           a process that reads code's bytes gives up all but its descriptors
+rights           rights that a process gives up before it reads bytes of code
 timer            one task that waits for the timers of all sessions; a clock that ignores sleep
 tcp_listener     listening TCP sockets
 unix_listener    the lock and the socket of a supervisor

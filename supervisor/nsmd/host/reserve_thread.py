@@ -19,8 +19,9 @@ import trio
 
 
 class ReserveThread:
-    """Runs functions like `trio.to_thread.run_sync`, and those for which no thread can be started
-    one after another in a thread that it has from the beginning.
+    """Thread that is there from the beginning, for functions for which none can be started.
+
+    They run in it one after another. All others run as by `trio.to_thread.run_sync`.
 
     Args:
         run_sync: trio's function.

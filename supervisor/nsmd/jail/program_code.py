@@ -81,7 +81,7 @@ class ProgramCode:
                         _compile, python, self._program, self._path
                     )
                 except (OSError, subprocess.SubprocessError) as error:
-                    # The jail will have the same problem, and say why, or it was of this moment.
+                    # If the problem lasts, the jail will have it, too, and say why.
                     log.warning("%s does not compile %s: %s", python, self._program, error)
                     return source_of(self._program)
             return self._compiled[python]

@@ -102,7 +102,7 @@ class EndedSessionFiles:
             all_seen: False if sessions that have not ended may be elsewhere.
 
         Returns:
-            Scope and name of these.
+            Scope and name of each session that may be elsewhere.
         """
         elsewhere: set[tuple[str, str]] = set()
         now_s, current_s = time.monotonic(), trio.current_time()

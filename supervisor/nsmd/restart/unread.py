@@ -72,7 +72,7 @@ class UnreadSession:
 
 
 class UnreadSessions:
-    """All of these that live.
+    """All live sessions that cannot be read.
 
     Args:
         drop: drops all that the store has of one, by its id.
@@ -93,7 +93,7 @@ class UnreadSessions:
         return f"<UnreadSessions {', '.join(self._sessions)}>"
 
     def live(self, scope: str | None = None) -> list[UnreadSession]:
-        """List those that live; the others are dropped.
+        """List those that live, and drop the others.
 
         Args:
             scope: the only scope that the caller may see; None for all.

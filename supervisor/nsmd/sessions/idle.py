@@ -26,9 +26,10 @@ ANSWER_MARGIN_S = 10.0
 class Lateness:
     """Judgement on an agent that has not answered in time: whether it is to be given up.
 
-    It is not while it is stopped: by a signal, a debugger, or with its control group. It may have
-    gone on only now, and then it still has to stop code that has used up its time: so it gets one
-    more time. (The clock of the supervisor's event loop leaves out when that did not run.)
+    It is not while it is stopped: by a signal, a debugger, or with its control group. One that runs
+    may have gone on only now, and may still have to stop code that has used up its time. So it has
+    `ANSWER_MARGIN_S` once more. (The clock of the supervisor's event loop leaves out the time in
+    which the supervisor did not run.)
     """
 
     __slots__ = ("_has_told", "_is_late")

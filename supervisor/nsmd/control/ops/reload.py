@@ -62,9 +62,10 @@ def _check_all_usable(services: Services, trial: SuccessorAnswer) -> None:
     """
     live = services.run_service.live_sessions()
     if trial.unreadable is None and live:
+        plural = "" if len(live) == 1 else "s"
         raise StartFailedError(
             f"The supervisor goes on as it is: the installed version ({trial.version}) is older, "
-            f"and does not say whether it can take over {_many(len(live), 'session')}.",
+            f"and does not say whether it can take over {len(live)} session{plural}.",
             hint="`nsm reload --force` tries it: what it cannot use ends. Or install a newer one.",
         )
     lost = _unusable(services, trial)
@@ -101,7 +102,3 @@ async def _end_unusable(services: Services, trial: SuccessorAnswer) -> None:
     with trio.move_on_after(END_WAIT_S):
         for session in ending:
             await session.wait_ended()
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

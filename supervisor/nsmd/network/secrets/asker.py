@@ -63,7 +63,10 @@ class Asker:
 
 
 def _be_asker(channel: int, sources: Sequence[SecretSource]) -> NoReturn:
-    """Be the process. It has none of the helper's descriptors but for messages to people."""
+    """Answer until the helper ends, in a process of its own.
+
+    Of the helper's descriptors it keeps only those for messages to people.
+    """
     try:
         signal.set_wakeup_fd(-1)
         os.dup2(channel, 0)
@@ -71,7 +74,7 @@ def _be_asker(channel: int, sources: Sequence[SecretSource]) -> NoReturn:
         with socket.socket(fileno=0) as asked:
             while number := asked.recv(1):
                 pid = os.fork()
-                if pid == 0:  # a value stays in memory for long, so in none that stays
+                if pid == 0:  # a value may stay in memory, so only a process that ends has it
                     _answer(asked, sources[number[0]])
                 if os.waitpid(pid, 0)[1]:
                     asked.send(_FAILURE + b"the process that reads it has failed")

@@ -50,10 +50,10 @@ _ALPHABETS = tuple(
 """The characters of base64, in order, and those of its form for URLs."""
 
 _ROUNDS = 3
-"""Escapes of escapes of escapes are undone, one after the other."""
+"""Escapes one in another that are undone: escapes of escapes of escapes."""
 
 _MOST_ESCAPED = 24
-"""Bytes of one character in these: `&amp;amp;#x0000002F;` has 21, and base64 has fewer."""
+"""Most bytes of one character with these: `&amp;amp;#x0000002F;` has 21, and base64 has fewer."""
 
 _LONGEST_PART = 32
 """Bytes of an escape that is not complete."""
@@ -319,7 +319,7 @@ class Redactor:
 
 
 class _Beginnings:
-    """Finds the longest beginning of any of several shapes at the end of a text.
+    """Search for the longest beginning of any of several shapes at the end of a text.
 
     All shapes are one row of bits, in which a bit is 1 while the bytes up to now are those of its
     shape up to there (R. Baeza-Yates, G. Gonnet: A new approach to text searching, 1992).
