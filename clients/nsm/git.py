@@ -13,12 +13,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm import below, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from subprocess import CompletedProcess
 
 LIST_S = 120.0
@@ -133,20 +134,17 @@ def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None
         GitError: git cannot tell.
     """
     import tempfile  # noqa: PLC0415 - 6 ms, too
-    from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
 
     directory = os.path.realpath(directory)
     found = _repository(directory)
     if found is None:
         return None
     git = _program(found, variables)
-    try:
-        with tempfile.TemporaryDirectory(prefix="nsm-git-") as ours:
-            return _listed(git, found, directory, variables, ours, *_NOT_IGNORED)
-    except TimeoutExpired as error:
-        raise GitError(f"git took longer than {error.timeout:g} s") from error
-    except (OSError, ValueError) as error:
-        raise GitError(f"git could not be asked: {error}") from error
+    with (
+        _explained("git could not be asked"),
+        tempfile.TemporaryDirectory(prefix="nsm-git-") as ours,
+    ):
+        return _listed(git, found, directory, variables, ours, *_NOT_IGNORED)
 
 
 def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> str | None:
@@ -161,22 +159,33 @@ def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> s
     Raises:
         GitError: git cannot tell, or the copy cannot be made.
     """
-    from subprocess import TimeoutExpired  # noqa: PLC0415 - see above
-
     directory = os.path.realpath(directory)
     found = _repository(directory)
     if found is None:
         return None
     git = _program(found, variables)
-    try:
+    with _explained(f"{found.top} cannot be copied"):
         ours = os.path.join(target, ".git")
         os.mkdir(ours)
         _copy(found.top, target, _listed(git, found, found.top, variables, ours, "--cached"))
+    return os.path.normpath(os.path.join(target, os.path.relpath(directory, found.top)))
+
+
+@contextmanager
+def _explained(failure: str) -> Generator[None]:
+    """Raise `GitError` for errors in the block.
+
+    Args:
+        failure: what failed, for errors of the system.
+    """
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
+
+    try:
+        yield
     except TimeoutExpired as error:
         raise GitError(f"git took longer than {error.timeout:g} s") from error
     except (OSError, ValueError) as error:
-        raise GitError(f"{found.top} cannot be copied: {error}") from error
-    return os.path.normpath(os.path.join(target, os.path.relpath(directory, found.top)))
+        raise GitError(f"{failure}: {error}") from error
 
 
 def _copy(top: str, target: str, names: Iterable[str]) -> None:

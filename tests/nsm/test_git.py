@@ -148,7 +148,7 @@ def test_nothing_behind_a_link_is_copied(top: Path, tmp_path: Path) -> None:
 # What is refused
 
 
-def test_a_broken_repository_is_none_that_ignores_nothing(top: Path) -> None:
+def test_a_broken_repository_is_refused(top: Path) -> None:
     (top / ".git" / "index").write_text("garbage")
     with pytest.raises(GitError, match=r"git says: .*index file smaller than expected"):
         listed(top)

@@ -89,7 +89,7 @@ def programs() -> Iterator[tuple[str, ast.AST]]:
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
 
 
-def test_signals_are_sent_by_a_number_only_where_it_is_the_right_one_s() -> None:
+def test_signals_are_sent_by_number_only_where_that_is_safe() -> None:
     found = {f"{name}:{owner}" for name, tree in programs() for owner, _ in sent_by_number(tree)}
     assert found == SAFE.keys(), (
         "use a pidfd, `signal_child` or `signal_group`, or say why it is safe"
