@@ -1,7 +1,8 @@
 """One session, from the start of its jail to its end. No module imports a later one.
 
 transcripts      records of what sessions ran, kept in memory for people
-idle             timers that end a session that is unused or too old, or whose agent is silent
+lateness         patience with an agent that does not answer in time
+idle             timers that end a session that is unused or too old
 agent_session    one jail and its agent, from the start to the last process
 execution        one execution: its state, output and result
 execution_queue  the executions of one jail, one after another; their time limits

@@ -17,7 +17,7 @@ from nsm.wire.errors import (
 )
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
-from nsmd.sessions.idle import ANSWER_MARGIN_S
+from nsmd.sessions.lateness import ANSWER_MARGIN_S
 from nsmd.sessions.standard_input import write_input
 from processes import go_on, stopped
 from sandbox.protocol import CAPABILITIES
