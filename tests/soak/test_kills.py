@@ -55,8 +55,8 @@ COUNT = {
 NAMES = tuple(f"{env}-{number}" for env in COUNT for number in range(3))
 
 
-class Storm:
-    """Sessions that count, and kills meanwhile.
+class CountingSessions:
+    """Sessions that count what they ran, while processes of nsm are killed.
 
     Attributes:
         kills: number of kills of each kind.
@@ -89,7 +89,7 @@ class Storm:
         if forks and self._forks == FORKS:
             self._renew_target()
         name = self._chance.choice(NAMES)
-        with Beside(self._fork if forks else lambda: self._count(name, LATEST_S)):
+        with InThread(self._fork if forks else lambda: self._count(name, LATEST_S)):
             threading.Event().wait(self._chance.uniform(0, LATEST_S))
             pids: list[int] = getattr(self._household.members(), victim)
             if pids and send(self._chance.choice(pids), signal.SIGKILL):
@@ -123,7 +123,7 @@ class Storm:
         assert len(rows) == len(NAMES)
 
 
-class Beside:
+class InThread:
     """A function that runs in a thread while the block lasts; raises what it raises."""
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -153,17 +153,17 @@ def test_kills_one_after_the_other_lose_nothing(monkeypatch: pytest.MonkeyPatch)
         for name, value in variables_for(Path(path)).items():
             monkeypatch.setenv(name, value)
         began_s = time.monotonic()
-        with nsm.Client(scope="storm") as client:
-            storm = Storm(household, client)
+        with nsm.Client(scope="kills") as client:
+            sessions = CountingSessions(household, client)
             try:
-                while storm.kills.total() < KILLS:
-                    storm.kill(VICTIMS[storm.kills.total() % len(VICTIMS)])
+                while sessions.kills.total() < KILLS:
+                    sessions.kill(VICTIMS[sessions.kills.total() % len(VICTIMS)])
             except BaseException:
                 log = Path(path) / "state" / "nsm" / "supervisor.log"
                 print(log.read_text(errors="replace")[-6000:])
                 raise
             finally:
-                print(f"seed {SEED}: {dict(storm.kills)} in {time.monotonic() - began_s:.0f} s")
+                print(f"seed {SEED}: {dict(sessions.kills)} in {time.monotonic() - began_s:.0f} s")
                 client.shutdown()
                 left = household.wait_empty(END_S)
                 for process in left:

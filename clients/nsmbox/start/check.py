@@ -337,7 +337,9 @@ def check_limits(limits: BoxLimits, variables: Mapping[str, str]) -> HostCheck:
             by = client.status().limits
     except (NsmError, OSError):
         if variables.get("NSM_AUTOSTART") != "0":
-            return ok(f"{told}; the supervisor that is started with the box sees to memory")
+            return ok(
+                f"{told}; the supervisor that is started with the box enforces the limit of memory"
+            )
         return warn(
             f"{told}; memory for each process alone, since no supervisor answers",
             "Start a supervisor (`nsm-supervisor`), or unset NSM_AUTOSTART.",
