@@ -197,6 +197,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "e2b/contexts.py",
         "e2b/filesystem.py",
         "e2b/sandboxes.py",
+        "saves/project_changes.py",
         "saves/saving.py",
         "transcripts/ignored.py",
     }
