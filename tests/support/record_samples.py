@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from nsm._version import __version__
 from nsmd.app.kept_kinds import KINDS
@@ -62,7 +62,8 @@ def _value(hint: Any, *, full: bool) -> Any:
     if origin is tuple and inner[1:] != (...,):
         return tuple(_value(each, full=full) for each in inner)
     if origin in (tuple, list, frozenset):
-        return origin([_value(inner[0], full=full)] if full else ())
+        several = [_value(inner[0], full=full)] if full else []
+        return cast("Callable[[list[Any]], Any]", origin)(several)
     if isinstance(origin or hint, type) and issubclass(origin or hint, Mapping):
         return {"key": _value(inner[1], full=full)} if full else {}
     return _record(hint, full=full)

@@ -188,8 +188,9 @@ def _try(config_path: str, *, strict: bool) -> int:
     from nsmd.jail import templates  # noqa: PLC0415
 
     del daemon, templates
-    silent = sys.stdin is None or sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
-    asked = None if silent else successor.question_of(sys.stdin.read())
+    asked = None
+    if sys.stdin is not None and not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        asked = successor.question_of(sys.stdin.read())
     if asked is not None and asked.handover != handover.VERSION:
         sys.stderr.write("it cannot take over from a supervisor of that version\n")
         return EXIT_USAGE
@@ -305,7 +306,9 @@ class _Starter:
 
 def _first(error: BaseException) -> BaseException:
     """Return the first error of a group."""
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    return _first(error.exceptions[0])  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def _words(error: BaseException) -> str:

@@ -121,8 +121,8 @@ class UnreadSessions:
             by_name: a name alone is enough.
         """
         for each in self.live(scope):
-            meant = {each.id, f"{each.scope}/{each.name}"} | ({each.name} if by_name else set())
-            if target in meant:
+            names = (each.id, f"{each.scope}/{each.name}", *([each.name] if by_name else []))
+            if target in names:
                 return each
         return None
 

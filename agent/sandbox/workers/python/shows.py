@@ -90,9 +90,10 @@ class Shows:
                     displayer.display_bundle({"text/plain": path, "text/html": file.read()})
                 return True
 
-        module.get_browser_controller = lambda browser=None: (
-            Controller() if browser is None else find(browser)
-        )
+        def controller(browser: str | None = None) -> Any:
+            return Controller() if browser is None else find(browser)
+
+        module.get_browser_controller = controller
 
     def _plotly(self, module: Any) -> None:
         """Display the page that would be opened in a browser; without one, nothing would happen."""

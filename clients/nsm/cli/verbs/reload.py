@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
         terminal.note(
             visible(f"the supervisor cannot use session {row.name or row.id}, which lives on")
         )
-    if unusable and status.survival is not None:
+    if unusable:
         terminal.note(visible(f"{status.survival.unread}; `nsm doctor` says what to do"))
     return EXIT_FAILED if unusable else EXIT_OK
 

@@ -21,7 +21,7 @@ It sends ``used`` for each request with a secret, before the request, and ``refu
 from __future__ import annotations
 
 import ctypes
-import encodings.idna  # noqa: F401  # Python imports it where it has the name of a host
+import encodings.idna  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for names of hosts
 import json
 import os
 import re
