@@ -35,6 +35,14 @@ def test_who_commits_is_what_the_user_told_git(tmp_path: Path) -> None:
     assert found == Identity(name="Ada", email="a@b.c", known=True)
 
 
+def test_programs_of_the_system_are_found_for_a_known_author(tmp_path: Path) -> None:
+    home = configured(tmp_path / "home", "[user]\nname = Ada\nemail = a@b.c\n")
+    (tmp_path / "system").write_text("[core]\neditor = tools/edit\nhooksPath = /hooks\n")
+    system = {"GIT_CONFIG_NOSYSTEM": "0", "GIT_CONFIG_SYSTEM": str(tmp_path / "system")}
+    found = git_repository.identity(GIT, None, {**variables(home), **system})
+    assert (found.hooks, found.programs) == ("/hooks", (("core.editor", "tools/edit"),))
+
+
 def test_who_commits_can_depend_on_where(tmp_path: Path) -> None:
     home = configured(
         tmp_path / "home",

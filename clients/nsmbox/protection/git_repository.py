@@ -152,13 +152,12 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
                 values[key] = value
                 if re.search(r"[/\s]", value) and git_programs.names_program(key, value):
                     programs.append((key, value))
-        if "user.name" in values and "user.email" in values:
-            break
+    known = "user.name" in values and "user.email" in values
     return Identity(
         name=values.get("user.name", NAME),
         email=values.get("user.email", EMAIL),
-        known="user.name" in values and "user.email" in values,
-        problem=problem,
+        known=known,
+        problem="" if known else problem,
         hooks=values.get("core.hookspath", ""),
         programs=tuple(programs),
     )
