@@ -1,8 +1,9 @@
 """A process beside a helper that reads the values of its secrets.
 
 The helper reads hostile bytes, so it can open no file and start no program. This process can, and
-hears nothing but the number of a secret. It is forked from the helper before that reads its first
-byte of code, ends with it, and has no value itself: a fork of its own reads each.
+hears nothing but numbers: that of a secret, and that of the question, which the answer repeats. It
+is forked from the helper before that reads its first byte of code, ends with it, and has no value
+itself: a fork of its own reads each.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from nsmd.model.secrets import SecretRule, SecretSource
 from nsmd.network.secrets.source import MAX_CHARS, SourceError, read_value
 
 _MAX_ANSWER = 4 * MAX_CHARS
+_QUESTION_BYTES = 9
 _VALUE, _FAILURE = b"=", b"!"
 
 
 class Asker:
-    """The process, as its helper holds it. It begins with the first question.
+    """The process, as its helper holds it. It begins with the first question. If it has ended,
+    another begins with the next one, but not once the helper has given up its rights.
 
     Args:
         secrets: secrets whose values it reads.
@@ -32,6 +35,7 @@ class Asker:
     def __init__(self, secrets: Sequence[SecretRule]) -> None:
         self._sources = [secret.source for secret in secrets]
         self._channel: trio.socket.SocketType | None = None
+        self._asked = 0
 
     def _start(self) -> trio.socket.SocketType:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -42,22 +46,33 @@ class Asker:
         return trio.socket.from_stdlib_socket(ours)
 
     async def ask(self, secret: SecretRule) -> str:
-        """Read a value.
+        """Read a value. Only one task may ask at a time.
 
         Raises:
             SourceError: there is no usable value.
         """
         if self._channel is None:
-            self._channel = self._start()
+            try:
+                self._channel = self._start()
+            except OSError as error:
+                raise SourceError(f"no process can be started for it: {error.strerror}") from None
+        self._asked += 1
+        question = bytes([self._sources.index(secret.source)]) + self._asked.to_bytes(8, "big")
         try:
-            await self._channel.send(bytes([self._sources.index(secret.source)]))
-            answer = await self._channel.recv(_MAX_ANSWER)
+            await self._channel.send(question)
+            # If a task was cancelled while it asked, the answer to it, another value, comes first.
+            while answer := await self._channel.recv(_MAX_ANSWER):
+                if answer.startswith(question):
+                    break
         except OSError:
             answer = b""
         if not answer:
+            self._channel.close()
+            self._channel = None
             raise SourceError("the process that reads it has ended")
-        text = answer[1:].decode(errors="replace")
-        if answer[:1] == _FAILURE:
+        said = answer[len(question) :]
+        text = said[1:].decode(errors="replace")
+        if said[:1] == _FAILURE:
             raise SourceError(text)
         return text
 
@@ -72,24 +87,24 @@ def _be_asker(channel: int, sources: Sequence[SecretSource]) -> NoReturn:
         os.dup2(channel, 0)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         with socket.socket(fileno=0) as asked:
-            while number := asked.recv(1):
+            while question := asked.recv(_QUESTION_BYTES):
                 pid = os.fork()
                 if pid == 0:  # a value may stay in memory, so only a process that ends has it
-                    _answer(asked, sources[number[0]])
+                    _answer(asked, question, sources[question[0]])
                 if os.waitpid(pid, 0)[1]:
-                    asked.send(_FAILURE + b"the process that reads it has failed")
+                    asked.send(question + _FAILURE + b"the process that reads it has failed")
     finally:
         os._exit(0)
 
 
-def _answer(asked: socket.socket, source: SecretSource) -> NoReturn:
+def _answer(asked: socket.socket, question: bytes, source: SecretSource) -> NoReturn:
     code = 1
     try:
         try:
             answer = _VALUE + read_value(source, dict(os.environ)).encode()
         except SourceError as error:
             answer = _FAILURE + str(error).encode()
-        asked.send(answer)
+        asked.send(question + answer)
         code = 0
     finally:
         os._exit(code)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -137,7 +139,9 @@ class Vault:
                 each.refused, each.read_s = False, time.monotonic()
                 try:
                     value = await self._ask(each.secret)
-                except SourceError:
+                except SourceError as error:
+                    with suppress(OSError):
+                        sys.stderr.write(f"secret {name} keeps its old value: {error}\n")
                     continue
                 if value != each.value:
                     now = time.monotonic()

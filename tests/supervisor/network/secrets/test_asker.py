@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -34,6 +35,38 @@ async def helper(path):
 trio.run(helper, sys.argv[1])
 """
 
+CANCELLED = """
+import sys; sys.path += sys.argv.pop(1).split(':')
+import os, trio, trio.testing
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.asker import Asker
+
+async def helper(gate, path):
+    gated = parse_secret('gated', f'command: head -n 1 {gate}', ['a.example'], ['env: A'])
+    other = parse_secret('other', f'file: {path}', ['b.example'], ['env: B'])
+    asker = Asker([gated, other])
+    writer = os.open(gate, os.O_RDWR)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(asker.ask, gated)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    os.write(writer, b'value-for-a\\n')
+    print(await asker.ask(other))
+    os.write(writer, b'next-value-for-a\\n')
+    print(await asker.ask(gated))
+trio.run(helper, *sys.argv[1:])
+"""
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_another(tmp_path: Path) -> None:
+    gate, token = tmp_path / "gate", tmp_path / "token"
+    os.mkfifo(gate)
+    token.write_text("value-for-b")
+    said = subprocess.check_output(
+        [sys.executable, "-I", "-c", CANCELLED, PACKAGES, gate, token], text=True
+    )
+    assert said.splitlines() == ["value-for-b", "next-value-for-a"]
+
 
 def test_a_helper_without_rights_gets_new_values(tmp_path: Path) -> None:
     token = tmp_path / "token"
@@ -63,3 +96,51 @@ def test_a_helper_without_rights_gets_new_values(tmp_path: Path) -> None:
         helper.stdin.close()
         assert helper.stdout.read() == ""  # nobody has it any more, so the asker has ended
     assert helper.returncode == 0
+
+
+ENDED = """
+import sys; sys.path += sys.argv.pop(1).split(':')
+import os, signal, trio
+from nsmd.host.rights import give_up_rights
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.asker import Asker
+from nsmd.network.secrets.source import SourceError
+
+async def helper(path):
+    secret = parse_secret('key', f'file: {path}', ['a.example'], ['env: KEY'])
+    asker = Asker([secret])
+    for then in (kill, nothing, kill_and_give_up, nothing, nothing):
+        try:
+            print(await asker.ask(secret))
+        except SourceError as error:
+            print(error)
+        then()
+
+def nothing():
+    pass
+
+def kill():
+    with open('/proc/thread-self/children') as children:
+        pid = int(children.read())
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+def kill_and_give_up():
+    kill()
+    give_up_rights()
+
+trio.run(helper, sys.argv[1])
+"""
+
+
+def test_an_asker_that_was_killed_is_replaced_while_that_is_possible(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-only-token")
+    said = subprocess.check_output([sys.executable, "-I", "-c", ENDED, PACKAGES, token], text=True)
+    assert said.splitlines() == [
+        "the-only-token",
+        "the process that reads it has ended",
+        "the-only-token",
+        "the process that reads it has ended",
+        "no process can be started for it: Operation not permitted",
+    ]

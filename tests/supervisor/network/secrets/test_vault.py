@@ -55,7 +55,7 @@ async def test_a_refused_value_is_read_again(
 
 
 async def test_a_source_that_fails_later_leaves_the_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vault = await make_vault(tmp_path)
     (tmp_path / "token").unlink()
@@ -64,6 +64,9 @@ async def test_a_source_that_fails_later_leaves_the_value(
     monkeypatch.setattr(time, "monotonic", lambda: later)
     await vault.refresh(["key"])
     assert vault.usable(*HOST)["key"][1] == "the-first-token"
+    assert capsys.readouterr().err == (
+        "secret key keeps its old value: sh failed (exit code 1); run it yourself to see why\n"
+    )
 
 
 async def test_a_later_vault_has_the_same_stand_ins(tmp_path: Path) -> None:
