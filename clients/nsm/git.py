@@ -259,7 +259,8 @@ def _listed(
     )
     if done.returncode:
         raise GitError(f"git says: {reason(done)}")
-    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    # An unmerged file is listed once for each side of the conflict.
+    names = list(dict.fromkeys(os.fsdecode(name) for name in done.stdout.split(b"\0") if name))
     for name in names:
         if name.startswith("/") or {"..", ".git"} & {*name.split("/")}:
             raise GitError(f"its index has {name!r}, which lies outside")

@@ -134,6 +134,20 @@ def test_what_git_tracks_is_copied_as_it_is(top: Path, tmp_path: Path) -> None:
     assert copied(tmp_path, tmp_path / "none") is None
 
 
+def test_a_file_in_conflict_is_copied_once(top: Path, tmp_path: Path) -> None:
+    run(top, "switch", "--quiet", "--create", "other")
+    (top / "src" / "a").write_text("theirs")
+    run(top, "commit", "--quiet", "--all", "-m", "two")
+    run(top, "switch", "--quiet", "-")
+    (top / "src" / "a").write_text("ours")
+    run(top, "commit", "--quiet", "--all", "-m", "three")
+    with pytest.raises(subprocess.CalledProcessError):
+        run(top, "merge", "other")
+    assert copied(top, tmp_path / "copy") == str(tmp_path / "copy")
+    assert "<<<<<<<" in (tmp_path / "copy" / "src" / "a").read_text()
+    assert listed(top) == ALL
+
+
 def test_nothing_behind_a_link_is_copied(top: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "a").write_text("secret")
