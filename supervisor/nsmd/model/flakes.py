@@ -18,7 +18,9 @@ from nsmd.model.names import ENVIRONMENT_NAME
 
 MAX_REFERENCE_CHARS = 2000
 
-_RELATIVE = re.compile(r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|path:(?!/)")
+_RELATIVE = re.compile(
+    r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|(?:path|git\+file):(?!/)"
+)
 _EXAMPLES = "`github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 _FALLBACK_NAME = "environment"
@@ -50,6 +52,12 @@ def why_no_reference(text: str) -> str | None:
         return "it has spaces or control characters (in a path, write them as %20 and so on)"
     if _RELATIVE.match(text):
         return "its path is not absolute, and a supervisor serves many directories"
+    local = _local(text)
+    if local and local[1].keys() - {"dir"}:
+        return (
+            "only `dir` may come after the `?` of a directory of this machine, whose files nsm "
+            f"copies as they are now: leave out {', '.join(sorted(local[1].keys() - {'dir'}))}"
+        )
     return None
 
 
@@ -67,19 +75,22 @@ def sort_out(references: Sequence[str], most: int) -> tuple[list[str], list[str]
 def local_directory(reference: str) -> str | None:
     """The directory that a reference means with the files that are there now.
 
-    None for other references: of other machines, of a commit, or of a directory as it is
-    (`path:`), of which Nix asks no git.
+    None for other references: of other machines, or of a directory as it is (`path:`), of which
+    Nix asks no git.
     """
+    local = _local(reference)
+    return local and os.path.normpath(os.path.join(local[0], local[1].get("dir", "")))
+
+
+def _local(reference: str) -> tuple[str, dict[str, str]] | None:
+    """The directory and the parameters of a reference for which Nix would ask git here."""
     place, _, query = reference.partition("#")[0].partition("?")
-    settings = dict(parse_qsl(query))
-    if settings.keys() - {"dir"}:
-        return None
     if not place.startswith("/"):
         url = urlsplit(place)
         if url.scheme != "git+file" or url.netloc:
             return None
         place = unquote(url.path)
-    return os.path.normpath(os.path.join(place, settings.get("dir", "")))
+    return place, dict(parse_qsl(query, keep_blank_values=True))
 
 
 def likely_name(reference: str) -> str:

@@ -47,8 +47,12 @@ def test_what_nix_is_asked_for(reference: str) -> None:
         ("path:envs#x", "not absolute"),
         ("path:./envs#x", "not absolute"),
         ("git+file:./envs#x", "not absolute"),
+        ("git+file:envs#x", "not absolute"),
         ("~/envs#x", "not absolute"),
         ("x" * 3000, "characters"),
+        ("git+file:///home/me/envs?ref=main#x", "now: leave out ref"),
+        ("git+file:/home/me/envs?submodules=1&dir=a&shallow=1#x", "leave out shallow, submodules"),
+        ("/home/me/envs?rev=#x", "leave out rev"),
     ],
 )
 def test_what_it_is_not_asked_for(text: str, why: str) -> None:
@@ -64,8 +68,6 @@ def test_what_it_is_not_asked_for(text: str, why: str) -> None:
         ("/home/me/envs?dir=a/b#x", "/home/me/envs/a/b"),
         ("git+file:///home/me/envs#x", "/home/me/envs"),
         ("git+file:/home/me/my%20envs?dir=a#x", "/home/me/my envs/a"),
-        ("git+file:///home/me/envs?ref=main#x", None),
-        ("/home/me/envs?rev=0123&dir=a#x", None),
         ("path:/home/me/envs#x", None),
         ("git+https://example.org/envs.git#x", None),
         ("github:me/envs#x", None),
