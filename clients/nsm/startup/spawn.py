@@ -73,6 +73,9 @@ which travel in its attachment.
 TEMPORARY = 75
 """Exit code of a supervisor that could not start, and may soon: EX_TEMPFAIL of sysexits.h."""
 
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors of which the next start may be free: the machine is short of something for a moment."""
+
 _SIGNALLED = 128
 """Exit codes from here on are of programs that a signal ended, as in shells."""
 
@@ -83,11 +86,16 @@ _DETACH = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.
 
 
 # The same, with an exit code: the supervisor's own, if that ends before the starter ends this
-# program. If the starter was killed, the alarm ends it.
+# program. If the starter was killed, the alarm ends it. The last argument is the descriptor on
+# which the starter waits.
 _DETACH_AND_WATCH = f"""
 import os, sys
-if not os.fork():
-    os.execv(sys.argv[1], sys.argv[1:])
+try:
+    if not os.fork():
+        os.execv(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    os.write(int(sys.argv[-1]), f"its process can't be started: {{error}}\\n".encode())
+    os._exit({TEMPORARY} if error.errno in {_SHORTAGES} else 1)
 import signal
 signal.alarm({int(READY_TIMEOUT_S) + 5})
 code = os.waitstatus_to_exitcode(os.wait()[1])
@@ -124,8 +132,7 @@ def spawn(path: str) -> tuple[str, bool]:
     except OSError as error:
         os.close(read_end)
         os.close(log)
-        final = error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-        return f"its process can't be started: {error}", final
+        return f"its process can't be started: {error}", error.errno not in _SHORTAGES
     finally:
         os.close(write_end)
     report, code = "", 0

@@ -321,7 +321,8 @@ def _may_pass(error: BaseException) -> bool:
     """Return whether the next start may succeed without anybody's help."""
     if isinstance(error, OSError):
         return error.errno in SHORTAGES
-    return isinstance(error, LockedError)
+    no_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+    return no_thread or isinstance(error, (LockedError, MemoryError))
 
 
 def _is_waited_for() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -214,6 +215,39 @@ def test_why_it_did_not_start_is_told(place: Place, behaviour: str, why: str, fi
     assert caught.value.hint == f"Run `nsm doctor`. Its log: {place.log}"
     place.set("NSM_FAKE", "serve")
     greet(start.connect(place.path))  # and nothing is left in the way
+
+
+WITHOUT = """#!{python}
+import errno, os, sys
+
+def short(*_):
+    raise OSError({number}, os.strerror({number}))
+
+os.{call} = short
+code = sys.argv[4]  # after -I -S -c
+del sys.argv[1:5]
+exec(code)
+"""
+
+
+@pytest.mark.parametrize("call", ["fork", "execv"])
+@pytest.mark.parametrize(("number", "final"), [(errno.EAGAIN, False), (errno.EACCES, True)])
+def test_a_shortage_of_processes_is_not_final(
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int,
+    final: bool,
+) -> None:
+    """The limit on processes does not hold for root: Python's function fails in its place."""
+    python = tmp_path / "python"
+    python.write_text(WITHOUT.format(python=sys.executable, number=number, call=call))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(NotRunningError, match=f"can't be started: .*{number}.*") as caught:
+        start.connect(place.path)
+    assert isinstance(caught.value, CannotStartError) is final
 
 
 def test_nobody_waits_for_one_that_cannot_start_but_the_sessions(

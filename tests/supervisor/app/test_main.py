@@ -48,6 +48,18 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         main.main(["--doctor"])
 
 
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("a mistake"), False),
+    ],
+)
+def test_a_shortage_says_nothing_about_the_next_start(error: Exception, may_pass: bool) -> None:
+    assert main._may_pass(error) is may_pass  # pyright: ignore[reportPrivateUsage]
+
+
 @pytest.mark.parametrize("given", [["--ready-fd", "7"], ["--ready-fd=7"]])
 def test_the_next_program_tells_nobody_that_it_is_ready(
     given: list[str], monkeypatch: pytest.MonkeyPatch
