@@ -112,8 +112,12 @@ def opened_around(path: str, *, make: bool = False) -> Generator[tuple[int, str]
     Args:
         make: make that directory if it is missing.
     """
-    whole, here = os.path.abspath(path), os.getcwd()
-    if os.path.commonpath((whole, here)) == here:
+    whole = os.path.abspath(path)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # somebody removed it: nothing lies below it
+        here = ""
+    if here and os.path.commonpath((whole, here)) == here:
         directory, name = here, os.path.relpath(whole, here)
     else:
         directory, name = os.path.split(whole)

@@ -289,6 +289,34 @@ def test_a_directory_that_is_missing_is_named(client: nsm.Client, tmp_path: Path
             Saves(client).save("work", str(missing / "x"))
 
 
+def test_no_save_goes_through_a_link_below_the_working_directory(
+    client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project/out").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "project")
+    run(client, "x = 1")
+    with pytest.raises(SaveError, match="project/out lies behind a symbolic link"):
+        Saves(client).save("work", "out/x.nsmsave")
+    Saves(client).save("work", "x.nsmsave")
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert os.path.isfile("x.nsmsave")
+
+
+def test_nsms_own_directory_may_lie_behind_a_link_of_the_user(
+    client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "linked").symlink_to("disk")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "linked"))
+    monkeypatch.chdir(tmp_path)
+    run(client, "x = 1")
+    Saves(client).save("work")
+    assert kept.is_kept(str(tmp_path / "linked/nsm/saves/work.nsmsave"))
+    assert os.listdir(tmp_path / "disk/nsm/saves") == ["work.nsmsave"]
+
+
 def test_a_working_directory_that_is_gone_is_told_plainly(client: nsm.Client) -> None:
     client.run("mkdir gone; cd gone; rmdir ../gone", env="bash", session="shell")
     Saves(client).save("shell")

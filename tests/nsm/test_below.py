@@ -78,3 +78,14 @@ def test_a_pipe_does_not_block(top: int, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "top" / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         content(top, "pipe")
+
+
+def test_a_path_is_opened_where_the_working_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with below.opened_around(str(tmp_path / "file")) as (root, name):
+        assert os.path.samestat(os.fstat(root), tmp_path.stat())
+        assert name == "file"

@@ -27,7 +27,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def directory() -> str:
     """The directory of saves; it is made if it is missing."""
-    path = os.path.join(paths.data_dir(), "saves")
+    # Without the links on its way, which are the user's own: saves are written through none.
+    path = os.path.join(os.path.realpath(paths.data_dir()), "saves")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     paths.ensure_private_dir(path)
     return path
@@ -49,7 +50,7 @@ def path_of(name: str) -> str:
 
 def is_kept(path: str) -> bool:
     """Return whether a file is in nsm's own directory, where only its user can have put it."""
-    return os.path.dirname(os.path.abspath(path)) == directory()
+    return os.path.realpath(os.path.dirname(os.path.abspath(path))) == directory()
 
 
 def most_unpacked(path: str) -> int:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from nsm import below
 from nsm.client.local_trees import write_whole
 from nsm.saves.part_writer import PIECE_BYTES, Hashing, PartWriter
 from nsm.saves.reports import SaveError
@@ -90,7 +91,8 @@ class SaveWriter:
     """A save that is being written. It has its name when `finish` returns, and not before.
 
     Args:
-        path: where it is to be; an older file there is replaced.
+        path: where it is to be; an older file there is replaced. No link below the working
+            directory is followed on the way: code in a session may have put it there.
         max_bytes: largest size.
         max_unpacked_bytes: largest size of all parts together before compression.
 
@@ -102,12 +104,16 @@ class SaveWriter:
     def __init__(self, path: str, max_bytes: int, max_unpacked_bytes: int) -> None:
         if not path or os.path.isdir(path):
             raise SaveError(f"{path!r} is no name of a file", hint="A save is one file.")
-        self._path = path
         self._max_bytes = max_bytes
         self._max_unpacked_bytes = max_unpacked_bytes
-        self._directory, self._name = os.path.split(os.path.abspath(path))
-        self._temporary = f"{self._directory}/.{self._name}.{secrets.token_hex(4)}.part"
-        self._file = self._open()
+        around, self._name = os.path.split(os.path.abspath(path))
+        self._temporary = f".{self._name}.{secrets.token_hex(4)}.part"
+        self._directory = _directory_of(path, around)
+        try:
+            self._file = self._open()
+        except BaseException:
+            os.close(self._directory)
+            raise
         self._zip = zipfile.ZipFile(self._file, "w", compresslevel=1)
         self._parts: dict[str, Part] = {}
 
@@ -115,17 +121,13 @@ class SaveWriter:
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             # Without a name: nothing of it is left if this process is killed.
-            descriptor = os.open(self._directory, flags | os.O_TMPFILE, 0o600)
+            descriptor = os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
             self._named = False
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise SaveError(
-                    f"there is no directory {self._directory}",
-                    hint="Make it, or name another file.",
-                ) from error
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
-            descriptor = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            flags |= os.O_CREAT | os.O_EXCL
+            descriptor = os.open(self._temporary, flags, 0o600, dir_fd=self._directory)
             self._named = True
         os.fchmod(descriptor, 0o600)
         return open(descriptor, "w+b")
@@ -141,7 +143,8 @@ class SaveWriter:
             self._file.close()
         if self._named:
             with suppress(OSError):
-                os.unlink(self._temporary)
+                os.unlink(self._temporary, dir_fd=self._directory)
+        os.close(self._directory)
 
     def add(self, name: str, produce: Callable[[Callable[[bytes], object]], object]) -> None:
         """Add a part.
@@ -189,16 +192,31 @@ class SaveWriter:
         size = self._file.tell()
         if not self._named:
             unnamed = f"/proc/self/fd/{self._file.fileno()}"
-            directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # With a descriptor of the directory, since only then os.link follows that link.
-                os.link(unnamed, os.path.basename(self._temporary), dst_dir_fd=directory)
-            finally:
-                os.close(directory)
+            # With a descriptor of the directory, since only then os.link follows that link.
+            os.link(unnamed, self._temporary, dst_dir_fd=self._directory)
             self._named = True
-        os.rename(self._temporary, self._path)
+        directory = self._directory
+        os.rename(self._temporary, self._name, src_dir_fd=directory, dst_dir_fd=directory)
         self._named = False
         return size
+
+
+def _directory_of(path: str, around: str) -> int:
+    try:
+        with below.opened_around(path) as (root, name):
+            flags = os.O_PATH | os.O_DIRECTORY
+            return below.open_below(root, os.path.dirname(name), flags, mounts=True)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise SaveError(
+                f"{around} lies behind a symbolic link, and nothing was written through it",
+                hint="Name the directory that the link leads to.",
+            ) from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise SaveError(
+                f"there is no directory {around}", hint="Make it, or name another file."
+            ) from error
+        raise
 
 
 def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
