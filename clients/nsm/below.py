@@ -28,6 +28,9 @@ _AGAIN = 8
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
+_AROUND = DIRECTORY | (os.O_PATH if sys.platform == "linux" else 0)
+"""A directory in which names are only looked up: its user need not have the right to read it."""
+
 
 @cache
 def _openat2() -> Callable[[int, bytes, bytes], int]:
@@ -85,7 +88,7 @@ def _open_by_names(root: int, path: str, flags: int, mode: int, *, mounts: bool)
     fd = os.dup(root)
     try:
         for number, name in enumerate(names, 1):
-            wanted = flags if number == len(names) else DIRECTORY
+            wanted = flags if number == len(names) else _AROUND
             try:
                 deeper = os.open(name, wanted | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
             except NotADirectoryError:
@@ -124,7 +127,7 @@ def opened_around(path: str, *, make: bool = False) -> Generator[tuple[int, str]
         if make:
             with suppress(FileExistsError):  # of a file, which says so below
                 os.makedirs(directory)
-    root = os.open(directory, DIRECTORY)
+    root = os.open(directory, _AROUND)
     try:
         yield root, "" if name == "." else name
     finally:
@@ -135,7 +138,7 @@ def opened_around(path: str, *, make: bool = False) -> Generator[tuple[int, str]
 def parent_of(root: int, path: str, *, mounts: bool = False) -> Generator[tuple[int, str]]:
     """Open the directory of a path. Gives its descriptor, and the name in it."""
     parent, _, name = path.rpartition("/")
-    fd = open_below(root, parent, DIRECTORY, mounts=mounts)
+    fd = open_below(root, parent, _AROUND, mounts=mounts)
     try:
         yield fd, name
     finally:

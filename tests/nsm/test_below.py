@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -89,3 +90,20 @@ def test_a_path_is_opened_where_the_working_directory_is_gone(
     with below.opened_around(str(tmp_path / "file")) as (root, name):
         assert os.path.samestat(os.fstat(root), tmp_path.stat())
         assert name == "file"
+
+
+def test_names_are_looked_up_in_directories_that_cannot_be_read(top: int, tmp_path: Path) -> None:
+    place = tmp_path / "top/a"
+    place.chmod(0o311)
+    try:
+        assert content(top, "a/a/file") == b"mine"
+        with (
+            below.parent_of(top, "a/new") as (parent, _),
+            below.opened_around(str(place / "a")) as (root, name),
+        ):
+            os.close(below.open_below(root, name, below.DIRECTORY))
+            # Root reads every directory; but nobody reads by such a descriptor.
+            for fd in parent, root:
+                assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
+    finally:
+        place.chmod(0o755)
