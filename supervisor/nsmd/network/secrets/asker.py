@@ -19,7 +19,7 @@ import trio
 from nsmd.model.secrets import SecretRule, SecretSource
 from nsmd.network.secrets.source import MAX_CHARS, SourceError, read_value
 
-_MAX_ANSWER = 4 * MAX_CHARS
+_MAX_ANSWER = 4 * MAX_CHARS + 16  # with the question
 _QUESTION_BYTES = 9
 _VALUE, _FAILURE = b"=", b"!"
 
