@@ -183,7 +183,7 @@ class Bench:
         scope: str | None = None,
         programs: tuple[str, ...] = (),
     ) -> ControlServer:
-        services = Services(
+        self.services = Services(
             limits={"memory": "watchdog", "processes": "rlimit", "cpu": "none", "why": "a test"},
             run_service=self.run_service,
             builder=self.builder,
@@ -209,7 +209,7 @@ class Bench:
         )
         client_limits = None if scope is None else ClientLimits(scope=scope, programs=programs)
         access = Access(uid=uid, rights=rights, client_limits=client_limits)
-        return ControlServer(access, services, self._attach)
+        return ControlServer(access, self.services, self._attach)
 
     def raw(self, server: ControlServer | None = None) -> socket.socket:
         ours, theirs = socket.socketpair()

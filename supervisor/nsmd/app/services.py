@@ -20,11 +20,11 @@ from nsmd.boxes import sort_out as boxes_left
 from nsmd.bridge.bridge import BridgeService, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
+from nsmd.control.ops.reload import reload_once_answered
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.host.paths import trusted_owners
 from nsmd.host.watching.source_watcher import SourceWatcher as Watching
 from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
@@ -38,7 +38,6 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.mcp.render import LEFT_OUT_CHARS
 from nsmd.model.settings import Settings, configured_secrets
-from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 from nsmd.network.secrets.records import sort_out as secrets_left
 from nsmd.network.secrets.service import SecretService
@@ -120,8 +119,6 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         ports.take_up(ports_left(setup.kept, left_alone))
         secrets.take_up(secrets_left(setup.kept, left_alone))
         upkeep.start_soon(setup.store.run, everything)
-        if setup.silent is not None:
-            upkeep.start_soon(_reload_once_answered, setup.silent, resources.ending)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
         if forking is not None:
@@ -173,6 +170,8 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             http=lambda: frontends.http.facts(),  # noqa: PLW0108 (there is none yet)
             bridge=bridge,
         )
+        if setup.silent is not None:
+            upkeep.start_soon(reload_once_answered, services, setup.silent)
         await bridge.configure(setup.settings.bridge)
         frontends = FrontEnds(services, setup.shares.connections, port)
         yield AppServices(services=services, frontends=frontends, port=port)
@@ -361,12 +360,6 @@ def _configuration(
         path=setup.config_path,
         look_again=builder.look_again,
     )
-
-
-async def _reload_once_answered(silent: SilentHolders, ending: Shutdown) -> None:
-    """Become the next program as soon as a silent holder answers: that takes over its sessions."""
-    await silent.wait()
-    ending.ask("reload")
 
 
 def _everything_kept(

@@ -98,10 +98,15 @@ class SilentHolders:
 
     Args:
         holders: one or more; their descriptors are owned from now on.
+
+    Attributes:
+        refused: why this supervisor has not restarted itself although one of them answers, and what
+            to do; else empty.
     """
 
     def __init__(self, holders: Sequence[SilentHolder]) -> None:
         self._holders = holders
+        self.refused = ""
         self._pids = [
             str(pid) for each in holders if each.pidfd is not None and (pid := pid_of(each.pidfd))
         ]
@@ -115,8 +120,16 @@ class SilentHolders:
         return f"process {', '.join(self._pids)}" if self._pids else "a process that nsm cannot see"
 
     @property
+    def state(self) -> str:
+        """Say what the process does, as the end of a sentence."""
+        does = "answers again or has ended" if self.refused else "does not answer"
+        return f"{does} ({self.who})"
+
+    @property
     def advice(self) -> str:
         """Say what a person can do."""
+        if self.refused:
+            return f"{self.refused} Then run `nsm reload`."
         pids = " ".join(self._pids) or "PID"
         return (
             f"If it is stopped, continue it: kill -CONT {pids}. If it never answers, end it: "
@@ -127,9 +140,9 @@ class SilentHolders:
     def problem(self) -> str:
         """Say what does not work meanwhile."""
         return (
-            f"a holder of sessions does not answer ({self.who}). Until it does, sessions that it "
-            "holds cannot be used; these and all others are kept. When it answers, the supervisor "
-            f"restarts itself and takes them over. {self.advice}"
+            f"a holder of sessions {self.state}. Until the supervisor restarts itself and takes "
+            "over sessions that it holds, they cannot be used; these and all others are kept. "
+            f"{self.advice}"
         )
 
     async def wait(self) -> None:

@@ -209,8 +209,8 @@ class SessionIndex:
 
 def _hidden(target: str, silent: SilentHolders) -> SessionHiddenError:
     return SessionHiddenError(
-        f"Session {target[:200]!r} cannot be used now: the process that holds it does not answer "
-        f"({silent.who}). This request did nothing.",
+        f"Session {target[:200]!r} cannot be used now: the process that holds it {silent.state}. "
+        "This request did nothing.",
         hint=f"Try again later, or take another name. {silent.advice}",
     )
 

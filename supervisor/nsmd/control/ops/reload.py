@@ -1,4 +1,7 @@
-"""Operation `reload`: the supervisor becomes the program that is installed now."""
+"""Operation `reload`: the supervisor becomes the program that is installed now.
+
+It does so by itself, too, when a holder of sessions answers again.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import trio
 from nsm.wire.errors import ShuttingDownError, StartFailedError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Services
+from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.successor import SuccessorAnswer, SuccessorError, try_successor
 from nsmd.restart.session_store import session_id_of
 
@@ -33,13 +37,7 @@ async def reload(call: Call) -> dict[str, Any]:
     services = call.services
     if services.ending.how is not None:
         raise ShuttingDownError("The supervisor is ending already.")
-    try:
-        trial = await try_successor(services.successor, services.everything_kept)
-    except SuccessorError as error:
-        raise StartFailedError(
-            f"The supervisor goes on as it is, since the installed version does not start: {error}",
-            hint="`nsm config` shows mistakes in the configuration; else install it again.",
-        ) from error
+    trial = await _try(services)
     if arguments.flag(call.args, "force"):
         await _end_unusable(services, trial)
     else:
@@ -52,6 +50,38 @@ async def reload(call: Call) -> dict[str, Any]:
         "waits_for": services.bridge.under_way(),
         "waits_s": services.configuration.settings.drain.timeout_seconds,
     }
+
+
+async def reload_once_answered(services: Services, silent: SilentHolders) -> None:
+    """Become the next program once a silent holder answers: that one takes over its sessions.
+
+    If the next program does not start, or cannot use what is here, this one goes on, and says so.
+    """
+    await silent.wait()
+    try:
+        trial = await _try(services)
+        _check_all_usable(services, trial)
+    except StartFailedError as error:
+        silent.refused = str(error)
+        log.error("%s", silent.problem)  # noqa: TRY400 (the message says all)
+        return
+    log.info("becoming version %s, which takes over sessions of that holder", trial.version)
+    services.ending.ask("reload")
+
+
+async def _try(services: Services) -> SuccessorAnswer:
+    """Try the next program.
+
+    Raises:
+        StartFailedError: it does not start.
+    """
+    try:
+        return await try_successor(services.successor, services.everything_kept)
+    except SuccessorError as error:
+        raise StartFailedError(
+            f"The supervisor goes on as it is, since the installed version does not start: {error}",
+            hint="`nsm config` shows mistakes in the configuration; else install it again.",
+        ) from error
 
 
 def _check_all_usable(services: Services, trial: SuccessorAnswer) -> None:
