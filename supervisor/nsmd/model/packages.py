@@ -37,6 +37,8 @@ class WantedPackages:
     Attributes:
         pip: requirements of Python packages.
         requirements: absolute path of a requirements file; empty for none.
+        included_below: absolute path of the directory in which all files lie that `requirements`
+            includes; empty for its own.
         project: absolute path of a pyproject.toml, whose dependencies are wanted; empty for none.
         npm: packages of npm, such as ``zod@^4``.
         package_lock: absolute path of a package-lock.json; empty for none.
@@ -56,6 +58,7 @@ class WantedPackages:
 
     pip: tuple[str, ...] = ()
     requirements: str = ""
+    included_below: str = ""
     project: str = ""
     npm: tuple[str, ...] = ()
     package_lock: str = ""

@@ -31,7 +31,8 @@ def read(wanted: WantedPackages) -> list[str]:
     """
     found = list(wanted.pip)
     if wanted.requirements:
-        found += _of_file(wanted.requirements, 0)
+        top = wanted.included_below or os.path.dirname(wanted.requirements)
+        found += _of_files(top, os.path.relpath(wanted.requirements, top))
     if wanted.project:
         found += _of_project(wanted)
     if not found:
@@ -51,12 +52,30 @@ def included_files(text: str) -> Iterator[str]:
             yield included["path"]
 
 
-def _of_file(path: str, depth: int) -> Iterator[str]:
+def _of_files(top: str, name: str) -> Iterator[str]:
+    try:
+        root = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RequirementsError(f"{top} cannot be opened: {error.strerror}") from error
+    try:
+        yield from _of_file(top, root, name, 0)
+    finally:
+        os.close(root)
+
+
+def _of_file(top: str, root: int, name: str, depth: int) -> Iterator[str]:
+    path = os.path.join(top, name)
     if depth > MAX_DEPTH:
         raise RequirementsError(f"{path}: too many files refer to one another")
-    for number, line in enumerate(_logical_lines(_read(path)), 1):
+    for number, line in enumerate(_logical_lines(_read(path, root, name)), 1):
         if included := _INCLUDED.fullmatch(line):
-            yield from _of_file(os.path.join(os.path.dirname(path), included["path"]), depth + 1)
+            other = os.path.normpath(os.path.join(os.path.dirname(name), included["path"]))
+            if other.startswith(("/", "../")):
+                raise RequirementsError(
+                    f"{path}: line {number}: the file that it includes lies outside of {top}: "
+                    "copy it there"
+                )
+            yield from _of_file(top, root, other, depth + 1)
             continue
         # Whoever wrote the list may have it include any file, and gets to read the message.
         quoted = "it" if depth else f"{line!r:.80}"
@@ -109,9 +128,9 @@ def _requirements(found: object, where: str) -> Iterator[str]:
         yield each
 
 
-def _read(path: str) -> str:
+def _read(path: str, root: int | None = None, name: str = "") -> str:
     try:
-        return read_text(path, MAX_FILE_BYTES)
+        return read_text(name or path, MAX_FILE_BYTES, root=root)
     except TextFileError as error:
         raise RequirementsError(f"{path} cannot be used: {error}") from error
 

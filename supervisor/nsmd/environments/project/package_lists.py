@@ -112,7 +112,7 @@ class PackageList:
         """
         path = os.path.join(folder, self.path)
         if path.endswith((".txt", ".in")):
-            return WantedPackages(requirements=path)
+            return WantedPackages(requirements=path, included_below=folder)
         if os.path.basename(path) in _CONDA:
             return WantedPackages(conda=path)
         if os.path.basename(path) == _NODE_LOCK:

@@ -34,6 +34,40 @@ def test_a_list_shows_nothing_of_a_secret(tmp_path: Path) -> None:
     assert "TOKEN" not in str(refused.value)
 
 
+@pytest.mark.parametrize("included", ["../token", "sub/../../token", "{top}/token"])
+def test_a_list_includes_no_file_from_elsewhere(tmp_path: Path, included: str) -> None:
+    """A token would be taken for the name of a package, and asked for at the index."""
+    (tmp_path / "token").write_text("abc123\n")
+    (tmp_path / "project/sub").mkdir(parents=True)
+    file = tmp_path / "project/list.txt"
+    file.write_text(f"-r {included.format(top=tmp_path)}\n")
+    with pytest.raises(requirements.RequirementsError, match=r"line 1: .* outside of .*/project:"):
+        requirements.read(WantedPackages(requirements=str(file)))
+
+
+def test_a_list_includes_no_file_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/token").write_text("abc123\n")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/sub").symlink_to("../private")
+    file = tmp_path / "project/list.txt"
+    file.write_text("-r sub/token\n")
+    with pytest.raises(requirements.RequirementsError, match="symbolic link, or behind one"):
+        requirements.read(WantedPackages(requirements=str(file)))
+
+
+def test_lists_include_one_another_below_one_directory(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "list.txt").write_text("a\n-r sub/more.txt\n")
+    (tmp_path / "sub/more.txt").write_text("b\n-r ../last.txt\n")
+    (tmp_path / "last.txt").write_text("c\n")
+    of_all = WantedPackages(requirements=str(tmp_path / "list.txt"))
+    assert requirements.read(of_all) == ["a", "b", "c"]
+    inner = str(tmp_path / "sub/more.txt")
+    of_copy = WantedPackages(requirements=inner, included_below=str(tmp_path))
+    assert requirements.read(of_copy) == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -117,7 +117,9 @@ def test_requirements_come_with_what_they_include(project: Path) -> None:
         "requirements/base.txt",
         "requirements.txt",
     ]
-    assert found.wanted("/copy") == WantedPackages(requirements="/copy/requirements/dev.txt")
+    assert found.wanted("/copy") == WantedPackages(
+        requirements="/copy/requirements/dev.txt", included_below="/copy"
+    )
     before = signature(mount(project), found.files)
     assert signature(mount(project), found.files) == before
     write(project, requirements__base_txt="flask>=2")
