@@ -63,6 +63,7 @@ class RunningHolder:
         pid: its process id.
         kept: copies of its descriptors.
         ended: it ended while it sent them; the rest is lost.
+        lacking: names of which it holds descriptors that are not among the copies.
     """
 
     path: str
@@ -70,6 +71,7 @@ class RunningHolder:
     pid: int = 0
     kept: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     ended: bool = False
+    lacking: set[str] = field(default_factory=set[str])
 
     def close(self) -> None:
         """Close everything."""
@@ -273,8 +275,8 @@ def _receive(found: RunningHolder) -> bool:
     """
     message, fds, cut = holder.receive(found.link)
     word, _, name = message.decode(errors="replace").partition(" ")
-    if cut:
-        log.error("there is no room for the descriptors of %s: raise the limit on open files", name)
+    if cut or word == "lost":  # there is no room here for descriptors, or there for another file
+        found.lacking.add(name)
     if not message:
         raise ConnectionResetError
     if word == "pid":

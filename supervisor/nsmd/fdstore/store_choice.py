@@ -4,6 +4,7 @@ of this one.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -45,10 +46,19 @@ def open_store(
         have more.
 
     Raises:
-        OSError: a holder's socket cannot be moved.
+        OSError: a holder's socket cannot be moved, or not all that holders have can be received.
     """
     kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
     holders, silent = running_holders.find(holder_path)
+    whole = passed.keys() | (handed.kept.keys() if handed is not None else set[str]())
+    if lacking := {name for each in holders for name in each.lacking} - whole:
+        for each in holders:
+            each.close()
+        raise OSError(
+            errno.EMFILE,
+            f"there is no room for what is kept of sessions and others ({len(lacking)}), which "
+            "live on for now. Raise the limit on open files (ulimit -n)",
+        )
     for each in holders:
         _add(kept, each.kept)
     if handed is not None:

@@ -148,10 +148,9 @@ class _Entry:
         """Decide whether to take the session over, report its end, leave it alone, or end it."""
         record = self._record()
         spec = specs.get(record.spec) if record is not None else None
-        if record is not None and spec is None:
-            self._problem = f"what it runs in ({record.spec}) is not known"
-        elif record is not None and spec is not None and spec.record is None:
-            self._unreadable = records.encode(record), spec.why
+        if record is not None and (spec is None or spec.record is None):
+            why = f"what it runs in ({record.spec}) is not known" if spec is None else spec.why
+            self._unreadable = records.encode(record), why
         if self._unreadable is not None and (unread := self._unread(*self._unreadable, specs)):
             loaded_state.unread.add(unread)
             for name, descriptors in self._kept.items():

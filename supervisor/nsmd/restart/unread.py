@@ -63,8 +63,8 @@ class UnreadSession:
     def error(self) -> UnreadableSessionError:
         """Error for those who want to use it."""
         return UnreadableSessionError(
-            f"Another version of nsm made the session {self.name or self.id!r}, and this one "
-            f"cannot use it: {self.why}. It lives on; nothing was run.",
+            f"This version of nsm cannot use the session {self.name or self.id!r}: {self.why}. "
+            "It lives on; nothing was run.",
             hint="Install a version that can use it, then `nsm reload`. "
             f"`nsm kill {self.id}` ends it.",
             data={"id": self.id},

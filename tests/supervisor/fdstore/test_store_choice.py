@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -231,6 +233,48 @@ def test_what_is_handed_over_comes_before_what_others_have(start: Start) -> None
     store, kept, _ = open_store({}, start.path, {}, handed)
     assert kept.keys() == {"session-a", "session-b", "session-c"}
     assert kept["session-a"] == mine["session-a"]
+    start.close(kept)
+    store.end()
+
+
+@contextmanager
+def room_for(descriptors: int) -> Generator[None]:
+    """Let this process open so many more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(descriptors):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_holder_keeps_what_there_is_no_room_for(start: Start) -> None:
+    """One of two fits, beside the connection."""
+    start.left_in_a_holder("session-a", "session-b")
+    with room_for(2), pytest.raises(OSError, match="no room for what is kept") as caught:
+        open_store({}, start.path, {}, None)
+    assert caught.value.errno == errno.EMFILE
+    store, kept, _ = open_store({}, start.path, {}, None)
+    assert {name: len(fds) for name, fds in kept.items()} == {"session-a": 1, "session-b": 1}
+    start.close(kept)
+    store.end()
+
+
+def test_no_room_is_needed_for_what_is_handed_over(start: Start) -> None:
+    start.left_in_a_holder("session-a", "session-b")
+    mine = start.some("session-a", "session-b")
+    handed = HandedOver(listener=0, own=None, lock=0, kept=mine)
+    with room_for(2):
+        store, kept, _ = open_store({}, start.path, {}, handed)
+    assert kept == mine
     start.close(kept)
     store.end()
 

@@ -153,21 +153,19 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
     assert result.over == ["session-00000001", SPEC_NAME]
 
 
-@pytest.mark.parametrize("lacking", ["channel", "pidfd", "record", "spec"])
+@pytest.mark.parametrize("lacking", ["channel", "pidfd", "record"])
 async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> None:
     given = left.give()
     kinds: dict[str, Callable[[int], bool]] = {
         "pidfd": lambda fd: pid_of(fd) is not None,
         "record": lambda fd: records.read_file(fd) is not None,
         "channel": lambda fd: records.identity(fd) == left.record.channel,
-        "spec": lambda _: False,
     }
     for descriptor in [each for each in given if kinds[lacking](each)]:
         os.close(descriptor)
         given.remove(descriptor)
-    specs = {} if lacking == "spec" else spec_files()
-    result = sort_out({"session-00000001": given, **specs})
-    assert (result.found, result.over) == ([], ["session-00000001", *specs])
+    result = sort_out({"session-00000001": given, **spec_files()})
+    assert (result.found, result.over) == ([], ["session-00000001", SPEC_NAME])
     assert result.gone == ([] if lacking == "record" else [left.record])
     if lacking != "pidfd":
         with trio.fail_after(120):
@@ -229,6 +227,17 @@ async def test_what_cannot_be_read_is_left_alone(left: Left, what: str) -> None:
         ((name, descriptors),) = each.everything_kept()
         assert name == SPEC_NAME
         records.close_all(descriptors)
+
+
+async def test_one_of_an_unknown_kind_is_left_alone(left: Left) -> None:
+    left_alone = LeftAlone(NoStore())
+    result = sort_out({"session-00000001": left.give()}, left_alone)
+    assert (result.found, result.over, result.gone) == ([], [], [])
+    (session,) = result.unread.live()
+    assert (session.name, session.why) == ("a", f"what it runs in ({SPEC_NAME}) is not known")
+    assert left.process.poll() is None
+    result.unread.end(session)
+    assert list(left_alone.everything_kept()) == []
 
 
 async def test_one_that_cannot_be_read_and_has_ended_is_over(left: Left) -> None:
