@@ -1,4 +1,5 @@
-"""Every Nix file, without building: syntax, house rules, unit tests, the flake's outputs."""
+"""Every Nix file, without building: syntax, house rules, unit tests, the flake's outputs. And what
+evaluating a project's flake does not run."""
 
 from __future__ import annotations
 
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import trio
 
 import standin
 from nix.evaluation import EvaluationError, evaluate, failures
+from nsmd.environments.nix.errors import NixExitError
+from nsmd.environments.nix.flake_copy import flake_copy
+from nsmd.environments.nix.program import Nix, find_nix
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = [ROOT / "flake.nix", *sorted((ROOT / "nix").rglob("*.nix"))]
@@ -148,3 +153,53 @@ def test_the_lock_names_what_the_flake_takes(place: standin.Place) -> None:
         locked = lock["nodes"][lock["nodes"]["root"]["inputs"][name]]["locked"]
         assert re.fullmatch(r"sha256-[A-Za-z0-9+/]{43}=", locked["narHash"])
         assert re.fullmatch(r"[0-9a-f]{40}", locked["rev"])
+
+
+OF_PROJECT = (
+    "{ inputs.x = { url = %s; flake = false; }; outputs = { x, ... }: { x = x.outPath; }; }"
+)
+
+
+@pytest.mark.parametrize(
+    "flake",
+    [
+        OF_PROJECT % '"git+file://@project@"',
+        OF_PROJECT % '"git+file://@project@?ref=main"',
+        '{ outputs = _: { x = (builtins.fetchGit { url = "@project@"; }).outPath; }; }',
+        '{ outputs = _: { x = (builtins.fetchGit { url = "@project@/.git"; }).outPath; }; }',
+    ],
+)
+def test_a_flake_that_names_a_repository_runs_nothing_there(
+    place: standin.Place, tmp_path: Path, flake: str
+) -> None:
+    project, proof = tmp_path / "project", tmp_path / "proof"
+    project.mkdir()
+    (project / "flake.nix").write_text(flake.replace("@project@", str(project)))
+    (project / ".gitattributes").write_text("* filter=x\n")
+    for words in (
+        ("init", "--quiet", "--initial-branch=master"),
+        ("add", "."),
+        ("-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "--quiet", "-m", "one"),
+        ("branch", "main"),
+        ("config", "core.fsmonitor", f"touch {proof}; false"),
+        ("config", "filter.x.smudge", f"touch {proof}; cat"),
+        ("config", "filter.x.clean", f"touch {proof}; cat"),
+    ):
+        subprocess.run(["git", "-C", str(project), *words], check=True)
+    nix = find_nix(os.environ["PATH"], place.environment, str(tmp_path))
+    assert isinstance(nix, Nix)
+    said = trio.run(evaluated, nix, project, str(tmp_path / "tree"))
+    assert not proof.exists()
+    # Newer ones read repositories without git.
+    assert nix.version >= (2, 20) or f"nsm runs no git in {project}" in said
+
+
+async def evaluated(nix: Nix, project: Path, tree: str) -> str:
+    """The attribute `x` of a project's flake, or why there is none."""
+    async with flake_copy(str(project), tree, nix.variables) as (directory, flake):
+        words = ["eval", "--impure", "--no-write-lock-file", f"{flake}#x"]
+        try:
+            told = await nix.run(words, timeout_s=60, directory=directory, tree=tree)
+        except NixExitError as error:
+            return "\n".join(error.tail)
+    return told.decode()

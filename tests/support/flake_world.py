@@ -73,8 +73,9 @@ class QuickNix:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         log_fd: int | None = None,
         directory: str = "/",
+        tree: str = "",
     ) -> bytes:
-        del on_progress, log_fd, directory
+        del on_progress, log_fd, directory, tree
         self._calls.append(list(arguments))
         await trio.lowlevel.checkpoint()
         attribute = arguments[arguments.index("--") + 1].rpartition("#")[2]

@@ -77,6 +77,7 @@ class NixBuilds:
                 on_progress=on_progress,
                 log_fd=log_fd,
                 directory=directory,
+                tree=self._directory.tree(building.key),
             )
         return StoredBuild(path=built_path(stdout, building.reference), link=attempt.link)
 

@@ -78,6 +78,7 @@ class NixEvaluator(Protocol):
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         log_fd: int | None = None,
         directory: str = "/",
+        tree: str = "",
     ) -> bytes:
         """Run a Nix command."""
         ...
@@ -241,6 +242,7 @@ async def _print_dev_env(
                             f"{flake}#{attribute}",
                         ],
                         directory=directory,
+                        tree=cache.tree,
                         timeout_s=EVALUATION_TIMEOUT_S,
                         on_progress=on_progress,
                         log_fd=file.fileno(),

@@ -6,4 +6,5 @@ messages  nix's log format `internal-json`, read (pure)
 errors    how a run of nix can fail
 program   the Nix of this host, and its commands
 flake_copy  copies of local flakes, without the configuration of their repositories
+programs/ git and hg for Nix, kept from repositories that others can write to
 """

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -84,6 +85,10 @@ _NEVER_ASK = {"GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"}
 
 LOG_READER = "nsmd.environments.nix.messages:NixLogReader"
 
+_PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+"""`git` and `hg`, as far as Nix may run them: a flake can name any repository of this machine as an
+input, and what its configuration names would run here."""
+
 _FLAKES = ("--extra-experimental-features", "nix-command flakes")
 
 
@@ -112,6 +117,7 @@ class Nix:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         log_fd: int | None = None,
         directory: str = "/",
+        tree: str = "",
     ) -> bytes:
         """Run a Nix command, with flakes enabled.
 
@@ -124,6 +130,7 @@ class Nix:
             log_fd: an open, empty file for its log (4 MiB of its beginning, and the end); the
                 caller closes it.
             directory: its working directory.
+            tree: a repository that nsm made; Nix's git is kept from all others of this machine.
 
         Returns:
             Its standard output.
@@ -136,7 +143,11 @@ class Nix:
         ended = await run_monitored(
             [self.program, *_FLAKES, "--log-format", "internal-json", *arguments],
             reader=LOG_READER,
-            variables=self.variables,
+            variables={
+                **self.variables,
+                "PATH": f"{_PROGRAMS}:{self.variables['PATH']}",
+                "NSM_FLAKE_COPY": tree,
+            },
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
             on_progress=on_progress,
@@ -281,6 +292,9 @@ def _probe(program: str, variables: Mapping[str, str]) -> Nix | str:
     """Ask a Nix for its version. Returns it, or a clause that says why it cannot be used."""
     if reason := why_not_run(program):
         return f"{program} is not run: {reason}"
+    for name in ("hg", "git"):  # it would run the real ones
+        if shutil.which(name, path=_PROGRAMS) is None:
+            return f"{program} is not run: nsm's {_PROGRAMS}/{name} cannot be executed"
     try:
         answer = subprocess.run(
             [program, "--version"],
