@@ -36,6 +36,16 @@ ELSEWHERE = {
 
 STARTS = {"Popen", "call", "check_call", "check_output", "run"}
 STARTS_OF_TRIO = {"open_process", "run_process"}
+STARTS_OF_OS = {"execlp", "execvp", "execvpe", "posix_spawnp", "system"}
+
+UNDER_THEIR_NAMES = {
+    "os": STARTS_OF_OS,
+    "shutil": {"which"},
+    "subprocess": STARTS,
+    "trio": STARTS_OF_TRIO | {"lowlevel"},
+    "trio.lowlevel": STARTS_OF_TRIO,
+}
+"""What is called as `MODULE.NAME` only: these tests find the calls by that."""
 
 PYTHONS = ("sys.executable", "os.path.realpath(sys.executable)")
 
@@ -53,8 +63,14 @@ def faults(module: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, 'say where it runs: cwd="/"'
             if (owner, name) == ("shutil", "which") and "path" not in given:
                 yield node.lineno, "look for it in `paths.programs()`"
-            if owner == "os" and name in ("execlp", "execvp", "execvpe", "posix_spawnp", "system"):
+            if owner == "os" and name in STARTS_OF_OS:
                 yield node.lineno, "start it by its absolute path"
+        elif isinstance(node, ast.ImportFrom):
+            if {each.name for each in node.names} & UNDER_THEIR_NAMES.get(node.module or "", set()):
+                yield node.lineno, f"call it as {node.module}.NAME"
+        elif isinstance(node, ast.Import):
+            if any(each.asname and each.name in UNDER_THEIR_NAMES for each in node.names):
+                yield node.lineno, "import it under its own name"
         elif isinstance(node, ast.List | ast.Tuple) and not is_isolated(node):
             yield node.lineno, "start Python with -I, or with -P if it needs PYTHONPATH"
 
@@ -120,6 +136,10 @@ def test_exemptions_are_of_use(name: str) -> None:
         ('subprocess.run(["git", "status"])', True),
         ('subprocess.run(["git", "status"], cwd="/")', False),
         ("trio.run_process(command)", True),
+        ("from subprocess import run", True),
+        ("from subprocess import TimeoutExpired", False),
+        ("from nsm.git import run", False),
+        ("import subprocess as programs", True),
         ('shutil.which("uv")', True),
         ('shutil.which("uv", path=paths.programs())', False),
         ('os.execvp("git", words)', True),
