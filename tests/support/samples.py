@@ -147,7 +147,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "dropped": 3,
             "problem": "No space left on device",
         },
-        "survival": {"kind": "keeper", "problem": "the holder has no room"},
+        "survival": {"kind": "keeper", "problem": "the holder has no room", "unread": ""},
         "ports": {"open": 0, "unopened": 0},
         "bridge": {
             "enabled": True,
