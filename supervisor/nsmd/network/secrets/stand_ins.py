@@ -11,12 +11,13 @@ import binascii
 import re
 import secrets
 import string
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html.entities import html5
 from typing import NamedTuple
 
 from nsm.dataclass import dataclass
+from nsmd.network.secrets.beginnings import Beginnings, Shape
 
 _PREFIX = re.compile(r"(?:[a-z]{2,8}[0-9]{0,2}[_-]){1,3}", re.ASCII)
 """Beginnings such as `ghp_`, `sk-ant-api03-` and `glpat-`: tools look at them, and all tokens of
@@ -36,9 +37,6 @@ _CLASSES = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 _PRINTABLE_BYTES = bytes(range(0x21, 0x7F))
 _PRINTABLE = frozenset(_PRINTABLE_BYTES)
 
-_Shape = tuple[frozenset[int], ...]
-"""The bytes that may be at each place of a text."""
-
 _Placed = tuple[bytes, list[int]]
 """A text without escapes, and where each byte of it comes from, and its end."""
 
@@ -57,6 +55,12 @@ _MOST_ESCAPED = 24
 
 _LONGEST_PART = 32
 """Bytes of an escape that is not complete."""
+
+_MOST_WORK = 2**31
+"""Bits to look at for where a value may begin, after those of the text as it is: some 60 ms."""
+
+_WORK_OF_UNDOING = 2**13
+"""Bits that are looked at in the time in which one byte of a text gets rid of its escapes."""
 
 _NAMES = {
     name.encode(): character.encode()
@@ -230,7 +234,7 @@ class Patterns:
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         found: dict[bytes, bytes] = {}
-        shapes: set[_Shape] = set()
+        shapes: set[Shape] = set()
         longest = 0
         for real, stand_in in pairs:
             longest = max(longest, len(real))
@@ -242,7 +246,7 @@ class Patterns:
         # A value may look as if it had escapes in it, which are undone with those around it.
         undone = {_all_undone(pattern): other for pattern, other in self._plain.items()}
         self._undone = {**undone, **self._plain}
-        self._beginnings = _Beginnings(shapes)
+        self._beginnings = Beginnings(shapes)
         self._window = _MOST_ESCAPED * longest
         self.same_length = all(len(real) == len(other) for real, other in self._plain.items())
 
@@ -267,28 +271,45 @@ class Patterns:
         return data
 
     def begins_at(self, data: bytes) -> int:
-        """Return where a value may begin that is not complete; the length if none may."""
+        """Return where a value may begin that is not complete; the length if none may.
+
+        It is too early where that takes too much work: with long values, and many escapes.
+        """
         if not self._plain:
             return len(data)
         window = data[-self._window :]
         start = len(data) - len(window) + len(window.rstrip(_PRINTABLE_BYTES + b"\0"))
         texts = [(data[start:], list(range(start, len(data) + 1)))]
-        first = min(map(self._first, texts))
+        known = dict[bytes, int]()
+        first = self._first(texts[0], known)
+        work = -self._beginnings.work(known)
         for kind in _KINDS * _ROUNDS:
             for text, places in list(texts):
                 if found := kind.part.search(text, max(0, len(text) - _LONGEST_PART)):
                     # What follows may complete it, and so may stand for any character.
                     cut = found.start()
-                    texts.append((text[:cut], places[: cut + 1]))
-                    first = min(first, places[cut], self._first(texts[-1]))
-            if any(kind.begin in text for text, _ in texts):
-                texts = [_undo_in_place(kind, *each) for each in texts]
-                first = min(first, *map(self._first, texts))
+                    if (shorter := (text[:cut], places[: cut + 1])) not in texts:
+                        texts.append(shorter)
+                        first = min(first, places[cut], self._first(shorter, known))
+            work += _WORK_OF_UNDOING * sum(len(text) for text, _ in texts if kind.begin in text)
+            if work + self._beginnings.work(known) > _MOST_WORK:
+                return start
+            texts = [
+                _undo_in_place(kind, *each) if kind.begin in each[0] else each for each in texts
+            ]
+            first = min(first, *(self._first(each, known) for each in texts))
         return first
 
-    def _first(self, text: _Placed) -> int:
-        """Return where the longest beginning of a value at the end of a text comes from."""
-        return text[1][len(text[0]) - self._beginnings.length(text[0])]
+    def _first(self, text: _Placed, known: dict[bytes, int]) -> int:
+        """Return where the longest beginning of a value at the end of a text comes from.
+
+        Args:
+            known: the lengths of those at the ends of other texts.
+        """
+        end = self._beginnings.end(text[0])
+        if end not in known:
+            known[end] = self._beginnings.length(end)
+        return text[1][len(text[0]) - known[end]]
 
 
 class Redactor:
@@ -316,39 +337,6 @@ class Redactor:
         """Return the bytes that were kept back: nothing follows."""
         kept, self._kept = self._kept, b""
         return kept
-
-
-class _Beginnings:
-    """Search for the longest beginning of any of several shapes at the end of a text.
-
-    All shapes are one row of bits, in which a bit is 1 while the bytes up to now are those of its
-    shape up to there (R. Baeza-Yates, G. Gonnet: A new approach to text searching, 1992).
-
-    Attributes:
-        longest: length of the longest shape.
-    """
-
-    def __init__(self, shapes: Collection[_Shape]) -> None:
-        self.longest = max(map(len, shapes), default=0)
-        self._allowed = [0] * 256
-        self._starts = 0
-        self._rows: list[tuple[int, int]] = []
-        """First bit of each shape, and the bits of its beginnings."""
-        place = 0
-        for shape in shapes:
-            self._starts |= 1 << place
-            self._rows.append((place, (1 << len(shape) - 1) - 1))
-            for allowed in shape:
-                for byte in allowed:
-                    self._allowed[byte] |= 1 << place
-                place += 1
-
-    def length(self, text: bytes) -> int:
-        """Return the length of that beginning; 0 if there is none."""
-        bits = 0
-        for byte in text[-self.longest :]:
-            bits = (bits << 1 | self._starts) & self._allowed[byte]
-        return max(((bits >> first & row).bit_length() for first, row in self._rows), default=0)
 
 
 def _undo(kind: _Escapes, text: bytes) -> bytes:
@@ -425,7 +413,7 @@ def _core(encoded: bytes, shift: int, length: int) -> bytes:
     return encoded[first:last]
 
 
-def _shape(value: str) -> _Shape:
+def _shape(value: str) -> Shape:
     """The bytes that may be at each place of a value, as its stand-in shows them."""
     prefix, shaped = _shown(value)
     kinds = [frozenset(kind.encode()) for kind in _CLASSES]
@@ -440,7 +428,7 @@ def _shape(value: str) -> _Shape:
     return tuple(shape)
 
 
-def _core_shape(shape: _Shape, shift: int) -> _Shape:
+def _core_shape(shape: Shape, shift: int) -> Shape:
     """The same for the characters of base64 that `_core` returns."""
     made: list[frozenset[int]] = []
     for place in range(-(-8 * shift // 6), 8 * (shift + len(shape)) // 6):
@@ -460,7 +448,7 @@ def _characters(first: frozenset[int], second: frozenset[int], bit: int) -> froz
     )
 
 
-def _forms(real: bytes, stand_in: bytes, shape: _Shape) -> Iterator[tuple[bytes, bytes, _Shape]]:
+def _forms(real: bytes, stand_in: bytes, shape: Shape) -> Iterator[tuple[bytes, bytes, Shape]]:
     """All forms of a value without escapes, with those of its stand-in, and their shapes."""
     zero = frozenset((0,))
     wide = tuple(each for byte in shape for each in (byte, zero))[:-1]
@@ -478,9 +466,7 @@ def _bytes(text: bytes) -> Iterator[bytes]:
     return (text[place : place + 1] for place in range(len(text)))
 
 
-def _in_base64(
-    real: bytes, stand_in: bytes, shape: _Shape
-) -> Iterator[tuple[bytes, bytes, _Shape]]:
+def _in_base64(real: bytes, stand_in: bytes, shape: Shape) -> Iterator[tuple[bytes, bytes, Shape]]:
     for shift in range(3):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             made = (

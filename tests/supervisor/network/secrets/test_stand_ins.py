@@ -7,7 +7,7 @@ import html
 import json
 import re
 import string
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from hypothesis import assume, given
@@ -194,6 +194,17 @@ def test_what_is_kept_back_is_bounded(piece: bytes) -> None:
     redactor = redactor_of([(value, make_stand_in(value))])
     passed = sum(len(redactor.feed(piece * 200)) for _ in range(20))
     assert passed >= 4000 * len(piece) - 30 * len(value)
+
+
+def test_more_is_kept_back_where_a_long_value_would_take_too_much_work() -> None:
+    value = "Zq8" * 1000
+    stand_in = make_stand_in(value)
+    redactor = redactor_of([(value, stand_in)])
+    costly = b"&%\\a" * 12_500 + b"."
+    assert redactor.feed(b"x " + costly) == b"x "
+    text = "".join(f"%{ord(c):02x}" for c in value).encode()
+    out = redactor.feed(text[:4000]) + redactor.feed(text[4000:]) + redactor.finish()
+    assert unquote_to_bytes(out) == costly + stand_in.encode()
 
 
 def test_a_value_with_escapes_in_it_is_found_among_others() -> None:
