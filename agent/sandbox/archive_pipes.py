@@ -37,7 +37,9 @@ def modified_ns_of(member: TarInfo) -> int:
     seconds, _, parts = member.pax_headers.get("mtime", "").partition(".")
     if seconds.isdecimal() and parts.isdecimal() and len(seconds) < 12:
         return int(seconds) * 1_000_000_000 + int(f"{parts:0<9.9}")
-    return max(0, int(member.mtime)) * 1_000_000_000
+    if not 0 <= member.mtime < 10**11:  # it may be infinite, or no number
+        return 0
+    return int(member.mtime) * 1_000_000_000
 
 
 class PipeSink:

@@ -377,6 +377,23 @@ def test_an_archive_leads_nowhere_but_below_its_directory(
     assert names(outside) == {"secret"}
 
 
+@pytest.mark.parametrize("time", ["nan", "inf", "-inf", "1e300"])
+def test_members_with_impossible_times_are_unpacked(agent: AgentProcess, time: str) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for info in (
+            member("directory", tarfile.DIRTYPE),
+            member("file"),
+            member("link", tarfile.SYMTYPE, "file"),
+        ):
+            info.pax_headers = {"mtime": time}
+            tar.addfile(info)
+    told = unpack(agent, "d", made.getvalue())
+    assert (told["entries"], told["left_out"]) == (3, 0)
+    for name in ("directory", "file", "link"):
+        assert os.lstat(agent.workspace / "d" / name).st_mtime == 0
+
+
 def test_files_of_all_sizes_go_out_and_come_back(agent: AgentProcess) -> None:
     sizes = (0, 1, 511, 512, 513, 65023, 65024, 65535, 65536, 65537, 3_000_001)
     contents = {f"{size}": os.urandom(size) for size in sizes}
