@@ -14,8 +14,9 @@ import pytest
 import nsm
 from e2e_support import end_holder, end_supervisor, variables_for, wait_gone
 from live_forks import needs_scopes
+from nsm.client.sandbox import Sandbox
 from nsm.saves import Saves
-from nsm.wire.errors import DisconnectedError
+from nsm.wire.errors import DisconnectedError, FateUnknownError
 from soak.load import scaled
 
 if TYPE_CHECKING:
@@ -135,6 +136,24 @@ def test_a_save_and_what_is_made_of_it_go_on(client: Client, short_dir: Path, ca
         assert client.run(look, env="python", session=name).stdout == "499500 ['a.txt'] []\n"
     assert rows(client) == {"work", "again"}
     assert not [name for name in os.listdir(short_dir) if "save" in name and name != "work.save"]
+
+
+def test_a_session_in_which_a_restore_may_go_on_is_not_filled_again(
+    client: Client, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.run("x = 5", env="python", session="work")
+    saved = Saves(client).save("work", str(short_dir / "work.save"))
+    runs: list[str] = []
+
+    def run(_: Sandbox, code: str, **__: object) -> None:
+        runs.append(code)
+        raise FateUnknownError("whether its code ran is unknown")
+
+    monkeypatch.setattr(Sandbox, "run", run)
+    with pytest.raises(FateUnknownError):
+        Saves(client).restore(saved.path, "again")
+    assert len(runs) == 1
+    assert rows(client) == {"work"}
 
 
 @needs_scopes

@@ -15,6 +15,7 @@ from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
     FateUnknownError,
+    NsmError,
     ResultLostError,
 )
 
@@ -135,10 +136,14 @@ def begun_again(begin: Callable[[], Steps[T]]) -> Steps[T]:
     return (yield from begin())
 
 
-def done_again(do: Callable[[], T]) -> T:
-    """Call a function that may be repeated; again if it is cut off."""
+def done_again(do: Callable[[], T], *, after: tuple[type[NsmError], ...] = CUT_OFF) -> T:
+    """Call a function that may be repeated; again if it is cut off.
+
+    Args:
+        after: the errors after which it is called again.
+    """
     for _ in range(MAX_RESTARTS - 1):
-        with suppress(*CUT_OFF):
+        with suppress(*after):
             return do()
     return do()
 

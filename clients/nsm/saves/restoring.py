@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from nsm.client import file_steps
 from nsm.client.projects import DEFAULT
-from nsm.client.retry import done_again
+from nsm.client.retry import CutOffError, done_again
 from nsm.saves import history, interpreters, kept, project_changes
 from nsm.saves.interpreters import PLACE, RestoreOutcome
 from nsm.saves.reports import Restored, RestoredRow, SaveError, check_ran
 from nsm.saves.save_file import DIRECTORIES, SaveReader, opened
-from nsm.wire.errors import NsmError, UnknownOperationError
+from nsm.wire.errors import NsmError, ResultLostError, UnknownOperationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,11 @@ def restore(
             ends_with_client=True,  # nothing half-made is left if this process is killed
         )
         try:
-            filling = done_again(lambda: _filled(client, sandbox, reader, timeout_s))
+            # Not if the fate of code is unknown: it may still run, and load variables.
+            filling = done_again(
+                lambda: _filled(client, sandbox, reader, timeout_s),
+                after=(CutOffError, ResultLostError),
+            )
             with suppress(UnknownOperationError):  # an older supervisor ends no session by itself
                 client.call("session_keep", {"target": sandbox.id})
         except BaseException:
