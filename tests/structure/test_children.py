@@ -45,7 +45,7 @@ UNDER_THEIR_NAMES = {
     "trio": STARTS_OF_TRIO | {"lowlevel"},
     "trio.lowlevel": STARTS_OF_TRIO,
 }
-"""What is called as `MODULE.NAME` only: these tests find the calls by that."""
+"""Functions that are called as `MODULE.NAME` only: these tests find the calls by that."""
 
 PYTHONS = ("sys.executable", "os.path.realpath(sys.executable)")
 
