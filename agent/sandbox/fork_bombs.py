@@ -3,6 +3,9 @@
 `:(){ :|:& };:` is one in Bash. Its processes are copies of the interpreter that copies have made.
 Programs in the background are not: they have become something else, or the interpreter itself has
 started them.
+
+A program in the background that multiplies is not ended: it cannot be told surely from a server
+whose workers have workers.
 """
 
 from __future__ import annotations

@@ -218,6 +218,13 @@ def test_a_slow_fork_bomb_is_told_with_the_next_result(limited: AgentProcess) ->
     assert "a fork bomb" in reply.restart_reason
 
 
+def test_a_reset_ends_a_program_that_is_a_fork_bomb(limited: AgentProcess) -> None:
+    assert limited.bash("bash -c 'b() { b | b; }; b' &").exit_code == 0
+    limited.run("", "bash", reset=True)
+    assert background(limited) == 0
+    assert works(limited, "bash")
+
+
 def test_what_is_no_fork_bomb_goes_on(limited: AgentProcess) -> None:
     """Shells within the limit that others have started, and programs up to it."""
     nested = "for i in {1..5}; do (for j in {1..3}; do (read <here) & done; wait) & done"
