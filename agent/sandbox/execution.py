@@ -71,7 +71,7 @@ class CurrentExecution:
         self.undoes = False
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
-        self.last_pid = last_pid
+        self._last_pid = last_pid
         self.timed_out = False
         self.interrupted = False
 
@@ -86,7 +86,7 @@ class CurrentExecution:
         Pids grow, and begin again with low ones after the highest.
         """
         if row.started == self.started_ticks:
-            ahead = row.pid - self.last_pid
+            ahead = row.pid - self._last_pid
             return 0 < ahead < TICK_PIDS or ahead < -TICK_PIDS
         return row.started > self.started_ticks
 
@@ -327,7 +327,7 @@ class Executor:
             self.waiting = None
             self.end_input()
             self._agent.send(_never_began(request_id))
-        if not execution.stopping and not self._agent.fork_bombs.release():
+        if not execution.stopping:
             execution.interrupted = True
             self._agent.stopper.interrupt(execution)
 
@@ -339,14 +339,7 @@ class Executor:
         if execution.number == number:
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
-            lives_on = execution.step is None and not (execution.one_shot or execution.stopping)
-            if lives_on and self._newest.pid() != execution.last_pid:  # it has started something
-                self._agent.stopper.cancel_timers()
-                self._agent.fork_bombs.look(
-                    interpreter, execution.last_pid, lambda: self.finish(execution, code)
-                )
-            else:
-                self.finish(execution, code)
+            self.finish(execution, code)
 
     def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:
         """Kill an interpreter that can't go on, and answer for what it ran."""
@@ -385,7 +378,6 @@ class Executor:
             self._agent.setups.finish_step(execution, execution.step, exit_code)
             return
         interpreter = execution.interpreter
-        self._agent.fork_bombs.drop()
         self._agent.stopper.cancel_timers()
         self.end_input()
         if execution.stopping and interpreter.pid:

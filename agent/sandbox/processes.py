@@ -21,9 +21,9 @@ ENDING_LOOKS = 50
 
 
 class Process:
-    """One row of /proc; in clock ticks, `started` since boot and `ticks` of a processor."""
+    """One row of /proc; `started` in clock ticks since boot."""
 
-    __slots__ = ("group", "parent", "pid", "session", "started", "state", "ticks")
+    __slots__ = ("group", "parent", "pid", "session", "started", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything; what follows the last one is numbers.
@@ -31,7 +31,6 @@ class Process:
         self.pid = pid
         self.state = fields[0]
         self.parent, self.group, self.session = (int(fields[1]), int(fields[2]), int(fields[3]))
-        self.ticks = int(fields[11]) + int(fields[12])
         self.started = int(fields[19])
 
     @property
@@ -80,15 +79,6 @@ def read_process(pid: int) -> Process | None:
         finally:
             os.close(fd)
     return None
-
-
-def read_command(pid: int) -> bytes:
-    """Arguments of a process, as it was started; empty when it is gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            return file.read(READ_BYTES)
-    except OSError:
-        return b""
 
 
 def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:

@@ -16,7 +16,6 @@ import pytest
 import sandbox_agent
 from agent_process import AgentProcess, Interpreter, Reply, becomes_true, jailed_agent
 from realjail import BWRAP, needs_bwrap
-from sandbox.fork_bombs import BOMB_HOLD_S
 from sandbox.framing import encode_frame
 from selection import one_in
 
@@ -179,58 +178,6 @@ def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
     if others:
         reply = limited.run(GET[other], other)
         assert (reply.stdout, reply.interpreter_restarted) == ("5\n", False)
-
-
-BOMBS_LEFT_BEHIND: dict[str, tuple[Interpreter, str]] = {
-    "bash": ("bash", ":(){ :|:& };:"),
-    "python": (
-        "python",
-        """
-import os
-if os.fork() == 0:
-    while True:
-        try: os.fork()
-        except OSError: pass
-""",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS_LEFT_BEHIND)
-def test_a_fork_bomb_that_code_leaves_behind(limited: AgentProcess, name: str) -> None:
-    interpreter, code = BOMBS_LEFT_BEHIND[name]
-    reply = limited.run(code, interpreter)
-    assert reply.exit_code == 137 or reply.duration_s > BOMB_HOLD_S, reply
-    if reply.exit_code == 0:  # the machine is so busy that it has not multiplied by then
-        becomes_true(lambda: background(limited) == 0, "it is ended")
-        reply = limited.run("0" if interpreter == "python" else ":", interpreter)
-    assert reply.interpreter_restarted
-    assert "a fork bomb" in reply.restart_reason
-    assert background(limited) == 0
-    assert works(limited, interpreter)
-
-
-def test_a_slow_fork_bomb_is_told_with_the_next_result(limited: AgentProcess) -> None:
-    assert limited.bash("b() { sleep 0.1; b | b & }; b").exit_code == 0
-    becomes_true(lambda: background(limited) == 0, "it is ended")
-    reply = limited.bash("echo next")
-    assert (reply.stdout, reply.exit_code, reply.interpreter_restarted) == ("next\n", 0, True)
-    assert "a fork bomb" in reply.restart_reason
-
-
-def test_a_reset_ends_a_program_that_is_a_fork_bomb(limited: AgentProcess) -> None:
-    assert limited.bash("bash -c 'b() { b | b; }; b' &").exit_code == 0
-    limited.run("", "bash", reset=True)
-    assert background(limited) == 0
-    assert works(limited, "bash")
-
-
-def test_what_is_no_fork_bomb_goes_on(limited: AgentProcess) -> None:
-    """Shells within the limit that others have started, and programs up to it."""
-    nested = "for i in {1..5}; do (for j in {1..3}; do (read <here) & done; wait) & done"
-    limited.bash(f"mkfifo here; {nested}; echo $! >last")
-    limited.bash("for i in {1..40}; do sleep 600 & done")
-    assert limited.bash("kill -0 $(cat last) && echo there").stdout == "there\n"
 
 
 def test_the_agent_can_start_interpreters_while_code_uses_up_all_processes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,10 @@ def test_late_output_of_the_interpreter_before_is_not_lost(bash: AgentProcess) -
 def test_an_execution_can_be_interrupted_while_it_waits(
     either: AgentProcess, tmp_path: Path
 ) -> None:
-    set_up(either, "mkfifo hook; read <hook; reached=yes", "after=c", timeout_s=30.0)
+    # Not by a program: bash may go on behind one that an interrupt meets while it starts.
+    os.mkfifo(tmp_path / "hook")
+    hook = f"read <'{tmp_path}/hook'; reached=yes"
+    set_up(either, hook, "after=c", timeout_s=30.0)
     waiting = either.begin("echo never", "bash")
     either.send(type="status")
     assert either.expect("status")["running"] == waiting

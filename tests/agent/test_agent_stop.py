@@ -114,8 +114,10 @@ def wait_for_a_child(agent: AgentProcess) -> None:
     """Wait until the running code has started a process."""
     while True:
         agent.send(type="status")
-        if agent.expect("status")["background"]:
+        status = agent.expect("status")
+        if status["background"]:
             return
+        assert status["running"] is not None, "the code has ended, and started none"
 
 
 SET: dict[Interpreter, str] = {"python": "kept = 5", "bash": "kept=5", "node": "let kept = 5"}
