@@ -5,12 +5,10 @@ families    every metric: its name, labels and meaning
 counts      counters, fed by events
 lag         how long the event loop is busy while something waits
 ring        the latest events, for people who watch
-process     facts of the system about the supervisor's own process
 telemetry   all of these, and figures that are read when somebody asks
 stats       percentiles, for people
-exposition  metrics in Prometheus's format (imports `prometheus_client`)
+exposition  metrics in Prometheus's format, and those of the process (imports `prometheus_client`)
 import_times  modules that sessions import slowly
-page        the documentation page of the metrics
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.jobs import JobStarted
 from nsmd.sessions.session import Session
-from nsmd.telemetry import families as f
-from nsmd.telemetry.families import Family, Labels, Value
+from nsmd.telemetry.families import FAMILIES, Labels, Value
 from nsmd.telemetry.histogram import Histogram
 
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
@@ -59,13 +58,13 @@ class Counts:
         for_everyone: returns whether an environment of that name exists for everyone.
 
     Attributes:
-        counted: counters, and connected clients.
+        counted: counters, and connected clients, by the names of metrics.
         timed: histograms.
     """
 
     def __init__(self, events: Events, for_everyone: Callable[[str], bool]) -> None:
-        self.counted: defaultdict[Family, defaultdict[Labels, int]] = defaultdict(_integers)
-        self.timed: defaultdict[Family, defaultdict[Labels, Histogram]] = defaultdict(_histograms)
+        self.counted = {name: defaultdict[Labels, int](int) for name in FAMILIES}
+        self.timed = {name: defaultdict[Labels, Histogram](Histogram) for name in FAMILIES}
         self._events = events
         self._for_everyone = for_everyone
         self._labels: dict[str, str] = {}
@@ -94,23 +93,24 @@ class Counts:
     def __repr__(self) -> str:
         return f"<Counts of {len(self._labels)} environments>"
 
-    def read(self) -> dict[Family, Mapping[Labels, Value]]:
+    def read(self) -> dict[str, Mapping[Labels, Value]]:
         """Copy the present state, from which another thread makes text."""
-        latency = self.timed[f.LATENCY]
+        latency = self.timed["nsm_execution_latency_seconds"]
         return {
-            f.EXECUTIONS: {labels: each.count for labels, each in latency.items()},
-            **{family: dict(values) for family, values in self.counted.items()},
+            "nsm_executions": {labels: each.count for labels, each in latency.items()},
+            **{name: dict(values) for name, values in self.counted.items() if values},
             **{
-                family: {labels: each.copy() for labels, each in values.items()}
-                for family, values in self.timed.items()
+                name: {labels: each.copy() for labels, each in values.items()}
+                for name, values in self.timed.items()
+                if values
             },
         }
 
-    def _add(self, family: Family, *labels: str, by: int = 1) -> None:
-        self.counted[family][labels] += by
+    def _add(self, name: str, *labels: str, by: int = 1) -> None:
+        self.counted[name][labels] += by
 
-    def _took(self, family: Family, seconds: float, *labels: str) -> None:
-        self.timed[family][labels].add(seconds)
+    def _took(self, name: str, seconds: float, *labels: str) -> None:
+        self.timed[name][labels].add(seconds)
 
     def environment_of(self, session: Session) -> str:
         """Label of a session's environment."""
@@ -139,15 +139,20 @@ class Counts:
         env = self.environment_of(execution.session)
         answer, submitted_s, sent_s = execution.answer, execution.submitted_s, execution.sent_s
         if execution.earlier:  # nobody knows how long it has taken
-            self._add(f.RUNS_TAKEN_UP, env, outcome_of(answer))
+            self._add("nsm_executions_taken_up", env, outcome_of(answer))
         else:
-            self._took(f.LATENCY, happening.at_s - submitted_s, env, outcome_of(answer))
+            self._took(
+                "nsm_execution_latency_seconds",
+                happening.at_s - submitted_s,
+                env,
+                outcome_of(answer),
+            )
         if sent_s is not None and not execution.earlier:
-            self._took(f.WAIT, sent_s - submitted_s, env)
+            self._took("nsm_execution_wait_seconds", sent_s - submitted_s, env)
         if isinstance(answer, RunOutcome) and answer.denials:
-            self._add(f.DENIALS, env)
+            self._add("nsm_denials", env)
         for limit in execution.limit_events:
-            self._add(f.LIMITS_HIT, limit.kind, limit.enforced_by, by=limit.times)
+            self._add("nsm_limits_hit", limit.kind, limit.enforced_by, by=limit.times)
             self._events.publish(
                 "limit_hit",
                 session=happening.session,
@@ -167,7 +172,12 @@ class Counts:
         began_s = self._starting.pop(happening.session, None)
         if began_s is not None:
             kind = "cold" if session.policy is None else session.policy.kind
-            self._took(f.STARTS, happening.at_s - began_s, self.environment_of(session), kind)
+            self._took(
+                "nsm_session_start_seconds",
+                happening.at_s - began_s,
+                self.environment_of(session),
+                kind,
+            )
 
     def _session_ended(self, happening: Happening) -> None:
         session = happening.subject
@@ -175,68 +185,62 @@ class Counts:
         env = self.environment_of(session)
         lost = bool(happening.facts.get("lost"))
         if self._starting.pop(happening.session, None) is not None and lost:
-            self._add(f.START_FAILURES, env)
+            self._add("nsm_session_start_failures", env)
         if session.tenancy is not None:
-            self._add(f.ENDED, env, "lost" if lost else "ended")
+            self._add("nsm_sessions_ended", env, "lost" if lost else "ended")
         if session.jobs:
-            self._add(f.JOBS_ENDED, env, "lost", by=len(session.jobs))
+            self._add("nsm_jobs_ended", env, "lost", by=len(session.jobs))
 
     def _session_taken_up(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what is taken up"
-        self._add(f.TAKEN_UP, self.environment_of(session))
+        self._add("nsm_sessions_taken_up", self.environment_of(session))
 
     def _job_started(self, happening: Happening) -> None:
         session, _ = cast("tuple[Session, JobStarted]", happening.subject)
-        self._add(f.JOBS_STARTED, self.environment_of(session))
+        self._add("nsm_jobs_started", self.environment_of(session))
 
     def _job_ended(self, happening: Happening) -> None:
         session, job = cast("tuple[Session, JobFacts]", happening.subject)
-        self._add(f.JOBS_ENDED, self.environment_of(session), job.outcome)
+        self._add("nsm_jobs_ended", self.environment_of(session), job.outcome)
 
     def _pool_taken(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what the pool has"
         result = "hit" if happening.kind == "pool_hit" else "miss"
-        self._add(f.HANDED_OUT, self.environment_of(session), result)
+        self._add("nsm_pool_takes", self.environment_of(session), result)
 
     def _pool_refilled(self, happening: Happening) -> None:
         session = happening.subject
         assert isinstance(session, Session), "that is what the pool has"
-        self._took(f.REFILLS, happening.facts["seconds"], self.environment_of(session))
+        self._took(
+            "nsm_pool_refill_seconds", happening.facts["seconds"], self.environment_of(session)
+        )
 
     def _client_came(self, happening: Happening) -> None:
-        self._add(f.CLIENTS, happening.facts["protocol"])
-        self._add(f.CONNECTED, happening.facts["protocol"])
+        self._add("nsm_clients", happening.facts["protocol"])
+        self._add("nsm_clients_connected", happening.facts["protocol"])
 
     def _client_left(self, happening: Happening) -> None:
-        self._add(f.CLIENTS, happening.facts["protocol"], by=-1)
+        self._add("nsm_clients", happening.facts["protocol"], by=-1)
 
     def _restarted(self, happening: Happening) -> None:
         # A listener that knows the number says it; else this counts as one more.
         told: Any = happening.facts.get("restarts")
-        restarts = self.counted[f.RESTARTS]
+        restarts = self.counted["nsm_restarts_survived"]
         restarts[()] = told if isinstance(told, int) else restarts[()] + 1
 
     def _memory_pressure(self, happening: Happening) -> None:
-        self._add(f.PRESSURE)
-        self._add(f.PRESSURE_ENDED, by=len(happening.facts.get("sessions", ())))
+        self._add("nsm_memory_pressure")
+        self._add("nsm_memory_pressure_sessions_ended", by=len(happening.facts.get("sessions", ())))
 
     def _reloaded(self, happening: Happening) -> None:
         del happening
-        self._add(f.RELOADS)
+        self._add("nsm_configuration_reloads")
 
     def _program_ended(self, happening: Happening) -> None:
         call, outcome = happening.subject, happening.facts["outcome"]
         assert isinstance(call, ProgramCall), "that is what ends"
-        self._add(f.PROGRAM_CALLS, outcome)
+        self._add("nsm_bridge_calls", outcome)
         if isinstance(call.answer, ProgramEnd):
-            self._took(f.PROGRAM_TIME, call.answer.duration_s, outcome)
-
-
-def _integers() -> defaultdict[Labels, int]:
-    return defaultdict(int)
-
-
-def _histograms() -> defaultdict[Labels, Histogram]:
-    return defaultdict(Histogram)
+            self._took("nsm_bridge_call_seconds", call.answer.duration_s, outcome)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import trio
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass
 from nsm.wire.decode import at_most
 from nsm.wire.environments import SlowImport
 from nsmd.environments import saved_records
@@ -46,6 +46,8 @@ LONGEST_S = 3600.0
 
 _Times = Mapping[str, float]
 _Key = tuple[str, str, tuple[str, ...]]
+_History = dict[str, dict[str, float]]
+"""The last sessions of an environment: the modules of each, by its id, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,6 @@ class _Saved:
     source: str
     preload: tuple[str, ...] = ()
     sessions: Annotated[tuple[dict[str, float], ...], at_most(SESSIONS, "sessions")] = ()
-
-
-@dataclass(slots=True)
-class _History:
-    """The last sessions of an environment: the modules of each, by its id, the oldest first."""
-
-    sessions: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
 
 class ImportTimes:
@@ -103,14 +98,14 @@ class ImportTimes:
         key = _key(environment)
         history = self._histories.get(key)
         if history is None:
-            history = self._histories[key] = _History()
+            history = self._histories[key] = {}
             if len(self._histories) > MAX_ENVIRONMENTS:
                 self._histories.popitem(last=False)
         else:
             self._histories.move_to_end(key)
-        modules = history.sessions.setdefault(session, {})
-        if len(history.sessions) > SESSIONS:
-            del history.sessions[next(iter(history.sessions))]
+        modules = history.setdefault(session, {})
+        if len(history) > SESSIONS:
+            del history[next(iter(history))]
         for module, seconds in imports.items():
             if len(modules) < MAX_MODULES and _is_there(environment, module):
                 modules.setdefault(module, min(seconds, LONGEST_S))
@@ -120,9 +115,9 @@ class ImportTimes:
         history = self._histories.get(_key(environment))
         if history is None or not can_preload(environment):
             return []
-        of = len(history.sessions)
+        of = len(history)
         times: dict[str, list[float]] = {}
-        for modules in history.sessions.values():
+        for modules in history.values():
             for module, seconds in modules.items():
                 times.setdefault(module, []).append(seconds)
         found = [
@@ -141,7 +136,7 @@ class ImportTimes:
         rows = saved_records.load(self._path, _Saved, "environments", cure="new sessions are noted")
         for row in rows[-MAX_ENVIRONMENTS:]:
             sessions = {f"earlier {number}": each for number, each in enumerate(row.sessions)}
-            self._histories[row.name, row.source, row.preload] = _History(sessions)
+            self._histories[row.name, row.source, row.preload] = sessions
 
     def save(self) -> None:
         """Write the file. Blocks."""
@@ -150,7 +145,7 @@ class ImportTimes:
                 name=name,
                 source=source,
                 preload=preload,
-                sessions=tuple(history.sessions.values()),
+                sessions=tuple(history.values()),
             )
             for (name, source, preload), history in self._histories.items()
         ]

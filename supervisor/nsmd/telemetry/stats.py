@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts
 from nsmd.telemetry.histogram import Histogram, together
 from nsmd.telemetry.telemetry import Telemetry
@@ -15,14 +14,14 @@ def report(telemetry: Telemetry) -> dict[str, Any]:
     """Make the answer to `stats`: durations in seconds, since the supervisor started."""
     counts = telemetry.counts
     pool = {"hits": 0, "misses": 0}
-    for (_, result), count in counts.counted[f.HANDED_OUT].items():
+    for (_, result), count in counts.counted["nsm_pool_takes"].items():
         pool["hits" if result == "hit" else "misses"] += count
     return {
         "uptime_s": telemetry.uptime_s,
         "environments": [_environment(counts, env) for env in _environments(counts)],
         "starts": [
             {"env": env, "kind": kind, "times": _times(histogram)}
-            for (env, kind), histogram in sorted(counts.timed[f.STARTS].items())
+            for (env, kind), histogram in sorted(counts.timed["nsm_session_start_seconds"].items())
         ],
         "pool": pool,
         "event_loop": _times(telemetry.lag.busy),
@@ -30,17 +29,17 @@ def report(telemetry: Telemetry) -> dict[str, Any]:
 
 
 def _environments(counts: Counts) -> Iterable[str]:
-    return sorted({env for env, _ in counts.timed[f.LATENCY]})
+    return sorted({env for env, _ in counts.timed["nsm_execution_latency_seconds"]})
 
 
 def _environment(counts: Counts, env: str) -> dict[str, Any]:
-    latency = counts.timed[f.LATENCY]
+    latency = counts.timed["nsm_execution_latency_seconds"]
     mine = {outcome: each for (of, outcome), each in latency.items() if of == env}
     return {
         "env": env,
         "outcomes": {outcome: histogram.count for outcome, histogram in sorted(mine.items())},
         "latency": _times(together(mine.values())),
-        "wait": _times(counts.timed[f.WAIT].get((env,), Histogram())),
+        "wait": _times(counts.timed["nsm_execution_wait_seconds"].get((env,), Histogram())),
     }
 
 

@@ -17,9 +17,8 @@ from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity
 from nsmd.ports.port_manager import PortTraffic
-from nsmd.telemetry import families as f
 from nsmd.telemetry.counts import Counts
-from nsmd.telemetry.families import FAMILIES, Family, Labels, Readings, Value
+from nsmd.telemetry.families import FAMILIES, Labels, Readings, Value
 from nsmd.telemetry.lag import LoopLag
 from nsmd.telemetry.ring import Ring
 
@@ -108,7 +107,7 @@ class Telemetry:
         catalog = self._run_service.provider.catalog
         return name == SHELL or name in catalog.view(ClientIdentity(name="", scope="")).names
 
-    def read(self) -> dict[Family, Mapping[Labels, Value]]:
+    def read(self) -> dict[str, Mapping[Labels, Value]]:
         """Read every family with its present values; those of the process are 0. Takes about a
         microsecond per session.
         """
@@ -121,7 +120,10 @@ class Telemetry:
             **self._ports(),
             **self._itself(),
         }
-        return {family: values.get(family, {} if family.labels else _ZERO) for family in FAMILIES}
+        return {
+            name: values.get(name, {} if family.labels else _ZERO)
+            for name, family in FAMILIES.items()
+        }
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
         """Format all metrics for Prometheus.
@@ -146,7 +148,7 @@ class Telemetry:
             states[env, session.state.value] += 1
             if session.jobs:
                 jobs[(env,)] += len(session.jobs)
-        return {f.SESSIONS: states, f.JOBS: jobs}
+        return {"nsm_sessions": states, "nsm_jobs": jobs}
 
     async def _gpus(self) -> Readings:
         """Read the GPUs, if a session has one."""
@@ -156,7 +158,7 @@ class Telemetry:
             return {}
         reading = await self._run_service.lister.gpus.read()
         if reading.problem:
-            return {f.GPU_UNREAD: {(): 1}}
+            return {"nsm_gpu_unreadable": {(): 1}}
         uses = await trio.to_thread.run_sync(uses_below, reading, [s.pid for s in sessions])
         memory: defaultdict[Labels, float] = defaultdict(int)
         shares: defaultdict[Labels, float] = defaultdict(float)
@@ -166,11 +168,13 @@ class Telemetry:
             shares[(env,)] += (use.percent or 0) / 100
         known = [gpu for gpu in reading.gpus if not gpu.problem]
         return {
-            f.GPU_MEMORY: memory,
-            f.GPU_USE: shares,
-            f.GPU_USED: {(str(gpu.number),): gpu.used_bytes or 0 for gpu in known},
-            f.GPU_SIZE: {(str(gpu.number),): gpu.memory_bytes or 0 for gpu in known},
-            f.GPU_UNREAD: {(): int(len(known) < len(reading.gpus))},
+            "nsm_session_gpu_memory_bytes": memory,
+            "nsm_session_gpu_use_ratio": shares,
+            "nsm_gpu_memory_used_bytes": {(str(gpu.number),): gpu.used_bytes or 0 for gpu in known},
+            "nsm_gpu_memory_size_bytes": {
+                (str(gpu.number),): gpu.memory_bytes or 0 for gpu in known
+            },
+            "nsm_gpu_unreadable": {(): int(len(known) < len(reading.gpus))},
         }
 
     def _pool(self) -> Readings:
@@ -184,10 +188,10 @@ class Telemetry:
             wanted[(env,)] += kind.plan.wanted
         budget = pool.budget_bytes
         return {
-            f.SPARES: spares,
-            f.WANTED: wanted,
-            f.POOL_BUDGET: {} if budget is None else {(): budget},
-            f.TEMPLATES: {(): len(self._around.templates())},
+            "nsm_pool_spares": spares,
+            "nsm_pool_wanted": wanted,
+            "nsm_pool_budget_bytes": {} if budget is None else {(): budget},
+            "nsm_templates": {(): len(self._around.templates())},
         }
 
     def _clients(self) -> Readings:
@@ -196,12 +200,12 @@ class Telemetry:
             moved[name, "in"], moved[name, "out"] = traffic.received, traffic.sent
         return {
             **{
-                family: {(name,): self.counts.counted[family][(name,)] for name in self.traffic}
-                for family in (f.CLIENTS, f.CONNECTED)
+                metric: {(name,): self.counts.counted[metric][(name,)] for name in self.traffic}
+                for metric in ("nsm_clients", "nsm_clients_connected")
             },
-            f.CONNECTIONS: {(): self._around.connections()},
-            f.CONNECTIONS_LIMIT: {(): self._around.max_connections},
-            f.BYTES: moved,
+            "nsm_connections": {(): self._around.connections()},
+            "nsm_connections_limit": {(): self._around.max_connections},
+            "nsm_client_bytes": moved,
         }
 
     def _network(self) -> Readings:
@@ -210,39 +214,39 @@ class Telemetry:
         uses, refusals = secrets.counts() if secrets is not None else (0, 0)
         requests = {**counters.verdicts, "secret": counters.verdicts["secret"] + refusals}
         return {
-            f.PROXY_REQUESTS: {(name,): count for name, count in requests.items()},
-            f.PROXY_BYTES: {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
-            f.PROXY_CONNECTIONS: {(): gateway.room.borrowed_tokens},
-            f.SECRET_USES: {(): uses},
+            "nsm_proxy_requests": {(name,): count for name, count in requests.items()},
+            "nsm_proxy_bytes": {("in",): counters.received_bytes, ("out",): counters.sent_bytes},
+            "nsm_proxy_connections": {(): gateway.room.borrowed_tokens},
+            "nsm_secret_uses": {(): uses},
         }
 
     def _ports(self) -> Readings:
         traffic = self._around.ports()
         return {
-            f.PORTS: {(): traffic.ports},
-            f.PORTS_UNOPENED: {(): traffic.unopened},
-            f.PORT_CONNECTIONS: {(): traffic.connections},
-            f.PORT_ACCEPTED: {(): traffic.accepted},
-            f.PORT_FAILED: {(): traffic.failed},
-            f.PORT_BYTES: {("in",): traffic.sent_bytes, ("out",): traffic.received_bytes},
+            "nsm_ports": {(): traffic.ports},
+            "nsm_ports_not_open": {(): traffic.unopened},
+            "nsm_port_connections": {(): traffic.connections},
+            "nsm_port_connections_accepted": {(): traffic.accepted},
+            "nsm_port_connections_failed": {(): traffic.failed},
+            "nsm_port_bytes": {("in",): traffic.sent_bytes, ("out",): traffic.received_bytes},
         }
 
     def _itself(self) -> Readings:
         return {
-            f.PROGRAMS_RUNNING: {(): self._around.programs_running()},
-            f.PROGRAMS_UNAUDITED: {(): int(bool(self._around.unaudited()))},
-            f.INFO: {(__version__, platform.python_version()): 1},
-            f.UPTIME: {(): self.uptime_s},
-            f.UNKEPT: {(): int(bool(self._around.unkept()))},
-            f.AUDIT_LOST: {(): self._around.audit_lost()},
-            f.DRAINING: {(): int(bool(self._around.ending.draining))},
-            f.LAG: {(): self.lag.busy.copy()},
-            f.EVENTS: {(): self.recent.count},
+            "nsm_bridge_calls_running": {(): self._around.programs_running()},
+            "nsm_bridge_audit_failing": {(): int(bool(self._around.unaudited()))},
+            "nsm_build_info": {(__version__, platform.python_version()): 1},
+            "nsm_uptime_seconds": {(): self.uptime_s},
+            "nsm_sessions_not_kept": {(): int(bool(self._around.unkept()))},
+            "nsm_audit_lines_lost": {(): self._around.audit_lost()},
+            "nsm_draining": {(): int(bool(self._around.ending.draining))},
+            "nsm_event_loop_busy_seconds": {(): self.lag.busy.copy()},
+            "nsm_events": {(): self.recent.count},
         }
 
 
 def _text_of(readings: Readings, templates: Collection[int], accept: str) -> tuple[bytes, str]:
     # The first time takes some 100 ms, to import Prometheus' library.
-    from nsmd.telemetry import exposition, process  # noqa: PLC0415
+    from nsmd.telemetry.exposition import process_readings, text_of  # noqa: PLC0415
 
-    return exposition.text_of({**readings, **process.read(templates)}, accept)
+    return text_of({**readings, **process_readings(templates)}, accept)

@@ -21,8 +21,6 @@ from nsmd.model.values import RunOutcome, Sources, Tenancy
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
-from nsmd.telemetry import families as f
-from nsmd.telemetry.families import Family
 from nsmd.telemetry.lag import PASSES, PAUSE_S
 from outcomes_agent import outcomes
 
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     from nsmd.sessions.execution import Execution
 
 
-def values(it: Bench, family: Family) -> Mapping[tuple[str, ...], Any]:
+def values(it: Bench, name: str) -> Mapping[tuple[str, ...], Any]:
     """Return the current values of one metric."""
-    return it.telemetry.read()[family]
+    return it.telemetry.read()[name]
 
 
 async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock) -> None:
@@ -51,14 +49,16 @@ async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock)
             ("python", "interrupted"): 1,
             ("bash", "lost"): 1,
         }
-        assert values(it, f.EXECUTIONS) == expected
-        assert {key: each.count for key, each in values(it, f.LATENCY).items()} == expected
-        assert {key: each.count for key, each in values(it, f.WAIT).items()} == (
-            {("python",): 5, ("bash",): 1}
-        )
+        assert values(it, "nsm_executions") == expected
+        assert {
+            key: each.count for key, each in values(it, "nsm_execution_latency_seconds").items()
+        } == expected
+        assert {
+            key: each.count for key, each in values(it, "nsm_execution_wait_seconds").items()
+        } == ({("python",): 5, ("bash",): 1})
         await trio.testing.wait_all_tasks_blocked()
-        assert values(it, f.ENDED) == {("bash", "lost"): 1}
-        assert values(it, f.SESSIONS) == {("python", "idle"): 1}
+        assert values(it, "nsm_sessions_ended") == {("bash", "lost"): 1}
+        assert values(it, "nsm_sessions") == {("python", "idle"): 1}
 
 
 async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> None:
@@ -77,8 +77,8 @@ async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> Non
         second = await peer.start("run", env="python", session="a", code="2")
         await peer.answer(first)
         await peer.answer(second)
-        latency = values(it, f.LATENCY)["python", "ok"]
-        wait = values(it, f.WAIT)[("python",)]
+        latency = values(it, "nsm_execution_latency_seconds")["python", "ok"]
+        wait = values(it, "nsm_execution_wait_seconds")[("python",)]
         assert (latency.max_s, latency.sum_s) == (pytest.approx(6), pytest.approx(9))
         assert (wait.max_s, wait.sum_s) == (pytest.approx(3), pytest.approx(3))
 
@@ -88,13 +88,19 @@ async def test_what_an_earlier_supervisor_began_is_counted_apart(
 ) -> None:
     async with bench() as it:
         execution = await execution_of(it)
-        before = dict(values(it, f.EXECUTIONS)), values(it, f.WAIT)[("python",)].count
+        before = (
+            dict(values(it, "nsm_executions")),
+            values(it, "nsm_execution_wait_seconds")[("python",)].count,
+        )
         execution.earlier = True
         it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
-        assert values(it, f.RUNS_TAKEN_UP) == {("python", "ok"): 1}
-        assert (values(it, f.EXECUTIONS), values(it, f.WAIT)[("python",)].count) == before
+        assert values(it, "nsm_executions_taken_up") == {("python", "ok"): 1}
+        assert (
+            values(it, "nsm_executions"),
+            values(it, "nsm_execution_wait_seconds")[("python",)].count,
+        ) == before
         assert it.telemetry.recent.after(0)[-1].facts["duration_s"] is None
 
 
@@ -106,10 +112,10 @@ async def test_starts_by_kind_and_those_that_failed(autojump_clock: trio.abc.Clo
         with pytest.raises(StartFailedError):
             await peer.call("run", env="bash", code="1")
         await trio.testing.wait_all_tasks_blocked()
-        starts = values(it, f.STARTS)
+        starts = values(it, "nsm_session_start_seconds")
         assert {key: each.count for key, each in starts.items()} == {("python", "cold"): 1}
-        assert values(it, f.START_FAILURES) == {("bash",): 1}
-        assert values(it, f.ENDED) == {("python", "ended"): 1, ("bash", "lost"): 1}
+        assert values(it, "nsm_session_start_failures") == {("bash",): 1}
+        assert values(it, "nsm_sessions_ended") == {("python", "ended"): 1, ("bash", "lost"): 1}
 
 
 async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
@@ -119,14 +125,17 @@ async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
         await trio.sleep(60)
         await peer.call("run", env="python", session="b", code="1")
         await trio.sleep(1)
-        assert values(it, f.HANDED_OUT) == {("python", "miss"): 1, ("python", "hit"): 1}
+        assert values(it, "nsm_pool_takes") == {("python", "miss"): 1, ("python", "hit"): 1}
         ready = len(it.run_service.session_manager.pool.kinds[0].ready)
-        assert values(it, f.SPARES)["python", "ready"] == ready > 0
+        assert values(it, "nsm_pool_spares")["python", "ready"] == ready > 0
         assert (
-            values(it, f.WANTED)[("python",)]
+            values(it, "nsm_pool_wanted")[("python",)]
             == it.run_service.session_manager.pool.kinds[0].plan.wanted
         )
-        refills, starts = values(it, f.REFILLS)[("python",)], values(it, f.STARTS)
+        refills, starts = (
+            values(it, "nsm_pool_refill_seconds")[("python",)],
+            values(it, "nsm_session_start_seconds"),
+        )
         assert (refills.count, starts["python", "cold"].count) == (ready + 1, ready + 2)
 
 
@@ -139,16 +148,16 @@ async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
         await peer.call("ping")
         silent = it.raw()
         await trio.testing.wait_all_tasks_blocked()
-        assert values(it, f.CLIENTS) == {("control",): 1, ("mcp",): 0, ("http",): 0}
-        assert values(it, f.CONNECTED) == {("control",): 3, ("mcp",): 0, ("http",): 0}
-        moved = values(it, f.BYTES)
+        assert values(it, "nsm_clients") == {("control",): 1, ("mcp",): 0, ("http",): 0}
+        assert values(it, "nsm_clients_connected") == {("control",): 3, ("mcp",): 0, ("http",): 0}
+        moved = values(it, "nsm_client_bytes")
         assert moved["control", "in"] > 0
         silent.send(b'{"nsm": 1}\n')
         await trio.testing.wait_all_tasks_blocked()
         assert it.attached == [b'{"nsm": 1}\n']
-        assert values(it, f.CONNECTED)[("mcp",)] == 1
-        assert values(it, f.CLIENTS)[("mcp",)] == 0
-        assert values(it, f.BYTES)["mcp", "in"] == 11
+        assert values(it, "nsm_clients_connected")[("mcp",)] == 1
+        assert values(it, "nsm_clients")[("mcp",)] == 0
+        assert values(it, "nsm_client_bytes")["mcp", "in"] == 11
 
 
 async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
@@ -160,20 +169,24 @@ async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
         "unaudited": AuditFailedError("no"),
     }
     async with bench() as it, trio.open_nursery() as nursery:
-        assert values(it, f.PROGRAM_CALLS) == {}
+        assert values(it, "nsm_bridge_calls") == {}
         for outcome, answer in answers.items():
             asked = RecordedCall(id=outcome, caller=caller, program="deploy", arguments=())
             call = ProgramCall(asked, None, nursery)
             call.settle(answer)
             events = it.run_service.events
             events.publish("program_ended", subject=call, program="", outcome=outcome)
-        assert values(it, f.PROGRAM_CALLS) == dict.fromkeys([(each,) for each in answers], 1)
-        took = values(it, f.PROGRAM_TIME)
+        assert values(it, "nsm_bridge_calls") == dict.fromkeys([(each,) for each in answers], 1)
+        took = values(it, "nsm_bridge_call_seconds")
         assert {key: (each.count, each.sum_s) for key, each in took.items()} == {
             ("ok",): (1, 3.0),
             ("timeout",): (1, 300.0),
         }
-        assert values(it, f.PROGRAMS_UNAUDITED) == values(it, f.PROGRAMS_RUNNING) == {(): 0}
+        assert (
+            values(it, "nsm_bridge_audit_failing")
+            == values(it, "nsm_bridge_calls_running")
+            == {(): 0}
+        )
         told = it.telemetry.recent.after(0)[-1]
         assert (told.kind, told.facts["call_id"]) == ("program_ended", "unaudited")
         assert (told.facts["client"], told.facts["outcome"]) == ("agent", "unaudited")
@@ -182,12 +195,12 @@ async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
 async def test_bytes_are_those_on_the_wire(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         peer = await it.connect()
-        before = dict(values(it, f.BYTES))
+        before = dict(values(it, "nsm_client_bytes"))
         end = it.ends[-1]
         request = peer.connection.send(_ping(peer.connection.new_id()))
         await peer.stream.send_all(request)
         answer = await peer.stream.receive_some(65536)
-        after = values(it, f.BYTES)
+        after = values(it, "nsm_client_bytes")
         assert after["control", "in"] - before["control", "in"] == len(request)
         assert after["control", "out"] - before["control", "out"] == len(answer)
         assert end.fileno() >= 0
@@ -216,7 +229,7 @@ async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> No
         it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
-        assert values(it, f.LIMITS_HIT) == {("memory", "watchdog"): 3}
+        assert values(it, "nsm_limits_hit") == {("memory", "watchdog"): 3}
         (hit,) = [happening for happening in told if happening.kind == "limit_hit"]
         assert (hit.session, hit.facts["what"]) == (execution.session.id, "a process")
 
@@ -252,13 +265,13 @@ async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
         events.publish("session_taken_up", session=session.id, subject=session)
         events.publish("configuration_reloaded")
         events.publish("memory_pressure", sessions=["a", "b"])
-        assert values(it, f.RESTARTS) == {(): 4}
-        assert values(it, f.TAKEN_UP) == {("python",): 1}
-        assert values(it, f.RELOADS) == {(): 1}
-        assert values(it, f.PRESSURE) == {(): 1}
-        assert values(it, f.PRESSURE_ENDED) == {(): 2}
+        assert values(it, "nsm_restarts_survived") == {(): 4}
+        assert values(it, "nsm_sessions_taken_up") == {("python",): 1}
+        assert values(it, "nsm_configuration_reloads") == {(): 1}
+        assert values(it, "nsm_memory_pressure") == {(): 1}
+        assert values(it, "nsm_memory_pressure_sessions_ended") == {(): 2}
         events.publish("restarted")
-        assert values(it, f.RESTARTS) == {(): 5}
+        assert values(it, "nsm_restarts_survived") == {(): 5}
 
 
 async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> None:
@@ -271,15 +284,18 @@ async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> Non
         )
         around.ending.draining = "maintenance"
         told = Telemetry(it.run_service, around).read()
-        assert told[f.TEMPLATES] == {(): 3}
-        assert told[f.AUDIT_LOST] == {(): 7}
-        assert told[f.UNKEPT] == {(): 1}
-        assert told[f.DRAINING] == {(): 1}
-        assert (told[f.PORTS], told[f.PORTS_UNOPENED]) == ({(): 2}, {(): 1})
-        assert (told[f.PORT_CONNECTIONS], told[f.PORT_ACCEPTED]) == ({(): 5}, {(): 0})
-        assert told[f.PORT_BYTES] == {("in",): 70, ("out",): 0}
+        assert told["nsm_templates"] == {(): 3}
+        assert told["nsm_audit_lines_lost"] == {(): 7}
+        assert told["nsm_sessions_not_kept"] == {(): 1}
+        assert told["nsm_draining"] == {(): 1}
+        assert (told["nsm_ports"], told["nsm_ports_not_open"]) == ({(): 2}, {(): 1})
+        assert (told["nsm_port_connections"], told["nsm_port_connections_accepted"]) == (
+            {(): 5},
+            {(): 0},
+        )
+        assert told["nsm_port_bytes"] == {("in",): 70, ("out",): 0}
         calm = it.telemetry.read()
-        assert calm[f.UNKEPT] == calm[f.DRAINING] == {(): 0}
+        assert calm["nsm_sessions_not_kept"] == calm["nsm_draining"] == {(): 0}
 
 
 async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clock) -> None:
@@ -291,7 +307,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
         it.run_service.events.publish(
             "execution_finished", session=execution.session.id, subject=execution
         )
-        assert values(it, f.DENIALS) == {("python",): 1}
+        assert values(it, "nsm_denials") == {("python",): 1}
 
 
 async def test_the_event_loop_is_seen_to_hang(autojump_clock: trio.abc.Clock) -> None:
@@ -365,14 +381,14 @@ async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
         kinds: tuple[EventKind, ...] = ("job_started", "job_ended")
         it.run_service.events.subscribe(lambda happening: told.append(happening.kind), kinds)
         peer = await it.connect()
-        assert values(it, f.JOBS_STARTED) == values(it, f.JOBS) == {}
+        assert values(it, "nsm_jobs_started") == values(it, "nsm_jobs") == {}
         for program in ("true", "true", "false", "stopped", "sleep", "sleep"):
             await peer.call("job_start", session="a", env="python", argv=[program])
         assert told == [*(["job_started", "job_ended"] * 4), *(["job_started"] * 2)]
-        assert values(it, f.JOBS_STARTED) == {("python",): 6}
-        assert values(it, f.JOBS) == {("python",): 2}
+        assert values(it, "nsm_jobs_started") == {("python",): 6}
+        assert values(it, "nsm_jobs") == {("python",): 2}
         ended = {("python", "ok"): 2, ("python", "error"): 1, ("python", "stopped"): 1}
-        assert values(it, f.JOBS_ENDED) == ended
+        assert values(it, "nsm_jobs_ended") == ended
         events = it.telemetry.recent.after(0)
         facts = [dict(each.facts) for each in events if each.kind in kinds]
         assert facts[:2] == [
@@ -387,8 +403,8 @@ async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
             },
         ]
         await peer.call("kill", all=True)
-        assert values(it, f.JOBS) == {}
-        assert values(it, f.JOBS_ENDED) == {**ended, ("python", "lost"): 2}
+        assert values(it, "nsm_jobs") == {}
+        assert values(it, "nsm_jobs_ended") == {**ended, ("python", "lost"): 2}
 
 
 async def test_a_job_counts_if_its_client_gave_up(autojump_clock: trio.abc.Clock) -> None:
@@ -409,7 +425,7 @@ async def test_a_job_counts_if_its_client_gave_up(autojump_clock: trio.abc.Clock
         await peer.send(Cancel(asked))
         with pytest.raises(BadRequestError, match="cancelled"):
             await peer.answer(asked)
-        assert values(it, f.JOBS) == {}
+        assert values(it, "nsm_jobs") == {}
         answers.set()
         await trio.testing.wait_all_tasks_blocked()
-        assert values(it, f.JOBS) == values(it, f.JOBS_STARTED) == {("python",): 1}
+        assert values(it, "nsm_jobs") == values(it, "nsm_jobs_started") == {("python",): 1}

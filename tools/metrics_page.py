@@ -1,15 +1,18 @@
-"""Generator of docs/reference/metrics.md from the table of metrics: `.venv/bin/python -m
-nsmd.telemetry.page >docs/reference/metrics.md`.
+"""Write docs/reference/metrics.md, from the table of metrics.
+
+.venv/bin/python tools/metrics_page.py
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 
 from nsmd.telemetry.families import FAMILIES, Family
 from nsmd.telemetry.histogram import BOUNDS, SHOWN
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 
 LABELS = {
     "env": "the environment's name; `(own)` for environments that only one client's configuration "
@@ -38,8 +41,8 @@ LABELS = {
 _HEAD = """\
 # Metrics
 
-The supervisor counts these, for Prometheus and for you. `supervisor/nsmd/telemetry/page.py` makes
-this page from the table in `families.py` beside it.
+The supervisor counts these, for Prometheus and for you. `tools/metrics_page.py` makes this page
+from the table in `supervisor/nsmd/telemetry/families.py`.
 
 ## Looking at them
 
@@ -79,7 +82,8 @@ and `increase()` allow for that.
 def page() -> str:
     """Return the whole page."""
     groups = "".join(
-        _section(name, list(families)) for name, families in groupby(FAMILIES, lambda f: f.group)
+        _section(name, list(families))
+        for name, families in groupby(FAMILIES.values(), lambda f: f.group)
     )
     return f"{_HEAD}{groups}{_labels()}{_buckets()}"
 
@@ -110,4 +114,4 @@ def _buckets() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    PAGE.write_text(page())
