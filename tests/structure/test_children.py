@@ -22,8 +22,6 @@ IN_JAILS = (
     "clients/nsm/integrations/openhands.py",
     "clients/nsm/saves/in_session/",
     "clients/nsmbox/start/inside.py",
-    "supervisor/nsmd/environments/packages/pip_install.py",
-    "supervisor/nsmd/environments/packages/pip_resolve.py",
 )
 """Programs of jails, or modules that start some there. The code in a jail decides anyway what runs
 in it."""

@@ -20,7 +20,6 @@ def installation(
     variables: Mapping[str, str] | None = None,
     search_path: str = SEARCH_PATH,
     timeout_s: float = 120.0,
-    tool: str = "",
 ) -> InstallerRun:
     """Make environments below a directory.
 
@@ -36,7 +35,6 @@ def installation(
         jail_uid=DEFAULT_JAIL_UID,
         variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
         timeout_s=timeout_s,
-        tool=tool,
     )
 
 

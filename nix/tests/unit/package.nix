@@ -109,6 +109,7 @@ in
       "pyyaml"
       "sse-starlette"
       "trio"
+      "uv"
     ];
   };
   testKnowsItsCommit = {

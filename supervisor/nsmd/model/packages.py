@@ -152,7 +152,7 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
     for key in ("extras", "groups"):
         names: tuple[str, ...] = getattr(packages, key)
         if names and not packages.project:
-            yield key, "is for uv.lock, poetry.lock and pyproject.toml only"
+            yield key, "is for uv.lock and pyproject.toml only"
         for each in names:
             if len(each) > MAX_REQUIREMENT_CHARS or not re.fullmatch(_NAME, each):
                 yield key, f"{each!r:.100} is no name of one"

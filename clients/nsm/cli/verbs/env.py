@@ -114,7 +114,7 @@ def parser() -> Parser:
     use.add_argument(
         "path",
         metavar="PATH",
-        help="a .venv, a node_modules, or a list of packages such as uv.lock, poetry.lock, "
+        help="a .venv, a node_modules, or a list of packages such as uv.lock, "
         "requirements.txt, pyproject.toml, package-lock.json or environment.yml; relative to the "
         "project",
     )
@@ -166,7 +166,7 @@ def _add_packages(parser: Parser) -> None:
     parser.add_argument(
         "--pyproject",
         metavar="FILE",
-        help="a pyproject.toml or its directory, for its uv.lock, poetry.lock or dependencies",
+        help="a pyproject.toml or its directory, for its uv.lock or dependencies",
     )
     parser.add_argument(
         "--npm",

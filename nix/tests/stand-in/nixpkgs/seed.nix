@@ -33,6 +33,7 @@ let
       pyyaml = "6.0.3";
       sse-starlette = "3.7.0";
       trio = "0.35.0";
+      uv = "0.13.9";
     };
   };
   info = if builtins.pathExists ./seed.json then lib.importJSON ./seed.json else nothing;

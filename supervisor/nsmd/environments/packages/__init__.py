@@ -1,19 +1,17 @@
 """Environments that nsm makes from packages. No module imports a later one.
 
-The installer, a process of its own, makes one environment: it starts pip, uv, npm or py-rattler in
-a jail, whose only way out is the proxy to the user's indexes.
+The installer, a process of its own, makes one environment: it starts uv, npm or py-rattler in a
+jail, whose only way out is the proxy to the user's indexes.
 
 web_urls            URLs of indexes and of what their pages link to
 yaml_files          YAML that somebody else has written
 indexes             the user's indexes of packages
 jail_start          the first program in the jail of a build
-pip_resolve         a program in the jail: pip resolves, and tells the hashes for all platforms
 index_proxy         HTTP proxy through which a build reaches these indexes
 text_files          text files that somebody else has written
-pip_install         a program in the jail: pip installs from wheels that are kept
 locks               exact versions and hashes, as requirements files
-project_locks       locks that a project has itself, such as uv.lock
 requirements        wanted packages, read from requirements files and pyproject.toml
+project_locks       locks that a project has itself, such as uv.lock
 store               environments on disk, by the hash of what they are made of
 sharing             files that environments share, as hard links
 node_locks          exact versions and hashes of Node packages, as npm's lock files
@@ -21,7 +19,7 @@ conda_locks         exact packages of conda, as their URLs and hashes
 conda_lists         lists of conda packages, such as environment.yml
 conda_program       a program in the jail: py-rattler resolves and links packages of conda
 build_jail          the jail of a build
-tools               uv, pip and npm, and their commands
+tools               uv and npm, and their commands
 failures            reasons why these failed
 installer_protocol  what the supervisor and the installer say to each other
 python_packages     environments of Python packages

@@ -1,4 +1,4 @@
-"""The jail of a build, in which pip or uv runs, with no way out but the index proxy."""
+"""The jail of a build, in which uv, npm or py-rattler runs, with no way out but the index proxy."""
 
 from __future__ import annotations
 

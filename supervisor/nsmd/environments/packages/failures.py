@@ -1,4 +1,4 @@
-"""Reasons why a tool such as pip failed, from what it printed, and what to do next. Pure."""
+"""Reasons why a tool such as uv failed, from what it printed, and what to do next. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ _HINTS: Mapping[str, str] = {
     "hosts that builds may reach.",
     "No space left on device": "Free some space, then `nsm env update`.",
     "Disk quota exceeded": "Free some space, then `nsm env update`.",
-    "DO NOT MATCH THE HASHES": "The index has other files than the lock names: `nsm env update` "
-    "looks for present ones.",
     "Hash mismatch": "The index has other files than the lock names: `nsm env update` looks for "
     "present ones.",
-    "No matching distribution": f"Check name and version. {_BUILDS}.",
     "building is disabled": f"{_BUILDS}.",
     "no wheels": f"{_BUILDS}.",
     "no usable wheels": f"{_BUILDS}.",
@@ -32,9 +29,9 @@ _HINTS: Mapping[str, str] = {
     "conflict": "Ask for fewer exact versions.",
     "unsatisfiable": "Check names and versions.",
 }
-"""Advice by words in the output of pip and uv, which have no error codes."""
+"""Advice by words in the output of uv and of builds, which have no error codes."""
 
-_PIP = re.compile(r"(?:ERROR|error): ?(?P<text>.*)")
+_ERROR = re.compile(r"(?:ERROR|error): ?(?P<text>.*)")
 _UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
 _NPM = re.compile(
     r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|404|notarget|network)? ?(?P<text>.*)"
@@ -97,8 +94,8 @@ def _of_uv(tail: Sequence[str]) -> str:
     return f"{first.rstrip(':')}: {' '.join(causes)}" if causes else first
 
 
-def _of_pip(tail: Sequence[str]) -> str:
-    found = [match["text"].strip() for line in tail if (match := _PIP.match(line.strip()))]
+def _of_error_lines(tail: Sequence[str]) -> str:
+    found = [match["text"].strip() for line in tail if (match := _ERROR.match(line.strip()))]
     return next((text for text in found if text), "")
 
 
@@ -114,7 +111,6 @@ def _of_npm(tail: Sequence[str]) -> str:
 
 _READERS: Mapping[str, Callable[[Sequence[str]], str]] = {
     "uv": _of_uv,
-    "pip": _of_pip,
     "npm": _of_npm,
-    "py-rattler": _of_pip,
+    "py-rattler": _of_error_lines,
 }

@@ -1,6 +1,6 @@
 """The installer: a process of its own that makes one environment from packages.
 
-It is trusted, and runs none of the packages' code: pip, uv, npm or py-rattler runs in a jail.
+It is trusted, and runs none of the packages' code: uv, npm or py-rattler runs in a jail.
 `installer_protocol` says how it is asked, and what it answers.
 """
 

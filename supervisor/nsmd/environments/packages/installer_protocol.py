@@ -35,7 +35,6 @@ class InstallRequest:
         home: HOME of the user.
         jail_uid: user of the jail, if this runs as root.
         hosts: further hosts that a build may reach.
-        tool: name of the only tool to use; empty for the best.
     """
 
     name: str
@@ -47,7 +46,6 @@ class InstallRequest:
     home: str
     jail_uid: int
     hosts: tuple[str, ...] = ()
-    tool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

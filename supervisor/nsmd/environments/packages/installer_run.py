@@ -45,7 +45,6 @@ class InstallerRun:
         variables: variables of the user, which may configure pip.
         hosts: further hosts that builds may reach.
         timeout_s: time limit of one build, seconds.
-        tool: as in `InstallRequest`.
     """
 
     store: str
@@ -56,7 +55,6 @@ class InstallerRun:
     variables: Mapping[str, str] = field(repr=False)
     hosts: tuple[str, ...] = ()
     timeout_s: float
-    tool: str = ""
 
     async def make(
         self,
@@ -95,7 +93,6 @@ class InstallerRun:
             home=self.home,
             jail_uid=self.jail_uid,
             hosts=self.hosts,
-            tool=self.tool,
         )
         ended = await run_monitored(
             [

@@ -1,4 +1,4 @@
-"""The first program in the jail of a build: it passes a socket out, and becomes pip or uv.
+"""The first program in the jail of a build: it passes a socket out, and becomes uv, for example.
 
 Standard library only, since it runs on the environment's own Python. `CHANNEL PROGRAM ARGUMENT...`:
 CHANNEL is a Unix socket on which it passes a listening socket out; -1 for none.

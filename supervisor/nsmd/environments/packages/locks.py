@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from nsm import paths
@@ -116,15 +116,6 @@ def parse(text: str) -> Lock:
         )
         pins[pin.name, pin.version, pin.marker] = pin
     return Lock(pins=tuple(pins[key] for key in sorted(pins)), wanted_hash=wanted_hash)
-
-
-def pinned(versions: Iterable[tuple[str, str, Iterable[str]]], wanted_hash: str) -> Lock:
-    """Make a lock from names, versions and hashes."""
-    pins = [
-        Pin(name=normal_name(name), version=version, hashes=tuple(sorted(set(hashes))))
-        for name, version, hashes in versions
-    ]
-    return Lock(pins=tuple(sorted(pins, key=lambda pin: pin.name)), wanted_hash=wanted_hash)
 
 
 def read(path: str, parse: Callable[[str], L], *, follow: bool = False) -> L | None:

@@ -1,4 +1,4 @@
-"""Locks that a project has itself: `uv.lock`, `poetry.lock`, and requirements with hashes. Blocks.
+"""Locks that a project has itself: `uv.lock`, and requirements with hashes. Blocks.
 
 Versions and hashes are taken from them, and no URL: files come from the user's own indexes.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -18,6 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from nsm.dataclass import dataclass
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError, Pin, parse
+from nsmd.environments.packages.requirements import OF_POETRY
 from nsmd.environments.packages.text_files import TextFileError, read_text
 from nsmd.model.packages import WantedPackages, normal_name
 
@@ -52,21 +52,18 @@ def read(wanted: WantedPackages, python: FoundInterpreter) -> ProjectLock | None
         return None
     if wanted.requirements:
         return _of_requirements(wanted.requirements)
-    folder = os.path.dirname(wanted.project)
-    for name, read_one in (("uv.lock", _of_uv), ("poetry.lock", _of_poetry)):
-        path = os.path.join(folder, name)
-        if os.path.lexists(path):
-            locked = _toml(path)
-            project: _Table = {}
-            if os.path.lexists(wanted.project):
-                project = _toml(wanted.project)
-            try:
-                target = _Target(python, wanted.extras, wanted.groups)
-                pins, left_out = read_one(locked, project, target)
-                return ProjectLock(path=path, lock=_lock(pins), left_out=tuple(left_out))
-            except LockError as error:
-                raise LockError(f"{path} cannot be used: {error}") from error
-    return None
+    path = os.path.join(os.path.dirname(wanted.project), "uv.lock")
+    if not os.path.lexists(path):
+        if os.path.lexists(other := os.path.join(os.path.dirname(path), "poetry.lock")):
+            raise LockError(f"{other} cannot be used: {OF_POETRY}")
+        return None
+    locked = _toml(path)
+    project = _toml(wanted.project) if os.path.lexists(wanted.project) else {}
+    try:
+        pins, left_out = _followed(locked, project, _Target(python, wanted.extras, wanted.groups))
+        return ProjectLock(path=path, lock=_lock(pins), left_out=tuple(left_out))
+    except LockError as error:
+        raise LockError(f"{path} cannot be used: {error}") from error
 
 
 def _of_requirements(path: str) -> ProjectLock | None:
@@ -119,7 +116,7 @@ class _Target:
         try:
             fits = SpecifierSet(str(versions or "")).contains(self._python.version_text, True)
         except InvalidSpecifier:
-            return  # Poetry has signs of its own; pip and uv check each package
+            return  # uv checks each package
         if not fits:
             raise LockError(
                 f"it is for Python {versions!s:.40}, and {self._python.program} is "
@@ -156,10 +153,7 @@ def _check_known(wanted: Iterable[str], known: Iterable[str], kind: str) -> None
             raise LockError(f"it has no {kind} {name:.100}; it has {has}")
 
 
-# uv.lock
-
-
-def _of_uv(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
+def _followed(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
     """Follow the dependencies of the project, as `uv sync` does."""
     if locked.get("version") != 1:
         raise LockError(f"it has format {locked.get('version')!r:.20}, and nsm reads format 1")
@@ -201,7 +195,7 @@ def _of_uv(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin],
         if extra:
             dependencies = _table(package, "optional-dependencies").get(extra, [])
         waiting += _reached(_rows(dependencies), by_name, target)
-    pins = [_pin_of_uv(package) for package in found.values() if _directory(package) is None]
+    pins = [_pin_of(package) for package in found.values() if _directory(package) is None]
     inside = {_name(root) for root in roots}
     left_out = [name for name, _ in found if name not in inside]
     return pins, [n for n in left_out if all(_directory(p) is not None for p in by_name[n])]
@@ -243,115 +237,12 @@ def _directory(package: _Table) -> str | None:
     return None
 
 
-def _pin_of_uv(package: _Table) -> Pin:
+def _pin_of(package: _Table) -> Pin:
     source = _table(package, "source")
     if "registry" not in source:
         raise _elsewhere(package, next(iter(source), "nowhere"))
     files = [*_tables(package, "wheels"), _table(package, "sdist")]
     return _pin(package, (each.get("hash") for each in files))
-
-
-# poetry.lock
-
-
-def _of_poetry(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pin], list[str]]:
-    """Take what `poetry install` installs: all that is in a group that is not optional."""
-    metadata = _table(locked, "metadata")
-    if not str(metadata.get("lock-version", "")).startswith(("1.", "2.")):
-        raise LockError("its format is not 1.x or 2.x; `poetry lock` of Poetry 2 writes it again")
-    target.check(metadata.get("python-versions"))
-    groups = _table(_table(_table(project, "tool"), "poetry"), "group")
-    _check_known(target.extras, _table(locked, "extras"), "extra")
-    declared = [*groups, *_table(project, "dependency-groups")]
-    _check_known(target.groups, declared, "group")
-    optional = {name for name in groups if _table(groups, name).get("optional") is True}
-    optional = {name for name in optional if normal_name(name) not in target.groups}
-    chosen = _of_extras(locked, target)
-    packages = [
-        each for each in _tables(locked, "package") if _is_installed(each, optional, chosen, target)
-    ]
-    # Poetry 2 says of each package in which groups it is, and on which platforms.
-    told = any("groups" in each for each in packages)
-    unreachable = set[str]() if told else _unreachable(locked, target) - _direct(project)
-    pins: list[Pin] = []
-    left_out: list[str] = []
-    for package in packages:
-        kind = _table(package, "source").get("type", "legacy")
-        if _name(package) in unreachable:
-            continue
-        if kind == "directory":
-            left_out.append(_name(package))
-        elif kind != "legacy":
-            raise _elsewhere(package, str(kind))
-        else:
-            # Until Poetry 1.2, the hashes of all packages were in a table of their own.
-            files = _tables(package, "files") or _tables(
-                _table(metadata, "files"), str(package.get("name"))
-            )
-            pins.append(_pin(package, (each.get("hash") for each in files)))
-    return pins, left_out
-
-
-def _of_extras(locked: _Table, target: _Target) -> set[str]:
-    """Names of the packages of the wanted extras, with all that these need."""
-    needs = {_name(each): _table(each, "dependencies") for each in _tables(locked, "package")}
-    waiting = [
-        normal_name(match[0])
-        for extra, names in _table(locked, "extras").items()
-        if normal_name(extra) in target.extras and isinstance(names, list)
-        for each in cast("list[object]", names)
-        if (match := re.match(r"[A-Za-z0-9._-]+", str(each)))
-    ]
-    found: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += map(normal_name, needs.get(name, {}))
-    return found
-
-
-def _is_installed(package: _Table, optional: set[str], chosen: set[str], target: _Target) -> bool:
-    if package.get("optional") is True and _name(package) not in chosen:
-        return False
-    groups = [str(group) for group in _list(package, "groups")] or ["main"]
-    markers: object = package.get("markers", "")
-    for group in groups:
-        marker = _table(package, "markers").get(group, "") if isinstance(markers, dict) else markers
-        if group not in optional and target.fits(marker):
-            return True
-    return False
-
-
-def _unreachable(locked: _Table, target: _Target) -> set[str]:
-    """Names of packages that others need on other platforms only."""
-    needed: dict[str, bool] = {}
-    for package in _tables(locked, "package"):
-        for name, wanted in _table(package, "dependencies").items():
-            ways = _rows([wanted]) or _rows(wanted)
-            here = any(target.fits(each.get("markers")) for each in ways) or not ways
-            key = normal_name(name)
-            needed[key] = needed.get(key, False) or here
-    return {name for name, here in needed.items() if not here}
-
-
-def _direct(project: _Table) -> set[str]:
-    """Names of packages that the project itself asks for."""
-    poetry = _table(_table(project, "tool"), "poetry")
-    groups = _table(poetry, "group")
-    names = [
-        *_table(poetry, "dependencies"),
-        *(name for group in groups for name in _table(_table(groups, group), "dependencies")),
-        *(
-            match[0]
-            for each in _list(_table(project, "project"), "dependencies")
-            if (match := re.match(r"[A-Za-z0-9._-]+", str(each)))
-        ),
-    ]
-    return {normal_name(name) for name in names}
-
-
-# Both.
 
 
 def _lock(pins: Sequence[Pin]) -> Lock:

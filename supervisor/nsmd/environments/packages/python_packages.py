@@ -25,8 +25,7 @@ from nsmd.environments.packages.store import (
     Staging,
     read_left,
 )
-from nsmd.environments.packages.tools import PYTHON, PackageTool, find_python_tool
-from nsmd.host.package_manager import install_command
+from nsmd.environments.packages.tools import PYTHON, PackageTool, find_uv
 
 MANY_SOURCES = 100
 """Number of sources that one process compiles; starting several takes as long as some sources."""
@@ -101,11 +100,12 @@ class PythonPackages:
 
     def tool(self, indexes: Indexes) -> PackageTool:
         del indexes
-        found = find_python_tool(self.python, self.request.search_path, self.request.tool)
+        found = find_uv(self.request.search_path)
         if found is None:
             raise InstallError(
-                "There is neither uv nor pip to install packages with",
-                f"Install one: {install_command('python3-pip')}",
+                "There is no uv to install packages with",
+                "Install it (`pip install --user uv`, or https://docs.astral.sh/uv), so that it is "
+                "on the supervisor's PATH.",
             )
         return found
 

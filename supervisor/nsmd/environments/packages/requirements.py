@@ -15,6 +15,11 @@ from nsmd.model.packages import WantedPackages, normal_name, why_no_requirement
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 8
 
+OF_POETRY = (
+    "nsm reads no locks of Poetry; `poetry export --with dev -o requirements.txt` writes the same "
+    "versions and hashes as requirements"
+)
+
 _INCLUDED = re.compile(r"(?:-r|--requirement)(?:\s+|=)?(?P<path>\S.*)")
 _HASH = re.compile(r"\s--hash[= ]\S+")
 

@@ -1,22 +1,16 @@
-"""uv, pip and npm: found on this host, and their commands in the jail of a build."""
+"""uv and npm: found on this host, and their commands in the jail of a build."""
 
 from __future__ import annotations
 
-import glob
-import importlib.util
-import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from packaging.version import InvalidVersion, Version
-
 from nsmd.environments.interpreters import FoundInterpreter, in_base_system
-from nsmd.environments.packages import node_locks, pip_install, pip_resolve
+from nsmd.environments.packages import node_locks
 from nsmd.environments.packages.build_jail import ENV
-from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError, parse, pinned
+from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, parse
 from nsmd.environments.packages.node_locks import NodeLock
 from nsmd.environments.packages.store import BUILD, read_left
 from nsmd.host.paths import why_not_run
@@ -28,17 +22,6 @@ PLACE = "/run/nsm/tool"
 """Directory of the tool in the jail."""
 
 PYTHON = f"{ENV}/bin/python"
-
-_PIP_RESOLVE = f"{PLACE}/pip_resolve.py"
-_PIP_INSTALL = f"{PLACE}/pip_install.py"
-
-_HASH = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(
-    r"[^-]+-(?P<wheel>[^-]+)-[^/]+\.whl|[^/]+-(?P<source>[^-/]+)\.(?:tar\.(?:gz|bz2|xz)|tgz|zip)"
-)
-"""Name of a wheel or of a source, with its version (packaging.python.org)."""
-
-MAX_REPORT_BYTES = 64 * 1024 * 1024
 
 
 class PackageTool(Protocol):
@@ -136,80 +119,6 @@ class Uv:
         ]
 
 
-class Pip:
-    """pip.
-
-    Args:
-        package: path of its package: a directory, or one in a wheel.
-    """
-
-    name = "pip"
-    offline = (pip_install.OFFLINE,)
-    prefers_cache = True
-
-    def __init__(self, package: str) -> None:
-        # Without what lies beside it, which pip would take for installed packages.
-        above, name = os.path.split(package)
-        if above.endswith(".whl"):
-            wheel = f"{PLACE}/{os.path.basename(above)}"
-            self.shown: tuple[tuple[str, str], ...] = ((above, wheel),)
-            self._program = f"{wheel}/{name}"
-        else:
-            self._program = f"{PLACE}/{name}"
-            self.shown = ((package, self._program),)
-        for program, shown in ((pip_resolve, _PIP_RESOLVE), (pip_install, _PIP_INSTALL)):
-            self.shown += ((os.path.abspath(str(program.__file__)), shown),)
-        self.variables: Mapping[str, str] = {
-            "PIP_CACHE_DIR": f"{BUILD}/cache/pip",
-            "PIP_PROGRESS_BAR": "off",
-        }
-
-    def __repr__(self) -> str:
-        return f"<Pip {self.shown[0][0]}>"
-
-    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
-        report = f"{work}/report.json"
-        return [
-            *(PYTHON, "-I", _PIP_RESOLVE, report, f"{work}/hashes.json"),
-            *(PYTHON, "-I", self._program, "install", "--dry-run", "--ignore-installed"),
-            *("--report", report, *_wheels_only(builds=builds)),
-            *(word for path in constraints for word in ("--constraint", path)),
-            *("-r", f"{work}/wanted.txt"),
-        ]
-
-    def resolved(self, place: str, wanted_hash: str) -> Lock:
-        report: Any = json.loads(read_left(f"{place}/report.json", MAX_REPORT_BYTES))
-        others: Any = json.loads(read_left(f"{place}/hashes.json", MAX_REPORT_BYTES))
-        try:
-            versions = (
-                (each["metadata"]["name"], each["metadata"]["version"], each["download_info"])
-                for each in report["install"]
-            )
-            return pinned(
-                (
-                    (
-                        name,
-                        version,
-                        [_sha256(chosen["archive_info"]), *_of(version, others.get(name, {}))],
-                    )
-                    for name, version, chosen in versions
-                ),
-                wanted_hash,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise LockError(f"pip's report has no {error}") from error
-
-    def install(self, work: str, *, builds: bool) -> list[str]:
-        lock, pip = f"{work}/lock.txt", (PYTHON, "-I", self._program)
-        if builds:  # alone, without wheels that others have kept
-            return [
-                *(*pip, "install", "--require-hashes", "--no-deps"),
-                *("--no-compile", "--no-warn-script-location", "-r", lock),
-            ]
-        wheels = f"{BUILD}/cache/pip-wheels"
-        return [PYTHON, "-I", _PIP_INSTALL, wheels, lock, *pip]
-
-
 class Npm:
     """npm.
 
@@ -265,45 +174,11 @@ def _wheels_only(*, builds: bool) -> Sequence[str]:
     return () if builds else ("--only-binary", ":all:")
 
 
-def _sha256(archive: Any) -> str:
-    hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)])
-    return str(hashes["sha256"])
-
-
-def _of(version: str, hashes: Mapping[str, str]) -> Iterator[str]:
-    """Hashes of a version's files, for all platforms.
-
-    Args:
-        hashes: hashes of a project's files, by their names.
-
-    Raises:
-        ValueError: it is no version.
-    """
-    wanted = Version(version)
-    for name, digest in hashes.items():
-        if match := _FILE.fullmatch(name):
-            with suppress(InvalidVersion):
-                if Version(match["wheel"] or match["source"]) == wanted and _HASH.fullmatch(digest):
-                    yield digest
-
-
-def find_python_tool(
-    python: FoundInterpreter, search_path: str, only: str = ""
-) -> PackageTool | None:
-    """Find uv, else pip: that of the interpreter, else the one beside nsm. Blocks.
-
-    Args:
-        python: Python of the environment.
-        search_path: value of PATH.
-        only: name of the tool to find.
-    """
-    for program in _uvs(search_path) if only in ("", "uv") else ():
+def find_uv(search_path: str) -> Uv | None:
+    """Find uv: the one that nsm was installed with, else one on PATH. Blocks."""
+    for program in _uvs(search_path):
         if os.path.isfile(program) and os.access(program, os.X_OK) and not why_not_run(program):
             return Uv(program)
-    for package in _pips(python) if only in ("", "pip") else ():
-        wheel = os.path.dirname(package)
-        if os.path.isfile(wheel) if wheel.endswith(".whl") else os.path.isdir(package):
-            return Pip(package)
     return None
 
 
@@ -326,26 +201,11 @@ def _npms(node: FoundInterpreter, search_path: str) -> Iterator[str]:
 
 
 def _uvs(search_path: str) -> Iterator[str]:
+    # On other machines, to which `nsm host setup` copies nsm, there is the module alone.
+    with suppress(ImportError, FileNotFoundError):
+        from uv import find_uv_bin  # noqa: PLC0415
+
+        yield find_uv_bin()
     for folder in search_path.split(os.pathsep):
         if os.path.isabs(folder):
             yield os.path.join(folder, "uv")
-    spec = importlib.util.find_spec("uv")
-    if spec is not None and spec.origin is not None:
-        # `site-packages/uv/__init__.py`; the program is in the `bin` of that environment.
-        prefix = os.path.abspath(os.path.join(spec.origin, *[os.pardir] * 5))
-        yield os.path.join(prefix, "bin", "uv")
-
-
-def _pips(python: FoundInterpreter) -> Iterator[str]:
-    library = f"lib/python{'.'.join(map(str, python.version[:2]))}"
-    prefix = os.path.dirname(os.path.dirname(python.program))
-    yield f"{prefix}/{library}/site-packages/pip"
-    if prefix == "/usr":
-        yield f"/usr/local/{library}/dist-packages/pip"
-        yield "/usr/lib/python3/dist-packages/pip"
-    for folder in (f"{prefix}/{library}/ensurepip/_bundled", "/usr/share/python-wheels"):
-        for wheel in sorted(glob.glob(f"{glob.escape(folder)}/pip-*.whl"), reverse=True):
-            yield f"{wheel}/pip"
-    spec = importlib.util.find_spec("pip")
-    if spec is not None and spec.origin is not None:
-        yield os.path.dirname(spec.origin)

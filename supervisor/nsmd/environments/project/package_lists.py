@@ -17,7 +17,7 @@ from contextlib import suppress
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES
-from nsmd.environments.packages.requirements import included_files
+from nsmd.environments.packages.requirements import OF_POETRY, included_files
 from nsmd.environments.project.reading import (
     MAX_PATH_CHARS,
     FoundEnvironment,
@@ -42,25 +42,29 @@ _NPM = (
     "nsm reads npm's lock only: `npm install --package-lock-only` makes a package-lock.json from "
     "the same package.json"
 )
-UNREADABLE: Mapping[str, str] = {"pnpm-lock.yaml": _NPM, "yarn.lock": _NPM}
+UNREADABLE: Mapping[str, str] = {
+    "pnpm-lock.yaml": _NPM,
+    "yarn.lock": _NPM,
+    "poetry.lock": OF_POETRY,
+}
 """Lists from which nsm makes no environment, with what to do instead."""
 
-_PYTHON_LOCKS = ("uv.lock", "poetry.lock")
+_UV_LOCK = "uv.lock"
 _NODE_LOCK = "package-lock.json"
 _CONDA_LOCKS = ("pixi.lock", "conda-lock.yml")
-_LOCKS = (*_PYTHON_LOCKS, _NODE_LOCK, *_CONDA_LOCKS)
+_LOCKS = (_UV_LOCK, _NODE_LOCK, *_CONDA_LOCKS)
 _CONDA = ("environment.yml", "environment.yaml", "pixi.toml", *_CONDA_LOCKS)
 _BESIDE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_CONDA, ()),
     "pixi.toml": ("pixi.lock",),
-    **dict.fromkeys(_PYTHON_LOCKS, (PYPROJECT,)),
-    PYPROJECT: _PYTHON_LOCKS,
+    _UV_LOCK: (PYPROJECT,),
+    PYPROJECT: (_UV_LOCK, "poetry.lock"),
     _NODE_LOCK: ("package.json",),
 }
 """Files that belong to a list, in its directory, if they are there."""
 
 _ENTRY = {
-    **dict.fromkeys(_PYTHON_LOCKS, b"\n[[package]]"),
+    _UV_LOCK: b"\n[[package]]",
     _NODE_LOCK: b'"node_modules/',
 }
 """Beginnings of packages in locks; not of locks that have other platforms' packages, too."""
@@ -141,7 +145,7 @@ def find_all(project: ProjectMount) -> list[str]:
         names = list_names(folder, MAX_ENTRIES)
         found = [name for name in names if name in _USUAL or _REQUIREMENTS.fullmatch(name)]
         found = [name for name in found if mode_of(folder, name) & 0o170000 == 0o100000]
-        locked = any(name in found for name in _PYTHON_LOCKS)
+        locked = any(name in found for name in _BESIDE[PYPROJECT])
         if PYPROJECT in found and (locked or not _has_dependencies(folder)):
             found.remove(PYPROJECT)
     return found

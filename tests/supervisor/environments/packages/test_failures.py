@@ -1,4 +1,4 @@
-"""Sentences about what pip, uv and npm have printed, as they print it."""
+"""Sentences about what uv and npm have printed, as they print it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import pytest
 
 from nsmd.environments.packages.build_jail import JailOutcome
 from nsmd.environments.packages.failures import why_failed
-
-PIP_MISSING = """\
-ERROR: Could not find a version that satisfies the requirement nothere (from versions: none)
-ERROR: No matching distribution found for nothere"""
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies
@@ -97,10 +93,9 @@ def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) ->
 @pytest.mark.parametrize(
     ("tool", "printed", "message", "hint"),
     [
-        ("pip", PIP_MISSING, "requirement nothere (from versions: none)", "--allow-builds"),
         ("uv", UV_MISSING, "resolving dependencies: Because nothere was not found", "Check names"),
         ("uv", UV_TREE, "that your requirements are unsatisfiable", "--allow-builds"),
-        ("pip", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
+        ("uv", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
         ("uv", "", "uv said nothing (exit code 2)", ""),
     ],
 )

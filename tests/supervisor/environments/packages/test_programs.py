@@ -1,4 +1,4 @@
-"""pip, uv and npm as they are, through the proxy to a local index with TLS and credentials."""
+"""uv and npm as they are, through the proxy to a local index with TLS and credentials."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import trio
+from uv import find_uv_bin
 
 from nsm.dataclass import replace
 from nsmd.environments.packages.indexes import Index, IndexCredentials, Indexes
@@ -19,13 +20,6 @@ from packageindex import HTML, JSON, IndexServer, Jail, opened
 
 SECRETS = ("hunter2", "YWRhOmh1bnRlcjJodW50ZXIy")
 """The password, and how it looks in a header."""
-
-
-def uv_program() -> str:
-    found = shutil.which("uv", path=os.path.dirname(sys.executable))
-    if found is None:
-        pytest.skip("uv is missing: make installs it")
-    return found
 
 
 async def run(
@@ -53,26 +47,18 @@ async def run(
     return subprocess.CompletedProcess(command, done.returncode, output)
 
 
-Tool = Callable[..., list[str]]
-
-
-def pip(target: str, *wanted: str) -> list[str]:
-    return [sys.executable, "-m", "pip", "install", "--target", target, *wanted]
-
-
 def uv(target: str, *wanted: str) -> list[str]:
     python = ("--python", sys.executable)
-    return [uv_program(), "pip", "install", *python, "--target", target, *wanted]
+    return [find_uv_bin(), "pip", "install", *python, "--target", target, *wanted]
 
 
-@pytest.mark.parametrize("tool", [pip, uv])
 async def test_a_package_and_what_it_needs_are_installed(
-    tool: Tool, server: IndexServer, indexes: Indexes, tmp_path: Path
+    server: IndexServer, indexes: Indexes, tmp_path: Path
 ) -> None:
     server.add_project("leaf", "1.0", "1.5")
     server.add_project("demo", "1.0", "2.0", requires="leaf<1.5")
     async with opened(indexes) as jail:
-        done = await run(jail, tmp_path, tool("here", "demo"))
+        done = await run(jail, tmp_path, uv("here", "demo"))
         assert done.returncode == 0, done.stdout
         assert "'2.0'" in (tmp_path / "here/demo.py").read_text()
         assert "'1.0'" in (tmp_path / "here/leaf.py").read_text()
@@ -83,16 +69,14 @@ async def test_a_package_and_what_it_needs_are_installed(
         assert not jail.proxy.problems
     first = len(server.asked)
     async with opened(indexes) as jail:
-        again = await run(jail, tmp_path, tool("there", "demo"))
+        again = await run(jail, tmp_path, uv("there", "demo"))
         assert again.returncode == 0, again.stdout
     assert (tmp_path / "there/demo.py").exists()
     wheels = [each for each in server.asked[first:] if each.path.endswith(".whl")]
     assert all("if-none-match" in each.headers for each in wheels), "a cache knows the files"
 
 
-@pytest.mark.parametrize("tool", [pip, uv])
 async def test_json_pages_ranges_and_redirects(
-    tool: Tool,
     server: IndexServer,
     other: IndexServer,
     indexes: Indexes,
@@ -107,14 +91,13 @@ async def test_json_pages_ranges_and_redirects(
     server.add("/simple/demo/", JSON, json.dumps(page))
     server.handlers[f"/get/{name}?sign=hunter2"] = lambda h: h.redirect(other.url(f"/blobs/{name}"))
     async with opened(indexes, f"*.example.test:{other.port}") as jail:
-        done = await run(jail, tmp_path, tool("here", "demo"))
+        done = await run(jail, tmp_path, uv("here", "demo"))
         assert done.returncode == 0, done.stdout
     assert (tmp_path / "here/demo.py").exists()
 
 
-@pytest.mark.parametrize("tool", [pip, uv])
 async def test_a_page_of_links_and_a_local_directory(
-    tool: Tool, server: IndexServer, indexes: Indexes, tmp_path: Path
+    server: IndexServer, indexes: Indexes, tmp_path: Path
 ) -> None:
     local = tmp_path / "some wheels, local"
     local.mkdir()
@@ -125,20 +108,19 @@ async def test_a_page_of_links_and_a_local_directory(
     page = Index(name="", url=server.url("/links.html"), credentials=indexes.python[0].credentials)
     indexes = replace(indexes, python=(), link_pages=(page,), find_links=(str(local),))
     async with opened(indexes) as jail:
-        done = await run(jail, tmp_path, tool("here", "near", "far"))
+        done = await run(jail, tmp_path, uv("here", "near", "far"))
         assert done.returncode == 0, done.stdout
     assert (tmp_path / "here/near.py").exists()
     assert (tmp_path / "here/far.py").exists()
 
 
-@pytest.mark.parametrize("tool", [pip, uv])
 async def test_errors_say_what_the_matter_is(
-    tool: Tool, server: IndexServer, indexes: Indexes, tmp_path: Path
+    server: IndexServer, indexes: Indexes, tmp_path: Path
 ) -> None:
     server.add_project("demo", "1.0")
     server.login = "ada:another"
     async with opened(indexes) as jail:
-        done = await run(jail, tmp_path, tool("here", "demo"), {"PIP_RETRIES": "0"})
+        done = await run(jail, tmp_path, uv("here", "demo"), {"UV_HTTP_RETRIES": "0"})
         assert done.returncode != 0
         (problem,) = jail.proxy.problems
         assert problem == (

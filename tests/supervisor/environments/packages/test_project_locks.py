@@ -116,48 +116,6 @@ def test_dependencies_may_form_a_ring(it: Project) -> None:
     assert it.pins() == {"a": "1.0", "b": "1.0"}
 
 
-def poetry_package(name: str, more: str = 'groups = ["main"]') -> str:
-    files = f'files = [{{file = "x.whl", hash = "{HASH}"}}]'
-    return f'[[package]]\nname = "{name}"\nversion = "1.0"\n{files}\n{more}\n'
-
-
-def test_what_poetry_would_install_is_read(it: Project) -> None:
-    it.write(
-        "poetry.lock",
-        "".join(
-            (
-                poetry_package("a"),
-                poetry_package("dev", 'groups = ["dev"]'),
-                poetry_package("docs", 'groups = ["docs"]'),
-                poetry_package("win", 'groups = ["main"]\nmarkers = "os_name == \\"nt\\""'),
-                poetry_package(
-                    "both",
-                    'groups = ["main", "dev"]\nmarkers = {main = "os_name == \\"nt\\""}',
-                ),
-                poetry_package("extra", 'groups = ["main"]\noptional = true'),
-                poetry_package("beside", 'groups = ["main"]\n[package.source]\ntype = "directory"'),
-                '[metadata]\nlock-version = "2.1"\npython-versions = "^3.9"\n',
-            )
-        ),
-    )
-    it.write("pyproject.toml", "[tool.poetry.group.docs]\noptional = true")
-    assert it.pins() == {"a": "1.0", "dev": "1.0", "both": "1.0"}
-    assert it.read().left_out == ("beside",)
-
-
-def test_a_lock_of_poetry_1_has_no_packages_of_other_platforms(it: Project) -> None:
-    needs = '[package.dependencies]\nhelper = "*"\n'
-    needs += 'win = {version = "*", markers = "os_name == \\"nt\\""}\n'
-    needs += 'wanted = {version = "*", markers = "os_name == \\"nt\\""}\n'
-    packages = [
-        poetry_package("a", needs),
-        *map(poetry_package, ("helper", "win", "wanted"), [""] * 3),
-    ]
-    it.write("poetry.lock", "".join(packages) + '[metadata]\nlock-version = "2.0"')
-    it.write("pyproject.toml", '[tool.poetry.dependencies]\nwanted = "*"\n')
-    assert it.pins() == {"a": "1.0", "helper": "1.0", "wanted": "1.0"}
-
-
 def test_extras_and_groups_of_a_lock_of_uv_can_be_chosen(it: Project) -> None:
     packages = map(package, ("a", "b", "dev", "docs", "helper"))
     root = (
@@ -171,41 +129,6 @@ def test_extras_and_groups_of_a_lock_of_uv_can_be_chosen(it: Project) -> None:
     assert list(it.pins(groups=("docs",))) == ["a", "dev", "docs"]
     assert "no extra slow; it has fast-io" in it.why_not(extras=("slow",))
     assert "no group test; it has dev, docs" in it.why_not(groups=("test",))
-
-
-def test_extras_and_groups_of_a_lock_of_poetry_can_be_chosen(it: Project) -> None:
-    optional = 'groups = ["main"]\noptional = true\n'
-    packages = (
-        poetry_package("a", 'groups = ["main"]'),
-        poetry_package("b", f'{optional}[package.dependencies]\nc = ">=1"\n'),
-        poetry_package("c", f"{optional}markers = \"extra == 'fast'\"\n"),
-        poetry_package("other", optional),
-        poetry_package("docs", 'groups = ["docs"]'),
-    )
-    end = '[extras]\nfast = ["b"]\nslow = ["other"]\n[metadata]\nlock-version = "2.1"\n'
-    it.write("poetry.lock", "".join(packages) + end)
-    it.write("pyproject.toml", "[tool.poetry.group.docs]\noptional = true")
-    assert list(it.pins()) == ["a"]
-    assert list(it.pins(extras=("fast",))) == ["a", "b", "c"]
-    assert list(it.pins(groups=("docs",))) == ["a", "docs"]
-    assert "no extra best; it has fast, slow" in it.why_not(extras=("best",))
-    assert "no group test; it has docs" in it.why_not(groups=("test",))
-
-
-def test_a_lock_of_an_old_poetry_has_its_hashes_elsewhere(it: Project) -> None:
-    packages = "".join(
-        f'[[package]]\nname = "{name}"\nversion = "1.0"\ncategory = "{category}"\n'
-        f'optional = {"true" if category == "extra" else "false"}\npython-versions = "*"\n'
-        for name, category in (("A_b", "main"), ("dev", "dev"), ("left", "extra"))
-    )
-    files = "".join(
-        f'{name} = [{{file = "x.whl", hash = "{HASH}"}}]\n' for name in ("A_b", "dev", "left")
-    )
-    end = f'[metadata]\nlock-version = "1.1"\npython-versions = "^3.8"\n[metadata.files]\n{files}'
-    it.write("poetry.lock", packages + end)
-    assert it.pins() == {"a-b": "1.0", "dev": "1.0"}
-    it.write("poetry.lock", packages + end.replace(HASH, "md5:abc"))
-    assert "no plain version and hashes" in it.why_not()
 
 
 A = package("a")
@@ -254,30 +177,6 @@ def test_a_lock_that_nobody_should_install_is_refused(it: Project, text: str, wh
     assert why in it.why_not()
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "not 1.x or 2.x"),
-        ('[metadata]\nlock-version = "3.0"', "`poetry lock` of Poetry 2"),
-        ('[metadata]\nlock-version = "2.1"\npython-versions = ">=3.12"', "it is for Python >=3.12"),
-        ('[metadata]\nlock-version = "2.1"', "no packages"),
-    ]
-    + [
-        (
-            poetry_package("a", f'[package.source]\ntype = "{kind}"\nurl = "x"')
-            + '[metadata]\nlock-version = "2.1"',
-            f"from elsewhere ({kind})",
-        )
-        for kind in ("git", "url", "file")
-    ],
-)
-def test_a_lock_of_poetry_that_nobody_should_install_is_refused(
-    it: Project, text: str, why: str
-) -> None:
-    it.write("poetry.lock", text)
-    assert why in it.why_not()
-
-
 def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
     path = it.folder / "uv.lock"
     os.mkfifo(path)
@@ -313,3 +212,9 @@ def test_conditions_are_those_of_this_machine(it: Project) -> None:
     marker = f"platform_machine == '{platform.machine()}' and sys_platform == 'linux'"
     it.write("uv.lock", uv_lock(A, root=f'dependencies = [{{ name = "a", marker = "{marker}" }}]'))
     assert it.pins() == {"a": "1.0"}
+
+
+def test_a_lock_of_poetry_is_refused_with_what_to_do(it: Project) -> None:
+    it.write("poetry.lock", "")
+    with pytest.raises(LockError, match=r"poetry.lock cannot be used: .*`poetry export"):
+        it.read()

@@ -1,13 +1,12 @@
-"""Variables for pip, uv, npm and py-rattler in a jail; pure."""
+"""Variables for uv, npm and py-rattler in a jail; pure."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from nsmd.environments.packages.index_proxy.proxy_urls import HOST, NOTHING
+from nsmd.environments.packages.index_proxy.proxy_urls import NOTHING
 from nsmd.environments.packages.indexes.values import IndexAccess, Indexes
 
 READ_TIMEOUT_S = 60.0
@@ -28,38 +27,28 @@ def proxy_variables(port: int) -> dict[str, str]:
 def python_variables(
     indexes: Indexes, urls: Sequence[str], link_pages: Sequence[str]
 ) -> dict[str, str]:
-    """Return the variables of pip and uv.
+    """Return the variables of uv.
 
     Args:
         urls: indexes as the jail names them, the default first.
         link_pages: pages with links, as the jail names them.
     """
-    timeout_s = _timeout(indexes.python_access)
     links = (*map(_link, indexes.find_links), *link_pages)
     variables = {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-        "PIP_TRUSTED_HOST": HOST,
-        "PIP_DEFAULT_TIMEOUT": timeout_s,
         "UV_NO_CONFIG": "1",
         "UV_KEYRING_PROVIDER": "disabled",
-        "UV_HTTP_TIMEOUT": timeout_s,
+        "UV_HTTP_TIMEOUT": _timeout(indexes.python_access),
     }
-    if urls:
-        variables["PIP_INDEX_URL"] = variables["UV_DEFAULT_INDEX"] = urls[0]
-    else:
-        variables["PIP_NO_INDEX"] = "1"
-        variables["UV_DEFAULT_INDEX"] = NOTHING  # uv has no variable for its --no-index
+    # uv has no variable for its --no-index.
+    variables["UV_DEFAULT_INDEX"] = urls[0] if urls else NOTHING
     if urls[1:]:
-        variables["PIP_EXTRA_INDEX_URL"] = variables["UV_INDEX"] = " ".join(urls[1:])
+        variables["UV_INDEX"] = " ".join(urls[1:])
     if links:
-        variables["PIP_FIND_LINKS"] = " ".join(links)
         variables["UV_FIND_LINKS"] = ",".join(links)
     if indexes.index_strategy:
         variables["UV_INDEX_STRATEGY"] = indexes.index_strategy
     if (retries := indexes.python_access.retries) is not None:
-        variables["PIP_RETRIES"] = variables["UV_HTTP_RETRIES"] = str(retries)
+        variables["UV_HTTP_RETRIES"] = str(retries)
     return variables
 
 
