@@ -13,17 +13,18 @@ class NoCopyError(BadProjectError):
     Args:
         path: path of the project.
         why: reason, a sentence without its final dot.
+        hint: what to do; None for what helps with most reasons.
 
     Attributes:
         why: the same reason.
     """
 
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: str, why: str, hint: str | None = None) -> None:
         self._path = path
         self.why = why
         super().__init__(
             f"The project {path} cannot be shown copy-on-write (mode overlay) here: {why}.",
-            hint="Use the mode readonly; `nsm doctor` says what overlay needs.",
+            hint=hint or "Use the mode readonly; `nsm doctor` says what overlay needs.",
         )
 
     def in_place_of_a_fork(self, reason: str) -> NoCopyError:
@@ -32,9 +33,8 @@ class NoCopyError(BadProjectError):
         Args:
             reason: why it is no fork.
         """
-        return NoCopyError(
-            self._path, f"no session can be forked ({reason}), and in a jail of its own {self.why}"
-        )
+        why = f"no session can be forked ({reason}), and in a jail of its own {self.why}"
+        return NoCopyError(self._path, why, self.hint)
 
 
 class NoWritableRootError(StartFailedError):

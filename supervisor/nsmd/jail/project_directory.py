@@ -6,7 +6,7 @@ import os
 
 from nsm.wire.errors import BadProjectError
 from nsmd.jail.project_copy import NoCopyError
-from nsmd.jail.user import JailUser
+from nsmd.jail.user import JailUser, OtherGroupError
 from nsmd.model.values import ProjectMount
 
 
@@ -52,4 +52,5 @@ def _way_to_own(user: JailUser, path: str) -> str:
     except OSError as error:
         if not os.path.isdir(path):
             raise  # this has another message
-        raise NoCopyError(path, error.strerror or str(error)) from error
+        hint = error.hint if isinstance(error, OtherGroupError) else None
+        raise NoCopyError(path, error.strerror or str(error), hint) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from typing import NamedTuple
 
@@ -15,6 +16,39 @@ class Credentials(NamedTuple):
     user: int | None
     group: int | None
     extra_groups: list[int] | None
+
+
+class OtherGroupError(PermissionError):
+    """A directory of this user belongs to a group that is not the supervisor's first one.
+
+    Files of such a group can be read and written, and not copied within an overlay: an ordinary
+    user's namespace has the number of one group, that of its process (user_namespaces(7)).
+
+    Args:
+        group: number of the directory's group.
+        own: number of the supervisor's.
+
+    Attributes:
+        hint: what the user can do.
+    """
+
+    def __init__(self, group: int, own: int) -> None:
+        name, ours = _group_name(group), _group_name(own)
+        self.hint = (
+            f"Start the supervisor in the project's group (`nsm shutdown`, then "
+            f"`sg {name} -c 'nsm env'`), or give the project to {ours} (`chgrp -R {ours}`)."
+        )
+        super().__init__(
+            f"its group is {name}, and an overlay can only copy files of the supervisor's group, "
+            f"{ours}"
+        )
+
+
+def _group_name(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
 
 
 class JailUser:
@@ -141,6 +175,8 @@ class JailUser:
             return self.way_to(directory)
         whose = f"it belongs to user {found.st_uid}, group {found.st_gid}"
         if not self._changes:
+            if found.st_uid == self.uid and found.st_gid in os.getgroups():
+                raise OtherGroupError(found.st_gid, self.gid)
             raise PermissionError(f"{whose}, and you are user {self.uid}, group {self.gid}")
         if self._mounts is None:
             raise PermissionError(

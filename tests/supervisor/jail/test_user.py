@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project_directory import open_project
 from nsmd.jail.user import JailUser
-from realjail import open_directory
+from realjail import mount_of, open_directory
 
 as_root = pytest.mark.root
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")
@@ -74,3 +76,30 @@ def test_a_root_of_few_users_is_told_apart(
     (tmp_path / "self/setgroups").write_text(setgroups)
     found = JailUser(65530).why_impossible(str(tmp_path))
     assert found is None if reason is None else reason in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (True, "its group is 4242, and an overlay can only copy files of the supervisor's group"),
+        (False, "it belongs to user {owner}, group 4242, and you are user {owner}"),
+    ],
+)
+def test_a_project_of_another_group_of_ours_is_told_apart(
+    member: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor of an ordinary user, whose groups and file are the kernel's to tell."""
+    owner = 65530
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+    monkeypatch.setattr(os, "getegid", lambda: 4243)
+    monkeypatch.setattr(os, "getgroups", lambda: [4243, *([4242] if member else [])])
+    found = os.stat_result((0o40775, 1, 1, 2, owner, 4242, 0, 0, 0, 0))
+    mount = mount_of(tmp_path, mode="overlay")
+    user = JailUser(None)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda *_, **__: found)
+        with pytest.raises(NoCopyError) as raised:
+            open_project(user, mount)
+    assert said.format(owner=owner) in str(raised.value)
+    assert ("`sg 4242 -c 'nsm env'`" in raised.value.hint) is member
+    assert raised.value.in_place_of_a_fork("no").hint == raised.value.hint
