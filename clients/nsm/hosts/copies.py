@@ -21,7 +21,7 @@ from nsm.hosts.connections import connection_of, host_of, locked, read_facts
 from nsm.hosts.place import socket_of
 from nsm.hosts.received import Seen, copies_dir, names_below, open_directory, seen_in
 from nsm.hosts.tunnel import open_tunnel, read_answer, run_there
-from nsm.wire.errors import HostError, NotRunningError
+from nsm.wire.errors import HostError, HostUnreachableError, NotRunningError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +43,12 @@ def place_there(host: RemoteHost, path: str) -> str:
     far_socket = socket_of(host)
     facts = read_facts(far_socket)
     if facts is None:
-        with suppress(NotRunningError):  # whoever wants a session starts one
+        try:
             open_tunnel(far_socket, autostart=False)
+        except HostUnreachableError:
+            raise
+        except NotRunningError:
+            pass  # whoever wants a session starts one
         facts = read_facts(far_socket)
     if facts is None:
         raise HostError(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsm.hosts import copies, received
-from nsm.wire.errors import HostError
+from nsm.hosts.address import find_host
+from nsm.wire.errors import HostError, HostUnreachableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,3 +118,15 @@ def test_all_of_a_directory_without_a_repository_is_copied(tmp_path: Path) -> No
     (tmp_path / "a" / "b" / "file").write_text("mine")
     (tmp_path / "a" / "link").symlink_to("b")
     assert copied(tmp_path) == {"a/b/file": b"mine", "a/link": "b"}
+
+
+def test_what_ssh_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the copy would lie is the first thing that a host is asked for."""
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho 'me@big: Permission denied (publickey).' >&2; exit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("NSM_SSH", str(program))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    with pytest.raises(HostUnreachableError, match=r"Permission denied \(publickey\)"):
+        copies.place_there(find_host("ssh://big"), "/home/me/project")
