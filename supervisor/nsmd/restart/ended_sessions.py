@@ -78,9 +78,7 @@ class EndedSessionFiles:
     def shut_down(self) -> None:
         """Note that all sessions end now. To replace thousands of files would take seconds."""
         now_s = time.monotonic()
-        self._write(
-            EndRecord(scope="", name="", reason=SHUT_DOWN, at_s=now_s, boot=boot_id(), lost=True)
-        )
+        self._write(EndRecord(scope="", name="", reason=SHUT_DOWN, at_s=now_s, boot=boot_id()))
 
     def forget(self, scope: str, name: str) -> None:
         """Remove a file: a client knows of the end, or nobody needs to."""

@@ -78,11 +78,11 @@ async def test_a_shutdown_is_told_of_all_that_began_before(
     assert len(os.listdir(directory)) == 4
     clock.jump(60)
     second = next_one(directory)
-    assert second.begin("s", "a") == f"was lost 60 s ago ({SHUT_DOWN})"
+    assert second.begin("s", "a") == f"ended 60 s ago ({SHUT_DOWN})"
     assert second.begin("s", "c") == "ended 60 s ago (idle timeout)"
     third = next_one(directory)  # after a kill: only one of them began before the shutdown
     assert third.begin("s", "a") == f"was lost 0 s ago ({UNATTENDED})"
-    assert third.begin("s", "b") == f"was lost 60 s ago ({SHUT_DOWN})"
+    assert third.begin("s", "b") == f"ended 60 s ago ({SHUT_DOWN})"
 
 
 async def test_as_many_files_as_ends_are_remembered(directory: Path) -> None:
