@@ -15,23 +15,38 @@ _BUILDS = (
     "A package without a wheel has to be built, which runs its code in the build's jail: "
     "`--allow-builds`, or `allow_builds = true`"
 )
+_COMPILING = (
+    "It needs a compiler, headers or libraries, which jails see only if /usr has them: install "
+    "them on this machine, then `nsm env update`."
+)
+_OTHER_FILES = (
+    "The index has other files than those hashes are of. Hashes of your own requirements file are "
+    "yours to correct; those of nsm's lock are renewed by `nsm env update`."
+)
 _HINTS: Mapping[str, str] = {
     "configuration does not name that host": "`[packages] hosts` in config.toml names further "
     "hosts that builds may reach.",
     "No space left on device": "Free some space, then `nsm env update`.",
     "Disk quota exceeded": "Free some space, then `nsm env update`.",
-    "Hash mismatch": "The index has other files than the lock names: `nsm env update` looks for "
-    "present ones.",
+    "Hash mismatch": _OTHER_FILES,
     "building is disabled": f"{_BUILDS}.",
     "no wheels": f"{_BUILDS}.",
     "no usable wheels": f"{_BUILDS}.",
-    "error: command '": "It needs a compiler or headers, which jails see only if /usr has them.",
+    "fatal error: ": _COMPILING,
+    "cannot find -l": _COMPILING,
+    "error: command '": _COMPILING,
     "conflict": "Ask for fewer exact versions.",
     "unsatisfiable": "Check names and versions.",
 }
 """Advice by words in the output of uv and of builds, which have no error codes."""
 
-_ERROR = re.compile(r"(?:ERROR|error): ?(?P<text>.*)")
+_ERROR = re.compile(r"(?:ERROR|[Ee]rror): ?(?P<text>.*)|(?P<raised>[A-Z]\w*Error: .+)")
+
+_BUILT = re.compile(r"(?:Building wheel for |Failed to build `)(?P<package>[\w.-]+)")
+_COMPILER = re.compile(
+    r"(?:npm (?:ERR!|error) )?"
+    r"(?P<said>\S+:\d+(?::\d+)?: (?:fatal )?error: .+|\S*ld: cannot find -l.+)"
+)
 _UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
 _NPM = re.compile(
     r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|404|notarget|network)? ?(?P<text>.*)"
@@ -70,7 +85,7 @@ def why_failed(
         problems: sentences about requests to indexes that failed.
         done: what it should have done with the packages.
     """
-    said = _READERS[tool](ran.tail)
+    said = _of_compiler(ran.tail) or _READERS[tool](ran.tail)
     cause = said or (ran.tail[-1] if ran.tail else "")
     if not cause:
         ended = f"exit code {ran.status}" if ran.status >= 0 else f"signal {-ran.status}"
@@ -81,6 +96,13 @@ def why_failed(
         last = problems[-1].rstrip(".")
         cause = last if PROXY_HOST in cause or last in cause else f"{cause} ({last})"
     return f"The packages cannot be {done}: {cause[:MAX_CAUSE_CHARS].rstrip('.')}", hint
+
+
+def _of_compiler(tail: Sequence[str]) -> str:
+    """The first error of a compiler or linker, in front of which tools say a lot of themselves."""
+    said = next((match["said"] for line in tail if (match := _COMPILER.match(line.strip()))), "")
+    built = next((match["package"] for line in tail if (match := _BUILT.search(line))), "")
+    return f"{built} cannot be built: {said}" if built and said else said
 
 
 def _of_uv(tail: Sequence[str]) -> str:
@@ -95,8 +117,9 @@ def _of_uv(tail: Sequence[str]) -> str:
 
 
 def _of_error_lines(tail: Sequence[str]) -> str:
-    found = [match["text"].strip() for line in tail if (match := _ERROR.match(line.strip()))]
-    return next((text for text in found if text), "")
+    found = [match for line in tail if (match := _ERROR.match(line.strip()))]
+    texts = [(match["raised"] or match["text"]).strip() for match in found]
+    return next((text for text in texts if text), "")
 
 
 def _of_npm(tail: Sequence[str]) -> str:

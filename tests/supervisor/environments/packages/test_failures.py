@@ -24,6 +24,21 @@ error: Request failed after 3 retries in 9.6s
   cause: Failed to fetch: http://index.nsm.internal/python/x/simple/demo/"""
 
 
+UV_HEADER = f"""\
+error: Failed to build `pyaudio==0.2.14`
+  Caused by: The build backend returned an error
+  Caused by: Call to `setuptools.build_meta.build_wheel` failed (exit status: 1)
+[stderr]
+{600 * "w"}
+src/pyaudio/device_api.c:9:10: fatal error: portaudio.h: No such file or directory
+hint: This error likely indicates that you need to install a library"""
+
+NPM_HEADER = """\
+npm error code 1
+npm error path /env/node_modules/demo
+npm error command failed
+npm error ../src/demo.cc:3:10: fatal error: portaudio.h: No such file or directory"""
+
 NPM_MISSING = """\
 npm http fetch GET 404 http://index.nsm.internal/npm/x/nothere 1083ms (cache skip)
 npm error code E404
@@ -97,6 +112,8 @@ def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) ->
         ("uv", UV_TREE, "that your requirements are unsatisfiable", "--allow-builds"),
         ("uv", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
         ("uv", "", "uv said nothing (exit code 2)", ""),
+        ("uv", UV_HEADER, "pyaudio cannot be built: src/pyaudio/device_api.c:9:10: fatal", "/usr"),
+        ("npm", NPM_HEADER, ": ../src/demo.cc:3:10: fatal error: portaudio.h", "/usr"),
     ],
 )
 def test_why(tool: str, printed: str, message: str, hint: str) -> None:
