@@ -47,8 +47,9 @@ NOT_TAKEN_BACK = (
 NOR_THE_COPY = ", and changes to the copy of the project"
 
 OTHERS = {
-    "bash": "a shell cannot be copied while it goes on",
-    "node": "Node cannot be copied while it goes on",
+    "bash": "earlier states are kept of Python only; the user's `nsm fork` copies a shell before "
+    "something is tried in it",
+    "node": "earlier states are kept of Python only",
 }
 
 

@@ -303,7 +303,7 @@ def test_other_interpreters_refuse(undoing: AgentProcess) -> None:
     undoing.bash("x=2")
     reply = undoing.bash("", undo=1)
     assert reply.exit_code == 1
-    assert "a shell cannot be copied" in reply.stderr
+    assert "are kept of Python only; the user's `nsm fork` copies a shell" in reply.stderr
     assert undoing.bash("echo $x").stdout == "2\n"
 
 

@@ -117,7 +117,7 @@ def test_the_command(undoing: Supervisor) -> None:
         client.run("x=1", env="bash", session="shell")
         done = undoing.run("nsm", "undo", "shell")
         assert done.returncode == 1
-        assert "a shell cannot be copied" in done.stderr
+        assert "are kept of Python only; the user's `nsm fork` copies a shell" in done.stderr
         client.kill_all()
 
 
