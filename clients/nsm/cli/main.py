@@ -12,7 +12,7 @@ from nsm._version import program_version
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nsm.cli.options import Parser
 
@@ -93,7 +93,8 @@ _OTHERS_VERBS = {
 }
 """Commands that people know from other programs, and what to do here."""
 
-_HIDDEN = {"__complete": "complete"}
+_HIDDEN = {"__complete": "complete", "ls": "ps", "rm": "kill"}
+"""Verbs that help does not name, with their modules: two are names that people know from others."""
 
 VERBS_ELSEWHERE = {"box": "nsmbox.cli.box"}
 """Verbs of other packages than this one, which are loaded by these names alone."""
@@ -158,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     if not first:
         sys.stderr.write(overview())
         return _EXIT_USAGE
-    sys.stderr.write(_unknown(first))
+    sys.stderr.write(_unknown(first, rest))
     return _EXIT_USAGE
 
 
@@ -213,7 +214,10 @@ def _guarded(do: Callable[[], int]) -> int:
         return terminal.report(error)
 
 
-def _unknown(verb: str) -> str:
+def _unknown(verb: str, rest: Sequence[str]) -> str:
+    if verb == "stop" and rest:
+        named = " ".join(rest) if " ".join(rest).isprintable() else "SESSION"
+        return f"nsm: there is no command 'stop': `nsm kill {named}` ends sessions\n"
     if verb in _OTHERS_VERBS:
         return f"nsm: there is no command {verb!r}: {_OTHERS_VERBS[verb]}\n"
     from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake

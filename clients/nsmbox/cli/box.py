@@ -114,6 +114,7 @@ def parser() -> Parser:
     parser.add_argument(
         "command",
         nargs="*",
+        default=[],
         metavar="COMMAND",
         help="what to run, with arguments; with an agent's profile, the agent's arguments alone",
     )

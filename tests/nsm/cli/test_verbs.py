@@ -96,6 +96,7 @@ def test_joined_verbs_do_what_the_older_ones_did(
     supervisor.handlers["stats"] = lambda _: samples.stats()
     supervisor.handlers["metrics"] = answer(text="a 1\n# EOF\n", content_type="text/plain")
     supervisor.handlers["config_reload"] = answer(changes=[], problems=[])
+    supervisor.handlers["sessions"] = answer(sessions=[])
     for old, new in {
         "envs": "env",
         "envs --json": "env --json",
@@ -108,6 +109,7 @@ def test_joined_verbs_do_what_the_older_ones_did(
         "stats": "status times",
         "metrics --openmetrics": "status metrics --openmetrics",
         "config reload --json": "reload --config --json",
+        "ls --json": "ps --json",
     }.items():
         before, now = Said(capsys, *old.split()), Said(capsys, *new.split())
         assert (before.code, before.out, before.err) == (now.code, now.out, now.err)
@@ -121,6 +123,9 @@ def test_joined_verbs_do_what_the_older_ones_did(
         (["\x1b["], "nsm: unknown command '\\x1b['\n`nsm --help`"),
         (["--no-such"], "nsm: unknown command '--no-such'"),
         (["stop"], "nsm: there is no command 'stop': `nsm shutdown` ends the supervisor"),
+        (["stop", "w2"], "nsm: there is no command 'stop': `nsm kill w2` ends sessions\n"),
+        (["fork"], "nsm: the following arguments are required: SESSION\n"),
+        (["save"], "nsm: the following arguments are required: SESSION\n"),
         (["start"], "nsm: there is no command 'start': nothing needs to be started"),
         (["restart"], "nsm: there is no command 'restart': `nsm reload` restarts the supervisor"),
         (["ps", "--jso"], "nsm: unrecognized arguments: --jso\nRun `nsm ps --help`."),

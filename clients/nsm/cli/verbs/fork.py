@@ -29,7 +29,7 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser("fork", "Make copies of a running Python or Bash session.", _EPILOG)
     parser.add_session()
-    parser.add_argument("names", metavar="NEW", nargs="*", help="names of the forks")
+    parser.add_argument("names", metavar="NEW", nargs="*", default=[], help="names of the forks")
     parser.add_argument(
         "-n", "--count", type=whole_number, metavar="N", help="number of forks (default: 1)"
     )

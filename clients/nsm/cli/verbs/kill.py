@@ -26,7 +26,7 @@ def parser() -> Parser:
         "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone.",
     )
     parser.add_argument(
-        "sessions", nargs="*", metavar="SESSION", help="an id, a name, or SCOPE/NAME"
+        "sessions", nargs="*", default=[], metavar="SESSION", help="an id, a name, or SCOPE/NAME"
     )
     parser.add_argument("--all", action="store_true", help="every session")
     parser.add_argument(

@@ -41,7 +41,11 @@ def parser() -> Parser:
         "session", metavar="SESSION", help="an id, a name, or SCOPE/NAME; or ls, or rm"
     )
     parser.add_argument(
-        "files", metavar="FILE", nargs="*", help="the file of the save; after rm, names of saves"
+        "files",
+        metavar="FILE",
+        nargs="*",
+        default=[],
+        help="the file of the save; after rm, names of saves",
     )
     parser.add_argument(
         "-t",
