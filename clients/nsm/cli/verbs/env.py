@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,6 @@ from nsm.client.projects import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from nsm.wire.builds import BuiltRow
@@ -91,7 +92,9 @@ def parser() -> Parser:
         "build those again, from newer sources if there are some",
         "What worked goes on working when its update fails, which exits 1.",
     )
-    update.add_argument("names", nargs="*", metavar="BUILT", help="a name or a reference; or all")
+    update.add_argument(
+        "names", nargs="*", default=[], metavar="BUILT", help="a name or a reference; or all"
+    )
     _add_no_wait(update)
     update.add_json("an array of objects")
     preload = actions.add(
@@ -216,7 +219,9 @@ def _add_installing(parser: Parser, *languages: str) -> None:
             f"--{language.lower()}",
             dest="interpreter",
             metavar="PROGRAM",
-            help=f"{language} to use instead of the usual one",
+            type=_python if language == "Python" else str,
+            help=f"{language} to use instead of the usual one"
+            + (": its path, or a version such as 3.12" if language == "Python" else ""),
         )
     parser.add_argument(
         "--allow-builds",
@@ -295,6 +300,19 @@ def _pyproject(path: str | None) -> str | None:
     if absolute is not None and os.path.isdir(absolute):
         return os.path.join(absolute, "pyproject.toml")
     return absolute
+
+
+def _python(given: str) -> str:
+    """Absolute path of a Python, given by its path or by a version that is on PATH."""
+    if re.fullmatch(r"3\.\d+", given) is None or os.path.exists(given):
+        return os.path.abspath(os.path.expanduser(given))
+    from shutil import which  # noqa: PLC0415  # 4 ms that few commands pay
+
+    found = which(f"python{given}")
+    if found is None:
+        message = f"there is no python{given} on PATH; install it, or give the path of a Python"
+        raise argparse.ArgumentTypeError(message)
+    return os.path.abspath(found)
 
 
 def _absolute(path: str | None) -> str | None:
