@@ -99,8 +99,12 @@ def main(arguments: list[str]) -> int:
     if options.json:
         terminal.out_json(_plain(report.done, report.refused, left))
     else:
-        terminal.out(f"applied {report.done} of {counted(len(wanted))} to {end.project}")
+        terminal.out(
+            f"applied {report.done} of {counted(len(wanted) + len(left))} to {end.project}"
+        )
         tell_refused(report)
+        if left:
+            terminal.note(f"{counted(len(left))} left out, as shown above: exit code {EXIT_FAILED}")
     return EXIT_FAILED if report.refused or left else EXIT_OK
 
 

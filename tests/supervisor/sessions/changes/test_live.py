@@ -94,7 +94,9 @@ def test_from_the_session_to_the_host_and_back(running: Supervisor, project: Pat
         look = "cd /project && stat -c %a tool && cat text && test ! -e gone"
         assert client.run(look, env="bash", session="work").stdout == "644\none\n2\n"
         rest = nsm(running, "apply", "work", "--yes", code=1)
-        assert "fifo" in rest.stderr  # left out
+        assert "fifo" in rest.stderr
+        assert "applied 3 of 4 changes" in rest.stdout
+        assert "1 change left out, as shown above: exit code 1" in rest.stderr
         assert (project / "new" / "odd\nname").read_text() == "n\n"
         assert not (project / ".git").exists()
         nsm(running, "apply", "work", ".git", "--yes", code=1)
