@@ -204,23 +204,33 @@ def ensure_private_dir(path: str) -> None:
         status = os.lstat(path)
     except OSError as error:
         raise PathError(
-            f"the directory {path!r} can't be made: {error.strerror}. Set NSM_SOCKET to a path "
-            "in a directory that you own."
+            f"the directory {path!r} can't be made: {error.strerror}. {_another_place(path)}."
         ) from error
     if not stat.S_ISDIR(status.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
-        raise PathError(f"{path!r} is {what}. Remove it, or set NSM_SOCKET to another place.")
+        raise PathError(f"{path!r} is {what}. Remove it. {_another_place(path)}.")
     if status.st_uid != os.geteuid():
         raise PathError(
             f"the directory {path!r} belongs to user {status.st_uid}, not to you "
-            f"({os.geteuid()}). Set NSM_SOCKET to a path in a directory that you own."
+            f"({os.geteuid()}). {_another_place(path)}."
         )
     if status.st_mode & 0o077:
         raise PathError(
             f"the directory {path!r} is open to others (mode {stat.S_IMODE(status.st_mode):04o}). "
-            f"Run `chmod 700 {path}` if it is nsm's alone, or set NSM_SOCKET to a path in a "
-            "directory of mode 0700."
+            f"Run `chmod 700 {path}` if it is nsm's alone. {_another_place(path)}."
         )
+
+
+def _another_place(path: str) -> str:
+    """How a user has nsm use another directory than this one of nsm's."""
+    for variable, directory in (
+        ("XDG_STATE_HOME", state_dir),
+        ("XDG_DATA_HOME", data_dir),
+        ("XDG_CACHE_HOME", cache_dir),
+    ):
+        if os.path.commonpath((path, directory())) == directory():
+            return f"To use another place, set {variable} to a directory that you can write to"
+    return "To use another place, set NSM_SOCKET to a path in a directory that is yours alone"
 
 
 def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:

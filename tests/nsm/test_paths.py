@@ -179,6 +179,17 @@ def test_a_runtime_directory_that_cannot_be_made(tmp_path: Path) -> None:
         paths.ensure_private_dir(str(tmp_path / "file" / "nsm"))
 
 
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"])
+def test_another_place_is_named_by_the_variable_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    with pytest.raises(PathError, match=rf"can't be made.*set {variable} to"):
+        paths.ensure_private_dir(str(tmp_path / "file" / "nsm" / "setup"))
+
+
 def test_several_replace_a_file_at_once(tmp_path: Path) -> None:
     """Leave the file of one of them, and nothing else."""
     file = tmp_path / "facts"
