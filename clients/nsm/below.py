@@ -130,6 +130,10 @@ def opened_around(path: str, *, make: bool = False) -> Generator[tuple[int, str]
     root = os.open(directory, _AROUND)
     try:
         yield root, "" if name == "." else name
+    except OSError as error:
+        if isinstance(error.filename, str) and not os.path.isabs(error.filename):
+            error.filename = path  # as it was named, and not the part below that directory
+        raise
     finally:
         os.close(root)
 

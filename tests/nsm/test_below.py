@@ -107,3 +107,12 @@ def test_names_are_looked_up_in_directories_that_cannot_be_read(top: int, tmp_pa
                 assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
     finally:
         place.chmod(0o755)
+
+
+def test_an_error_names_the_path_as_it_was_given(tmp_path: Path) -> None:
+    with (
+        pytest.raises(IsADirectoryError) as caught,
+        below.opened_around(str(tmp_path)) as (root, name),
+    ):
+        below.open_below(root, name, os.O_WRONLY)
+    assert caught.value.filename == str(tmp_path)

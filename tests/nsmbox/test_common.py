@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "claudebox: no \\x1b[2Jclaude\nInstall it.\n"
     assert common.guarded("claudebox", is_interrupted) == 130
     assert common.guarded("nsm box", is_full) == 1
-    assert "nsm box: [Errno 28] No space left on device: '/tmp/x'" in capsys.readouterr().err
+    assert "nsm box: /tmp/x: No space left on device\nMake room there.\n" in capsys.readouterr().err
     assert common.guarded("nsm box", lambda: 0) == 0
 
 

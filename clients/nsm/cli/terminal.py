@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -87,10 +86,19 @@ def report(error: NsmError | OSError, code: int = _EXIT_FAILED) -> int:
     if isinstance(error, NsmError):
         note(formats.error(error.message, error.hint))
     else:
-        if error.errno == errno.ENOSPC:
-            drop_stdout()  # what is buffered for a full device would fail once more at exit
-        note(formats.error(str(error), ""))
+        note(formats.os_error(error, "standard output" if _stdout_fails() else ""))
     return code
+
+
+def _stdout_fails() -> bool:
+    """Return whether what is buffered for standard output cannot be written; then drop it, as it
+    would fail once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_stdout()
+        return True
+    return False
 
 
 def drop_stdout() -> None:

@@ -104,6 +104,7 @@ class SaveWriter:
     def __init__(self, path: str, max_bytes: int, max_unpacked_bytes: int) -> None:
         if not path or os.path.isdir(path):
             raise SaveError(f"{path!r} is no name of a file", hint="A save is one file.")
+        self._path = path
         self._max_bytes = max_bytes
         self._max_unpacked_bytes = max_unpacked_bytes
         around, self._name = os.path.split(os.path.abspath(path))
@@ -125,7 +126,7 @@ class SaveWriter:
             self._named = False
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise
+                raise OSError(error.errno, error.strerror, self._path) from error
             flags |= os.O_CREAT | os.O_EXCL
             descriptor = os.open(self._temporary, flags, 0o600, dir_fd=self._directory)
             self._named = True

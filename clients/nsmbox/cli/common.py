@@ -182,7 +182,9 @@ def guarded(program: str, action: Callable[[], int]) -> int:
         terminal.drop_stdout()
         return EXIT_BROKEN_PIPE
     except OSError as error:
-        _tell(f"{program}: {error}")
+        from nsm.cli.render.formats import os_error  # noqa: PLC0415  # rarely needed
+
+        _tell(f"{program}: {os_error(error)}")
         return 1
     return code
 

@@ -227,7 +227,7 @@ def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
                 timeout=TIMEOUT_S,
             )
         assert done.returncode == code
-        assert b"No space left on device" in done.stderr
+        assert done.stderr == b"nsm: standard output: No space left on device\nMake room there.\n"
         assert b"Traceback" not in done.stderr
 
 

@@ -83,7 +83,7 @@ class OwnExecution:
             try:
                 notes.append(f"{shown.picture.what}: {self._folder.write(shown.picture, stem)}")
             except OSError as error:
-                notes.append(f"{shown.picture.what}, cannot be written: {error}")
+                notes.append(f"{shown.picture.what}, cannot be written: {formats.os_error(error)}")
         self._sink.lines(harmless(shown.text))
         for note in notes:
             self._sink.lines(f"nsm: {formats.visible_lines(note)}")

@@ -6,6 +6,7 @@ take for more than a character to show is made visible.
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+_HINTS = {
+    errno.EACCES: "Check its owner and mode, and those of the directories above it.",
+    errno.EPERM: "Check its owner and mode, and those of the directories above it.",
+    errno.ENOSPC: "Make room there.",
+    errno.EDQUOT: "Make room there, or have your quota raised.",
+    errno.EISDIR: "Name a file, not a directory.",
+    errno.ENOTDIR: "A part of that path is no directory: check its spelling.",
+    errno.EROFS: "Its file system is read-only: name another place.",
+    errno.ENOENT: "Check its spelling.",
+}
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MEBIBYTE = 1024 * 1024
 
@@ -34,6 +45,19 @@ def visible_lines(text: str) -> str:
 def error(message: str, hint: str) -> str:
     """A message and, on a line of its own, what to do next."""
     return visible_lines(message) + (f"\n{visible_lines(hint)}" if hint else "")
+
+
+def os_error(problem: OSError, what: str = "") -> str:
+    """An error of the kernel: which file it is about, why, and what to do next.
+
+    Args:
+        what: the file, where the error does not name it.
+    """
+    if problem.errno is None:
+        return error(str(problem), "")
+    name: object = problem.filename if problem.filename is not None else what
+    text = f"{name}: {problem.strerror}" if name not in ("", None) else str(problem.strerror)
+    return error(text, _HINTS.get(problem.errno, ""))
 
 
 def duration(seconds: float) -> str:

@@ -330,9 +330,7 @@ class _Execution:
                 path = self._folder.write(shown.picture, stem)
             except OSError as error:
                 self._failed = True
-                terminal.note(
-                    f"{shown.picture.what}, cannot be written: {formats.visible(str(error))}"
-                )
+                terminal.note(f"{shown.picture.what}, cannot be written: {formats.os_error(error)}")
             else:
                 terminal.note(f"{shown.picture.what}: {formats.visible(path)}")
 
