@@ -87,7 +87,9 @@ PLACES = (
     _Place("Gemini", "~/.gemini/settings.json", _under("mcpServers")),
     _Place("Gemini", "./.gemini/settings.json", _under("mcpServers")),
     _Place("opencode", "~/.config/opencode/opencode.json", _under("mcp")),
+    _Place("opencode", "~/.config/opencode/opencode.jsonc", _under("mcp")),
     _Place("opencode", "./opencode.json", _under("mcp")),
+    _Place("opencode", "./opencode.jsonc", _under("mcp")),
     _Place("VS Code", "~/.config/Code/User/mcp.json", _under("servers")),
     _Place("VS Code", "~/.config/Code/User/settings.json", _under("mcp", "servers")),
     _Place("VS Code", "./.vscode/mcp.json", _under("servers")),
@@ -105,8 +107,13 @@ def check_clients(host: Host) -> list[HostCheck]:
 
 
 def _entries(host: Host) -> Iterator[HostCheck]:
+    seen: set[tuple[str, str]] = set()
     for place in PLACES:
         path = _path(place.path, host)
+        key = place.client, os.path.realpath(host.real(path))
+        if key in seen:  # the working directory is the home directory
+            continue
+        seen.add(key)
         text = host.read(path)
         if text is None:
             continue
@@ -217,6 +224,8 @@ def _texts(value: object) -> list[str]:
 def _path(path: str, host: Host) -> str:
     if path.startswith("~/.codex/") and (codex := host.variables.get("CODEX_HOME")):
         return os.path.join(codex, os.path.basename(path))
+    if path == "~/.claude.json" and (claude := host.variables.get("CLAUDE_CONFIG_DIR")):
+        return os.path.join(claude, ".claude.json")
     if path.startswith("~/.config/") and (config := host.variables.get("XDG_CONFIG_HOME")):
         return os.path.join(config, path.removeprefix("~/.config/"))
     base = host.home if path.startswith("~/") else host.cwd

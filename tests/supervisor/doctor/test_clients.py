@@ -54,6 +54,11 @@ def test_none(world: World) -> None:
             "/home/me/.config/opencode/opencode.json",
             {"mcp": {"py": {"type": "local", "command": [OURS]}}},
         ),
+        (
+            "opencode",
+            "/home/me/.config/opencode/opencode.jsonc",
+            {"mcp": {"py": {"type": "local", "command": [OURS]}}},
+        ),
         ("VS Code", "/home/me/work/.vscode/mcp.json", {"servers": {"py": GOOD}}),
         ("VS Code", "/home/me/.config/Code/User/settings.json", {"mcp": {"servers": {"py": GOOD}}}),
         ("Windsurf", "/home/me/.codeium/windsurf/mcp_config.json", {"mcpServers": {"py": GOOD}}),
@@ -80,9 +85,20 @@ def test_each_client_s_form(world: World, client: str, path: str, text: Any) -> 
 def test_homes_that_variables_name(world: World) -> None:
     world.file("/etc/codex/config.toml", f'[mcp_servers.py]\ncommand = "{OURS}"\n')
     world.file("/etc/xdg/zed/settings.json", json.dumps({"context_servers": {"py": GOOD}}))
-    variables = {"CODEX_HOME": "/etc/codex", "XDG_CONFIG_HOME": "/etc/xdg"}
+    world.file("/etc/claude/.claude.json", json.dumps({"mcpServers": {"py": GOOD}}))
+    variables = {
+        "CLAUDE_CONFIG_DIR": "/etc/claude",
+        "CODEX_HOME": "/etc/codex",
+        "XDG_CONFIG_HOME": "/etc/xdg",
+    }
     rows = list(check_clients(world.but(variables=variables)))
-    assert [row.name for row in rows] == ["client Codex", "client Zed"]
+    assert [row.name for row in rows] == ["client Claude Code", "client Codex", "client Zed"]
+
+
+def test_the_home_directory_as_the_project_shows_no_file_twice(world: World) -> None:
+    world.file("/home/me/.cursor/mcp.json", json.dumps({"mcpServers": {"py": GOOD}}))
+    (row,) = check_clients(world.but(cwd="/home/me"))
+    assert row.name == "client Cursor"
 
 
 @pytest.mark.parametrize(
