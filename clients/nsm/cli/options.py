@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, NoReturn, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -46,6 +46,14 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {_value_of(action)}"
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question about the word that was probably meant; empty if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
+
+    close = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 class Parser(argparse.ArgumentParser):
     """A verb's parser: one way of saying what is wrong, no guessing of abbreviated options."""
 
@@ -66,6 +74,17 @@ class Parser(argparse.ArgumentParser):
 
         # Arguments may be names of files that somebody else made up.
         self.exit(EXIT_USAGE, f"nsm: {visible_lines(message)}\nRun `{self.prog} --help`.\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a word that is none of those an argument takes, and say which one is close."""
+        if action.choices is None or value in action.choices or value == []:  # nothing was given
+            return
+        words = _words_of(action)
+        raise argparse.ArgumentError(
+            action,
+            f"invalid choice: {value!r}{did_you_mean(str(value), words)} "
+            f"(choose from {', '.join(words)})",
+        )
 
     def add_session(self) -> None:
         """Add ``SESSION``, a session that is there."""

@@ -6,6 +6,7 @@ A query costs the same with a thousand other sessions, except for a name without
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from nsm.wire.errors import AmbiguousSessionError, SessionHiddenError, UnknownSessionError
@@ -172,7 +173,8 @@ class SessionIndex:
             raise _hidden(target, self._silent)
         if not matches:
             raise UnknownSessionError(
-                f"No session {target[:200]!r}.", hint="`nsm ps` lists the live ones."
+                f"No session {target[:200]!r}.",
+                hint=f"{self._probably_meant(target, scope)}`nsm ps` lists the live ones.",
             )
         return _only(matches, target)
 
@@ -187,6 +189,12 @@ class SessionIndex:
         if not matches and (unread := self.unread.find(target, by_name=False)):
             raise unread.error()
         return _only(matches, target) if matches else None
+
+    def _probably_meant(self, target: str, scope: str | None) -> str:
+        """A question about the session whose name is nearly that; empty if there is none."""
+        known = [name for own, name in self._named if scope in (None, own)]
+        close = get_close_matches(target[:200], known, n=1)
+        return f"Did you mean {close[0]!r}? " if close else ""
 
     def _meant(self, target: str) -> list[Session]:
         if target not in self._sessions:

@@ -140,6 +140,9 @@ def test_joined_verbs_do_what_the_older_ones_did(
         (["interrupt"], "nsm: the following arguments are required: SESSION"),
         (["config"], "nsm: the following arguments are required: {check,show}"),
         (["config", "edit"], "nsm: argument {check,show}: invalid choice: 'edit'"),
+        (["config", "chekc"], "invalid choice: 'chekc'; did you mean 'check'? (choose from check,"),
+        (["env", "upadte"], "invalid choice: 'upadte'; did you mean 'update'?"),
+        (["setup", "claud"], "invalid choice: 'claud'; did you mean 'claude'?"),
         (["completion", "tcsh"], "nsm: argument shell: invalid choice: 'tcsh'"),
     ],
 )

@@ -74,6 +74,13 @@ async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
         assert it.run_service.find(alice.session_id).id == alice.session_id
         with pytest.raises(UnknownSessionError, match="nsm ps"):
             it.run_service.find("b")
+        await it.run(client=ALICE, session="analysis")
+        with pytest.raises(UnknownSessionError) as unknown:
+            it.run_service.find("anaylsis")
+        assert unknown.value.hint.startswith("Did you mean 'analysis'? ")
+        with pytest.raises(UnknownSessionError) as foreign:
+            it.run_service.session_manager.index.find("anaylsis", scope=BOB.scope)
+        assert "analysis" not in foreign.value.hint
 
 
 async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
