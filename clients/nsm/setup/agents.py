@@ -64,6 +64,9 @@ TITLES = {
     "vscode": "VS Code",
 }
 
+_PROGRAMS = {"vscode": "code"}
+"""Agents whose programs have another name."""
+
 _GEMINI_POLICY = """\
 # Written by `nsm setup gemini`: the tool `run` of nsm's jails needs no confirmation.
 [[rule]]
@@ -162,6 +165,26 @@ def agent(name: str, program: str, variables: Mapping[str, str]) -> CodingAgent:
     return CodingAgent(name=name, title=TITLES[name], wanted=wanted, note=note)
 
 
+def is_installed(agent: CodingAgent, search_path: str) -> bool:
+    """Return whether an agent seems to be installed: its program, or a directory of its settings.
+
+    Args:
+        search_path: value of PATH.
+    """
+    file = agent.wanted[0].path
+    folder = os.path.dirname(file)
+    if os.path.exists(file if folder == paths.home() else folder):
+        return True
+    return paths.which(_PROGRAMS.get(agent.name, agent.name), search_path) is not None
+
+
+def skill() -> str:
+    """The text of the skill."""
+    source = os.path.join(os.path.dirname(__file__), "skill/SKILL.md")
+    with open(source, encoding="utf-8") as file:
+        return file.read()
+
+
 def program_of(entry: object) -> str:
     """The program that an MCP entry starts; empty where it names none."""
     command = cast("dict[str, object]", entry).get("command") if isinstance(entry, dict) else None
@@ -177,6 +200,4 @@ def _entry(path: str, keys: tuple[str, ...], server: dict[str, object]) -> Wante
 
 
 def _skill(directory: str) -> Wanted:
-    source = os.path.join(os.path.dirname(__file__), "skill/SKILL.md")
-    with open(source, encoding="utf-8") as file:
-        return Wanted(path=f"{directory}/{NAME}/SKILL.md", kind="file", value=file.read())
+    return Wanted(path=f"{directory}/{NAME}/SKILL.md", kind="file", value=skill())

@@ -46,6 +46,21 @@ def read(path: str) -> bytes | None:
     return content
 
 
+def check_writable(path: str) -> None:
+    """Check that a file is not read-only: replacing it whole would need no right to write to it.
+
+    Raises:
+        SettingsFileError: it is; whoever made it so, NixOS for one, writes it another way.
+    """
+    with suppress(FileNotFoundError):
+        if not os.stat(path).st_mode & 0o222 or not os.access(path, os.W_OK):
+            raise SettingsFileError(
+                f"{path} is read-only, and was left as it is",
+                hint="Make it writable (`chmod u+w`), or add or remove nsm where that file is made "
+                "from. Nothing was changed.",
+            )
+
+
 def replace(path: str, content: bytes | None, expected: bytes | None) -> list[str]:
     """Replace a file, whole or not at all; remove it for None.
 

@@ -10,7 +10,7 @@ from nsm.setup import files, record
 from nsm.setup.agents import NAME, PROGRAM, program_of
 from nsm.setup.document import Document
 from nsm.setup.files import SettingsFileError
-from nsm.setup.record import ChangedFile, Edit
+from nsm.setup.record import ChangedFile, Did, Edit
 
 if TYPE_CHECKING:
     from nsm.setup.agents import CodingAgent, Wanted
@@ -41,6 +41,15 @@ class SetupPlan:
     notes: list[str] = field(default_factory=list[str])
     kept: dict[str, ChangedFile]
 
+    def change(self, path: str, before: bytes | None, after: bytes | None) -> None:
+        """Plan a change of a file.
+
+        Raises:
+            SettingsFileError: the file is read-only.
+        """
+        files.check_writable(path)
+        self.changes.append(SettingsChange(path=path, before=before, after=after))
+
 
 def plan_setup(agent: CodingAgent) -> SetupPlan:
     """Plan what makes an agent's files hold all that is wanted.
@@ -61,7 +70,7 @@ def plan_setup(agent: CodingAgent) -> SetupPlan:
         if not edits:
             continue
         after = document.text().encode()
-        plan.changes.append(SettingsChange(path=path, before=before, after=after))
+        plan.change(path, before, after)
         plan.kept[path] = _merged(kept.get(path), path, before, after, edits)
     return plan
 
@@ -73,7 +82,10 @@ def plan_undo(agent: CodingAgent) -> SetupPlan:
         SettingsFileError: a file can't be changed safely, or the record is damaged.
     """
     plan = SetupPlan(agent=agent, kept={})
-    for path, changed in record.load(agent.name).items():
+    known = record.load(agent.name)
+    if not known:
+        _plan_unrecorded(plan)
+    for path, changed in known.items():
         before = files.read(path)
         if before is None:
             continue
@@ -84,12 +96,44 @@ def plan_undo(agent: CodingAgent) -> SetupPlan:
             elif _digest(before) != changed.digest:
                 plan.notes.append(f"{path} stays: somebody has changed it")
             else:
-                plan.changes.append(SettingsChange(path=path, before=before, after=None))
+                plan.change(path, before, None)
             continue
         after = _taken_back(changed, before)
         if after != before:
-            plan.changes.append(SettingsChange(path=path, before=before, after=after))
+            plan.change(path, before, after)
     return plan
+
+
+def _plan_unrecorded(plan: SetupPlan) -> None:
+    """Plan what takes out exactly what nsm would write, where no record tells what it has written.
+
+    Nobody knows what was there before: a file stays, with what else is in it.
+    """
+    for path in dict.fromkeys(wanted.path for wanted in plan.agent.wanted):
+        before = files.read(path)
+        if before is None:
+            continue
+        here = [wanted for wanted in plan.agent.wanted if wanted.path == path]
+        if here[0].kind == "file":
+            owners = record.of_others(plan.agent.name, path)
+            if not owners and before == here[0].value.encode():
+                plan.change(path, before, None)
+            else:
+                why = f"for {', '.join(owners)}" if owners else "as this nsm writes another text"
+                plan.notes.append(f"{path} stays, {why}")
+            continue
+        document = Document(path, before)
+        for wanted in reversed(here):
+            keys = [*wanted.keys]
+            # Tables that nsm is named by go with it; those around them may be somebody else's, but
+            # in TOML there are none without something in them.
+            made = next((place for place, key in enumerate(keys) if NAME in key), len(keys))
+            made = 0 if path.endswith(".toml") else made
+            did: Did = "item" if wanted.kind == "item" else "set"
+            document.take_back(Edit(did=did, keys=keys, value=wanted.value, made=made))
+        after = document.text().encode()
+        if after != before:
+            plan.change(path, before, after)
 
 
 def apply(plan: SetupPlan) -> None:
@@ -182,7 +226,7 @@ def _plan_whole(plan: SetupPlan, wanted: Wanted, before: bytes | None) -> None:
         plan.notes.append(f"{wanted.path} stays: somebody has changed it")
         return
     else:
-        plan.changes.append(SettingsChange(path=wanted.path, before=before, after=after))
+        plan.change(wanted.path, before, after)
     plan.kept[wanted.path] = ChangedFile(
         path=wanted.path,
         created=True,

@@ -140,6 +140,78 @@ def test_files_and_directories_that_were_made_go_again(
     assert [path for path in sorted(home.iterdir()) if path.name != ".local"] == before
 
 
+OURS = ("nsm-mcp", "mcp__nsm__run", "nsm:run", "nsm_run", "mcp_servers.nsm]", "nsm.tools")
+
+
+@pytest.mark.parametrize("client", TITLES)
+def test_without_its_record_exactly_what_nsm_writes_is_taken_out(
+    client: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {name: text.replace("nsm.fake", "x") for name, text in PEOPLES[client].items()}
+    write(home, texts)
+    assert Said(capsys, client, "--yes").code == 0
+    (home / f".local/state/nsm/setup/{client}.json").unlink()
+    said = Said(capsys, client, "--undo", "--yes")
+    assert (said.code, "has nothing of nsm's any more" in said.out) == (0, True)
+    after = everything(home)
+    assert set(after) == set(texts)
+    for name, text in texts.items():
+        left = after[name].decode()
+        assert not [each for each in OURS if each in left]
+        rest = iter(re.sub(r"[\s,]", "", left))
+        assert all(letter in rest for letter in re.sub(r"[\s,]", "", text))
+    assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
+
+
+def test_without_its_record_what_is_somebody_elses_stays(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '{"mcpServers": {"nsm": {"command": "/opt/other"}}}'
+    write(home, {".cursor/mcp.json": text, ".agents/skills/nsm/SKILL.md": "mine"})
+    said = Said(capsys, "cursor", "--undo", "--yes")
+    assert (said.code, "SKILL.md stays" in said.err) == (0, True)
+    assert (home / ".cursor/mcp.json").read_text() == text
+
+
+def test_a_read_only_file_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, PEOPLES["codex"])
+    file = home / ".codex/config.toml"
+    file.chmod(0o444)
+    said = Said(capsys, "codex", "--yes")
+    assert (said.code, f"{file} is read-only" in said.err) == (1, True)
+    assert everything(home) == {".codex/config.toml": CODEX.encode()}
+
+
+def test_without_a_name_those_that_are_installed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(home / "bin"))
+    said = Said(capsys, "--yes")
+    assert (said.code, "none of these was found here: claude" in said.err) == (1, True)
+    write(home, {"bin/code": "#!/bin/sh\n", ".codex/config.toml": CODEX, ".claude.json": "{}"})
+    (home / "bin/code").chmod(0o755)
+    said = Said(capsys, "--yes")
+    assert (said.code, said.err.partition("\n")[0]) == (0, "nsm: found Claude Code, Codex, VS Code")
+    assert (home / ".config/Code/User/mcp.json").exists()
+    assert not (home / ".cursor").exists()
+    assert Said(capsys, "--undo", "--yes").code == 0
+    assert set(everything(home)) == {"bin/code", ".codex/config.toml", ".claude.json"}
+
+
+def test_one_of_several_that_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, {".codex/config.toml": "a = "})
+    said = Said(capsys, "codex", "zed", "--yes")
+    assert (said.code, "is not valid" in said.err, "Zed is set up" in said.out) == (1, True, True)
+
+
+def test_the_skill_is_shown_on_demand(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    skill = Said(capsys, "--skill").out
+    assert skill.startswith("---\nname: nsm\n")
+    shown = Said(capsys, "zed", "--yes").out
+    assert "SKILL.md (new; `nsm setup --skill` prints it):\n\n" in shown
+    assert skill.splitlines()[1] not in shown
+
+
 def test_what_stands_in_the_files(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for client in TITLES:
         assert Said(capsys, client, "--yes").code == 0

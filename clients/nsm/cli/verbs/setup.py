@@ -13,24 +13,28 @@ from nsm.cli.confirm import agreed, may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
 from nsm.cli.render.formats import visible, visible_lines
 from nsm.setup import files, plan
-from nsm.setup.agents import PROGRAM, TITLES, agent
+from nsm.setup.agents import PROGRAM, TITLES, agent, is_installed, skill
+from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nsm.setup.agents import CodingAgent
     from nsm.setup.plan import SetupPlan
 
 _EPILOG = """\
 Three things go into the agent's own files: the entry that starts nsm-mcp, a skill that teaches a
 model how to use sessions, jobs, plots and overlays, and the permission to call the tool `run`
 without asking. You see the difference first. Comments, order and indentation of the files stay.
+Without a CLIENT, all that seem to be installed here are set up, one after the other.
 
 --undo takes back exactly what was changed, and what was there before comes back. What you have
-changed since stays.
+changed since stays. Where the record of the changes is gone, it takes out what nsm would write.
 
 examples:
+  nsm setup
   nsm setup claude
-  nsm setup codex --yes
+  nsm setup codex zed --yes
   nsm setup zed --undo
 """
 
@@ -39,30 +43,55 @@ def parser() -> Parser:
     """The verb's options."""
     parser = Parser("setup", "Give nsm to a coding agent, or take it back.", _EPILOG)
     parser.add_argument(
-        "client", choices=list(TITLES), metavar="CLIENT", help=f"one of {', '.join(TITLES)}"
+        "clients",
+        nargs="*",
+        choices=list(TITLES),
+        metavar="CLIENT",
+        help=f"one of {', '.join(TITLES)}; those that are found here, if not given",
     )
+    parser.add_argument("--skill", action="store_true", help="print the skill, and change nothing")
     parser.add_argument("--undo", action="store_true", help="take back what was changed")
     parser.add_yes()
     return parser
 
 
 def main(arguments: list[str]) -> int:
-    """Show the difference, ask, and write."""
+    """Show the differences, ask, and write."""
     options = parser().parse_args(arguments)
-    chosen = agent(options.client, _program(), os.environ)
+    if options.skill:
+        terminal.out(skill().rstrip())
+        return EXIT_OK
+    program = _program()
+    chosen = [agent(name, program, os.environ) for name in options.clients or TITLES]
+    if not options.clients and not options.undo:
+        chosen = [each for each in chosen if is_installed(each, paths.programs())]
+        if not chosen:
+            terminal.note(f"none of these was found here: {', '.join(TITLES)}; name one")
+            return EXIT_FAILED
+        terminal.note(f"found {', '.join(each.title for each in chosen)}")
+    code = EXIT_OK
+    for each in chosen:
+        try:
+            code = max(code, _carry_out(each, undo=options.undo, yes=options.yes))
+        except (NsmError, OSError) as error:
+            code = max(code, terminal.report(error))
+    return code
+
+
+def _carry_out(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
     with files.locked(lambda: terminal.note("waiting for another `nsm setup`")):
-        planned = plan.plan_undo(chosen) if options.undo else plan.plan_setup(chosen)
+        planned = plan.plan_undo(chosen) if undo else plan.plan_setup(chosen)
         if not planned.changes:
             plan.apply(planned)  # the record may change: another agent's file is used here, too
             _tell(planned)
-            state = "has nothing of nsm's" if options.undo else "is set up already"
+            state = "has nothing of nsm's" if undo else "is set up already"
             terminal.out(f"{chosen.title} {state}: nothing to change.")
             return EXIT_OK
         terminal.out("\n".join(_shown(planned)))
         _tell(planned)
-        if chosen.note and not options.undo:
+        if chosen.note and not undo:
             terminal.note(chosen.note)
-        if not options.yes:
+        if not yes:
             if not may_ask():
                 terminal.note("no terminal to confirm on: nothing was written; pass --yes")
                 return EXIT_USAGE
@@ -70,7 +99,7 @@ def main(arguments: list[str]) -> int:
                 terminal.note("nothing was written")
                 return EXIT_FAILED
         plan.apply(planned)
-    done = "has nothing of nsm's any more" if options.undo else "is set up"
+    done = "has nothing of nsm's any more" if undo else "is set up"
     terminal.out(f"{chosen.title} {done}. Start it again, or a new session in it.")
     return EXIT_OK
 
@@ -100,8 +129,9 @@ def _shown(planned: SetupPlan) -> Iterator[str]:
     for change in planned.changes:
         path = change.path.replace(f"{home}/", "~/", 1)
         word = "new" if change.before is None else "removed" if change.after is None else "changed"
-        yield f"{visible(path)} ({word}):"
-        if change.after is not None:
+        is_skill = change.after is not None and change.after.decode() == skill()
+        yield f"{visible(path)} ({word}{'; `nsm setup --skill` prints it' if is_skill else ''}):"
+        if change.after is not None and not is_skill:
             yield from _difference(_text(change.before), _text(change.after))
         yield ""
 
