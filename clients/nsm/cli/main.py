@@ -72,6 +72,7 @@ GROUPS = {
         "doctor": "check what nsm needs on this host",
         "config": "check or show the configuration",
         "completion": "print a script that completes commands in your shell",
+        "uninstall": "remove all that nsm has put on this machine",
     },
 }
 """The verbs and what they do, grouped by subject; each is a module of `nsm.cli.verbs`."""

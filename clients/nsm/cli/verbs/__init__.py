@@ -6,7 +6,8 @@
     Environments    env
     The host        bridge, with its action bridge_audit; e2b; secrets
     The supervisor  status, events, audit, http, drain, reload, shutdown, service
-    Set-up          setup, doctor (doctor_in_box: what it tells in a box), config, completion
+    Set-up          setup, doctor (doctor_in_box: what it tells in a box), config, completion,
+                    uninstall
     Older forms     envs; pool, stats and metrics, which are actions of status
     Hidden          complete: candidates for the shells' completion scripts
 

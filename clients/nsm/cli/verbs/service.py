@@ -189,9 +189,18 @@ def _write(path: str, text: str) -> None:
 # uninstall
 
 
+def is_installed() -> bool:
+    """Return whether there are units that `nsm service install` has written."""
+    return bool(_our_units(user_manager.unit_directory()))
+
+
+def _our_units(directory: str) -> list[str]:
+    return [name for name in (SERVICE, SOCKET) if _is_ours(f"{directory}/{name}")]
+
+
 def _uninstall(options: argparse.Namespace) -> int:
     directory = user_manager.unit_directory()
-    ours = [name for name in (SERVICE, SOCKET) if _is_ours(f"{directory}/{name}")]
+    ours = _our_units(directory)
     if not ours:
         terminal.out(f"there are no units of `nsm service install` in {directory}")
         return EXIT_OK

@@ -1,0 +1,66 @@
+"""`nsm uninstall`, in a home directory as people have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsm.cli import main as cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = '[hosts.big]\naddress = "ssh://me@big.example.org"\n'
+
+
+def test_all_goes_that_nsm_has_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "NSM_SOCKET"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "run/nsm/hosts").mkdir(parents=True, mode=0o700)
+    (tmp_path / "run/nsm").chmod(0o700)
+    (tmp_path / ".config/nsm").mkdir(parents=True)
+    (tmp_path / ".config/nsm/config.toml").write_text(CONFIG)
+    (tmp_path / ".config/other").write_text("other")
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex/config.toml").write_text("a = 1\n")
+    packages = tmp_path / ".local/share/nsm/envs/x"
+    packages.mkdir(parents=True)
+    (packages / "file").write_text("x")
+    packages.chmod(0o500)
+    assert cli.main(["setup", "codex", "--yes"]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    capsys.readouterr()
+    assert cli.main(["uninstall"]) == 2  # nobody is there to be asked
+    said = capsys.readouterr()
+    assert f"- Codex: take nsm out of {tmp_path}/.codex/config.toml\n" in said.out
+    assert f"- remove {tmp_path}/.local/share/nsm and all that is in it\n" in said.out
+    assert sorted(tmp_path.rglob("*")) == before
+    assert cli.main(["uninstall", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "ssh -t -l me -- big.example.org .local/share/nsm/host/bin/nsm uninstall" in said.out
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {".config/other", ".codex/config.toml"}
+    assert (tmp_path / ".codex/config.toml").read_text() == "a = 1\n"
+    assert not list(tmp_path.rglob("nsm*"))
+
+
+def test_a_directory_that_nsm_socket_names_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "mine/control.sock"))
+    for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "home/.config").mkdir(parents=True)
+    (tmp_path / "home/.config/nsm").symlink_to(tmp_path / "elsewhere")
+    assert cli.main(["uninstall", "--yes"]) == 1
+    assert "is a link, and stays" in capsys.readouterr().err
+    assert (tmp_path / "mine").exists()
+    assert (tmp_path / "elsewhere").exists()
