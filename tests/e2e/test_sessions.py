@@ -129,6 +129,22 @@ def test_two_clients_at_once_in_many_sessions(shared: Supervisor) -> None:
         client.kill_all()
 
 
+def test_a_forked_process_gets_a_connection_of_its_own(shared: Supervisor) -> None:
+    program = (
+        "import os, nsm\n"
+        "with nsm.Client(autostart=False) as client:\n"
+        "    client.ping()\n"
+        "    parent, child = os.getpid(), os.fork()\n"
+        "    for _ in range(20):\n"
+        "        out = client.run(f'print({os.getpid()})', env='python').stdout\n"
+        "        assert out == f'{os.getpid()}\\n', out\n"
+        "    assert os.getpid() != parent or os.waitpid(child, 0)[1] == 0\n"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, env=shared.variables, timeout=120, check=False)
+    assert done.returncode == 0
+
+
 def test_a_client_that_vanishes_leaves_no_process(shared: Supervisor) -> None:
     code = "print('here', flush=True); import time; time.sleep(25)"
     program = (

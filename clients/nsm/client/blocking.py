@@ -62,7 +62,9 @@ class Client(FileCalls, JobCalls, RunCalls):
     supervisor. Where that can't be known, the error says so (`ResultLostError`,
     `FateUnknownError`).
 
-    For one thread at a time. Everything raised on purpose is an `NsmError` (with `code`,
+    Threads may share it: their calls wait for each other, so code runs in parallel only if each
+    thread has a client of its own. A process that is forked gets a connection of its own at its
+    first call. Everything raised on purpose is an `NsmError` (with `code`,
     `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
     error leave the client usable; any other exception in the middle of a call, such as
     `KeyboardInterrupt` or what a callback raises, closes it.

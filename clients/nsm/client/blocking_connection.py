@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+from _thread import allocate_lock, get_ident
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
@@ -18,7 +21,6 @@ from nsm.wire.errors import (
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -33,6 +35,36 @@ RELOAD_TIMEOUT_S = 90.0
 """How long the next program may take to answer, as long as a service has to start."""
 
 _READ_BYTES = 65536
+
+
+class OneAtATime:
+    """Lock that a call holds: a thread waits until the call of another one has its answer.
+
+    A callback of a call cannot wait for that call, so it gets an error. `_thread` has what
+    `threading` gives, which takes a millisecond to import.
+    """
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._owner = 0
+
+    @property
+    def elsewhere(self) -> bool:
+        """Tell whether another thread is in a call."""
+        return self._owner not in (0, get_ident())
+
+    def __enter__(self) -> None:
+        if self._owner == get_ident():
+            raise BadRequestError(
+                "a callback of a call has used the client that is in this call",
+                hint="Use a client of its own in the callback, or call when the first has ended.",
+            )
+        self._lock.acquire()
+        self._owner = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = 0
+        self._lock.release()
 
 
 class BlockingWire:
@@ -57,7 +89,9 @@ class BlockingWire:
         self._descriptors: deque[int] = deque()
         self._takes_descriptor = False
         self._interrupts: Interrupts | None = None
-        self._lost = False
+        self._lost = self._closed = False
+        self._calling = OneAtATime()
+        self._pid = os.getpid()
         for losses in range(MAX_LOSSES):
             try:
                 self._begin(connection)
@@ -98,7 +132,12 @@ class BlockingWire:
         return self._socket.fileno() >= 0
 
     def close(self) -> None:
-        """Close it for good."""
+        """Close it for good. A call of another thread that is under way gets an error."""
+        self._closed = True
+        if self._calling.elsewhere and self._pid == os.getpid():
+            with suppress(OSError):  # it may be closed already
+                self._socket.shutdown(socket.SHUT_RDWR)  # that thread reads, and closes the rest
+            return
         self._socket.close()
         self._close_descriptors()
         self._lost = False
@@ -114,14 +153,26 @@ class BlockingWire:
         interruptible: bool,
     ) -> dict[str, Any]:
         """Send a call and wait for its answer, as `nsm.Client.call`."""
-        if not interruptible:
-            return self._exchange(op, args, on_event)
-        if self._interrupts is None:
-            from nsm.client.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        with self._calling:
+            if not interruptible:
+                return self._exchange(op, args, on_event)
+            if self._interrupts is None:
+                from nsm.client.interrupts import Interrupts  # noqa: PLC0415  # only runs pay for `signal`
 
-            self._interrupts = Interrupts()
-        with self._interrupts as interrupts:
-            return self._exchange(op, args, on_event, interrupts)
+                self._interrupts = Interrupts()
+            with self._interrupts as interrupts:
+                return self._exchange(op, args, on_event, interrupts)
+
+    def _leave_to_parent(self) -> None:
+        """Get a connection of our own in a forked process: its parent uses the one that it had."""
+        self._pid = os.getpid()
+        self._calling = OneAtATime()  # a thread of the parent may be in a call
+        self._protocol = ClientConnection()
+        self._interrupts = None
+        if self.open:
+            self._drop()
 
     def wait_ended(self, timeout_s: float | None = None) -> None:
         """Wait until the supervisor has closed it, as it was asked to.
@@ -160,6 +211,7 @@ class BlockingWire:
         self.wait_ended(RELOAD_TIMEOUT_S)
         if path is None:
             return
+        self._closed = False
         for losses in range(MAX_LOSSES):
             connection = start.reconnect(
                 path, autostart=self.autostart, patience_s=RELOAD_TIMEOUT_S
@@ -191,6 +243,8 @@ class BlockingWire:
             self.close()
             raise
         self._lost = False
+        if self._closed:  # by another thread, meanwhile
+            self.close()
 
     def _introduce(self, hello: Hello, timeout_s: float) -> Hello:
         self._socket.settimeout(timeout_s)
@@ -208,7 +262,7 @@ class BlockingWire:
         """The connection is of no more use; another one may be made."""
         self._socket.close()
         self._close_descriptors()
-        self._lost = self._path is not None
+        self._lost = self._path is not None and not self._closed
 
     def _exchange(
         self,

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -430,6 +431,49 @@ def test_it_runs_in_another_thread(supervisor: FakeSupervisor) -> None:
     thread.start()
     thread.join()
     assert outputs == ["x"]
+
+
+def test_threads_wait_for_each_other(supervisor: FakeSupervisor, client: nsm.Client) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "x" * 5000)
+        return samples.run_result(stdout=exchange.args["code"])
+
+    supervisor.handlers["run"] = run
+    codes = [str(number) for number in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        results = threads.map(lambda code: client.run(code, env="python").stdout, codes)
+        assert list(results) == codes
+
+
+def test_a_callback_cannot_use_the_client_that_calls_it(
+    supervisor: FakeSupervisor, client: nsm.Client
+) -> None:
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "x")
+        return samples.run_result()
+
+    supervisor.handlers["run"] = run
+    with pytest.raises(BadRequestError, match="a callback"):
+        client.run("x", env="python", on_output=lambda *_: client.run("y", env="python"))
+
+
+def test_another_thread_can_close_it(supervisor: FakeSupervisor) -> None:
+    client = nsm.Client(connection=supervisor.connect(), project=None)
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.output("stdout", "x")
+        exchange.cancelled.wait()
+        return samples.run_result()
+
+    def in_another_thread(*_: object) -> None:
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        closing.join()
+
+    supervisor.handlers["run"] = run
+    with pytest.raises(DisconnectedError):
+        client.run("x", env="python", on_output=in_another_thread)
+    assert "closed" in repr(client)
 
 
 def test_it_finds_the_socket_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
