@@ -16,7 +16,8 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, holder_pid, supervisor, wait_gone
-from nsm.wire.errors import NsmError, SessionEndedError, SessionHiddenError
+from nsm.client.background import BACKGROUND
+from nsm.wire.errors import NsmError, SessionEndedError, SessionHiddenError, UnknownSessionError
 from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED
 from soak.faults import send
 from soak.household import Household
@@ -102,6 +103,24 @@ def test_sessions_of_all_interpreters_keep_their_state(short_dir: Path) -> None:
                     die(it)
                 else:
                     client.kill_all()
+
+
+def test_a_session_ends_with_the_connection_that_its_client_makes_next(short_dir: Path) -> None:
+    with supervisor(short_dir) as first:
+        blocking = first.client()
+        shared = nsm.SharedSandbox(socket_path=first.socket).open()
+        sessions = [blocking.sandbox(ends_with_client=True).id, shared.id]
+        die(first)
+        with another(first) as it, it.client() as client:
+            blocking.ping()
+            shared.call(lambda box: box.files.exists("x"))
+            assert {row.id for row in client.sessions()} == set(sessions)
+            blocking.close()
+            BACKGROUND.blocking(shared._client.aclose)
+            for session in sessions:
+                with suppress(UnknownSessionError):
+                    client.logs(session, follow=True, on_entry=lambda _: None)
+            assert client.sessions() == []
 
 
 def test_supervisors_that_are_killed_while_they_take_sessions_up_lose_none(

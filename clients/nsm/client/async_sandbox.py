@@ -66,6 +66,8 @@ class AsyncSandbox:
         )
         self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
         self.files = client.files(self.id)
+        if settings.get("ends_with_client"):
+            client.leases.add(self.id)
         try:
             for path, content in (settings.get("files") or {}).items():
                 await self.files.write(path, content, parents=True)
@@ -80,6 +82,7 @@ class AsyncSandbox:
     async def aclose(self) -> None:
         """End the session, with all that runs in it, even if this is cancelled."""
         with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S), suppress(NsmError):
+            self._client.leases.discard(self.id)
             await self._client.kill(self.id)
 
     async def run(

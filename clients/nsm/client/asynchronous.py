@@ -38,6 +38,7 @@ from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
     NotRunningError,
+    NsmError,
 )
 from nsm.wire.live import ForkReport, KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
@@ -79,6 +80,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
 
     Attributes:
         server: how the supervisor introduced itself; None before the context is entered.
+        leases: ids of sessions that end with the connection. The next connection gets them, too.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         self._wire: AsyncWire | None = None
         self._reconnecting = trio.Lock()
         self._closed = False
+        self.leases = set[str]()
         self.server: Hello | None = None
 
     def __repr__(self) -> str:
@@ -156,6 +159,11 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         self._closed = True
         if self._wire is not None:
             await self._wire.aclose()
+
+    def forget(self) -> None:
+        """Close a forked process's copy of its parent's connection."""
+        if self._wire is not None:
+            self._wire.forget()
 
     def sandbox(self, **settings: Unpack[SandboxSettings]) -> AsyncSandbox:
         """Make a session when the block begins, which ends with it; see `nsm.Client.sandbox`."""
@@ -459,6 +467,9 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             name=self._name, scope=self._scope, project=self._project.path, path=self._path
         )
         self.server = await wire.introduce(hello)
+        for session in self.leases:
+            with suppress(NsmError):  # it has ended, or the next call finds this one lost
+                await wire.call(*operations.lease(session), None)
         if self._closed:
             await wire.aclose()
         self._wire = wire

@@ -7,27 +7,76 @@ cancelled in the framework is cancelled in nsm too, and any number of them share
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
-from concurrent.futures import Future, InvalidStateError
+import weakref
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from nsm.client.async_sandbox import AsyncSandbox
+    from nsm.client.asynchronous import AsyncClient
 
 T = TypeVar("T")
+
+END_S = 10.0
+"""How long a program that ends waits for the end of the sandboxes that it has left open."""
 
 
 class Background:
     """The thread. It is made for the first call, and ends with the process."""
 
     def __init__(self) -> None:
+        self._endings = weakref.WeakKeyDictionary[object, Any]()
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+        atexit.register(self._end_all)
+
+    def end_with(
+        self, owner: object, client: AsyncClient, sandboxes: Sequence[AsyncSandbox]
+    ) -> weakref.finalize[..., Any]:
+        """End a client and its sandboxes once nobody has their owner, or the program ends.
+
+        What `weakref.finalize` holds is not collected with the owner. `__del__` would come after
+        the collector has closed the client's socket, while another file may have its number.
+
+        Args:
+            sandboxes: as they are then.
+
+        Returns:
+            What to detach if they have ended before.
+        """
+        ending = weakref.finalize(owner, self._end, client, sandboxes)
+        ending.atexit = False  # it would not wait
+        self._endings[owner] = ending
+        return ending
+
+    def _end(self, client: AsyncClient, sandboxes: Sequence[AsyncSandbox]) -> Future[None]:
+        async def end() -> None:
+            for sandbox in sandboxes:
+                await sandbox.aclose()
+            await client.aclose()
+
+        return self.start(end)
+
+    def _end_all(self) -> None:
+        """End what the program has left open. Threads still run when it ends."""
+        futures = [ending() for ending in list(self._endings.values())]
+        wait([future for future in futures if future is not None], END_S)
+
+    def _leave_to_parent(self) -> None:
+        """Close a forked child's copies of connections, so that those end with its parent."""
+        for ending in list(self._endings.values()):
+            if (found := ending.detach()) is not None:
+                found[2][0].forget()
+        self._forget()
 
     def _forget(self) -> None:
         """A forked child has none of its parent's threads."""
@@ -132,6 +181,8 @@ class Background:
         return future
 
     def _started(self) -> trio.lowlevel.TrioToken:
+        if self._token is not None:
+            return self._token  # without the lock: the collector calls this anywhere
         with self._lock:
             if self._token is None:
                 ready = threading.Event()

@@ -121,6 +121,7 @@ class Client(FileCalls, JobCalls, RunCalls):
             path=path if reconnect else None,
             autostart=autostart,
         )
+        self.leases = self._wire.leases
 
     @property
     def server(self) -> Hello:

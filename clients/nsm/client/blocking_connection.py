@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nsm.client import operations
 from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
@@ -16,6 +17,7 @@ from nsm.wire.errors import (
     BadRequestError,
     CannotStartError,
     DisconnectedError,
+    NsmError,
     ShuttingDownError,
 )
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
@@ -78,12 +80,14 @@ class BlockingWire:
 
     Attributes:
         server: how the supervisor introduced itself.
+        leases: ids of sessions that end with the connection. The next connection gets them, too.
     """
 
     def __init__(
         self, connection: socket.socket, hello: Hello, *, path: str | None, autostart: bool
     ) -> None:
         self.autostart = autostart
+        self.leases = set[str]()
         self._hello = hello
         self._path = path
         self._descriptors: deque[int] = deque()
@@ -243,6 +247,13 @@ class BlockingWire:
             self.close()
             raise
         self._lost = False
+        for session in self.leases:
+            try:
+                self._ask(*operations.lease(session), None, None)
+            except LostError:
+                raise LostError(arrived=False) from None
+            except NsmError:
+                pass  # it has ended
         if self._closed:  # by another thread, meanwhile
             self.close()
 

@@ -230,6 +230,11 @@ def kill_arguments(targets: str | Iterable[str]) -> dict[str, Any]:
     return {"targets": [targets] if isinstance(targets, str) else list(targets)}
 
 
+def lease(session: str) -> tuple[str, dict[str, Any]]:
+    """The operation by which a session ends with the connection, and its arguments."""
+    return "session_keep", {"target": session, "ends_with_client": True}
+
+
 def fork_arguments(target: str, names: Iterable[str], count: int | None) -> dict[str, Any]:
     """The arguments of `session_fork`."""
     found: dict[str, Any] = {"target": target, "names": list(names)}

@@ -93,6 +93,8 @@ class Sandbox:
         )
         self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
         self.files = client.files(self.id)
+        if settings.get("ends_with_client"):
+            client.leases.add(self.id)
         try:
             for path, content in (settings.get("files") or {}).items():
                 self.files.write(path, content, parents=True)
@@ -111,6 +113,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the session, with all that runs in it."""
+        self._client.leases.discard(self.id)
         with suppress(NsmError):  # the supervisor may be gone, and this with it
             self._client.kill(self.id)
 

@@ -62,7 +62,8 @@ class SharedSandbox:
             assert result.stdout == "42\\n"
 
     Everything that `nsm.AsyncSandbox` can do is done through `call` or `acall`. Several calls may
-    be under way at once. A sandbox that nobody closes ends by its idle time.
+    be under way at once. Without a `name`, it ends with the program at the latest, also if that is
+    killed (on another machine by its idle time then), or once nobody has this object any more.
 
     Attributes:
         id, name, env, labels: as in `nsm.client.sandbox.Sandbox`.
@@ -87,7 +88,7 @@ class SharedSandbox:
         settings.setdefault("project", None)
         self._pid = os.getpid()
         self._client = AsyncClient(name=owner, socket_path=socket_path)
-        self._sandbox = self._client.sandbox(**settings)
+        self._settings = settings
         self._opened = self._closed = False
 
     def open(self) -> Self:
@@ -107,11 +108,14 @@ class SharedSandbox:
     async def _begin(self) -> None:
         try:
             await self._client.__aenter__()
+            self._sandbox = self._client.sandbox(**leased(self._client, self._settings))
             await self._sandbox.__aenter__()
         except BaseException:
             await self._client.aclose()
             raise
         self._opened = True
+        kept = self._settings.get("name") is not None
+        self._ending = BACKGROUND.end_with(self, self._client, [] if kept else [self._sandbox])
         self.id, self.name = self._sandbox.id, self._sandbox.name
         self.env, self.labels = self._sandbox.env, self._sandbox.labels
 
@@ -209,8 +213,18 @@ class SharedSandbox:
         if not self._closed:
             self._closed = True
             if self._opened:
+                self._ending.detach()
                 await self._sandbox.aclose()
             await self._client.aclose()
+
+
+def leased(client: AsyncClient, settings: SandboxSettings) -> SandboxSettings:
+    """Have a session end with the connection, unless the settings name it.
+
+    Not on another machine: a network that fails for a moment would end it.
+    """
+    lease = settings.get("name") is None and client.far_socket is None
+    return {"ends_with_client": lease, **settings}
 
 
 async def execute(

@@ -50,7 +50,7 @@ _ERRORS = {
 class NsmBackend(BaseSandbox):
     """A sandbox in a session of nsm, which is made for the first operation.
 
-    It ends with `close`, or by its idle time.
+    It ends with `close`, with this object or the program, or by its idle time.
 
     Args:
         session: id of a session that was made before, to use that one.

@@ -61,7 +61,7 @@ class NsmEnvironmentConfig(BaseModel):
 class NsmEnvironment:
     """An environment in a session of nsm, which is made for the first command.
 
-    It ends with `cleanup`, with this object, or by its idle time.
+    It ends with `cleanup`, with this object or the program, or by its idle time.
     """
 
     def __init__(self, *, config_class: type = NsmEnvironmentConfig, **kwargs: Any) -> None:

@@ -111,7 +111,8 @@ class NsmSandboxClientOptions(BaseSandboxClientOptions):
 class NsmSandboxSession(TerminalSession):
     """A workspace of the SDK in a session of nsm, which begins when it is started.
 
-    It ends with the client's `delete`, or by its idle time.
+    It ends with the client's `delete`, with the program unless it is `lasting`, or by its idle
+    time.
     """
 
     state: NsmSandboxSessionState
@@ -323,6 +324,8 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
 
     Args:
         socket_path: socket of the supervisor; None for the usual one.
+        lasting: sessions that nobody deletes outlive the program, until their idle time, so that
+            another program can resume them.
         settings: as of `nsm.Client.sandbox`; also of sessions that are resumed after they ended.
     """
 
@@ -335,9 +338,11 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         instrumentation: Instrumentation | None = None,
         dependencies: Dependencies | None = None,
         socket_path: str | None = None,
+        lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
         operations.check_names(settings, SandboxSettings)
+        self._lasting = lasting
         self._instrumentation = instrumentation or Instrumentation()
         self._dependencies = dependencies
         self._socket_path = socket_path
@@ -403,7 +408,12 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
             "labels": {**(self._settings.get("labels") or {}), **labels},
         }
         return LazySandbox(
-            FRAMEWORK, session=session, socket_path=self._socket_path, keep=True, **settings
+            FRAMEWORK,
+            session=session,
+            socket_path=self._socket_path,
+            keep=True,
+            lasting=self._lasting,
+            **settings,
         )
 
 

@@ -52,8 +52,8 @@ class NsmAgentServer(RemoteWorkspace):
     """An agent server of OpenHands in a session of nsm, which is made at once.
 
     The agent runs in the server. So the session needs the host of your model in `network`, and
-    gets the key that you give `LLM`. The session ends with `cleanup`, with the block, or by its
-    idle time.
+    gets the key that you give `LLM`. The session ends with `cleanup`, with the block, with
+    the program, or by its idle time.
 
     Raises:
         RuntimeError: the session can't be made, or the server does not start in it.

@@ -53,8 +53,8 @@ PROVIDER = "nsm"
 class NsmWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem):
     """A workspace in a session of nsm, which is made for the first operation.
 
-    It ends with `aclose`, or by its idle time: as Pydantic AI wants it, it outlives the run, and
-    whoever has its `ref` can use it.
+    It ends with `aclose`, with the program, or by its idle time: as Pydantic AI wants it, it
+    outlives the run, and whoever has its `ref` can use it. With a `name` it outlives the program.
 
     Args:
         ref: of a workspace that was made before, to use that one.

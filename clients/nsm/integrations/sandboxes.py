@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import posixpath
-import weakref
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -18,10 +16,11 @@ from nsm.client import operations
 from nsm.client.background import BACKGROUND
 from nsm.client.job_steps import COLLECT_BYTES
 from nsm.client.sandbox import SandboxSettings
-from nsm.client.shared_sandbox import CommandResult, execute
+from nsm.client.shared_sandbox import CommandResult, execute, leased
 from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Unpack
 
@@ -46,19 +45,16 @@ CANNOT_START = {"ENOENT": 127, "EACCES": 126, "ENOEXEC": 126, "EISDIR": 126}
 """Exit codes that a shell gives where there is no such program, or it can't be started."""
 
 
-_OPEN: weakref.WeakSet[LazySandbox] = weakref.WeakSet()
-"""Sandboxes that end with the program."""
-
-
 class LazySandbox:
     """A sandbox that is made when it is first used, from any thread, asyncio or trio.
 
-    It ends with `close`, when this object or the program ends, or when it was idle for as long as
-    `idle_s` or the configuration says. It has labels that say which framework and which process it
-    belongs to.
+    It ends with `close`, when this object or the program ends, also if that is killed (on another
+    machine by its idle time then), or when it was idle for as long as `idle_s` or the configuration
+    says. It has labels that say which framework and which process it belongs to.
 
     Args:
-        keep: the session outlives this object and the program.
+        keep: the session outlives this object, and ends with the program.
+        lasting: the session outlives the program, too, as one with a `name` does.
         framework: name of the framework: the session's scope, and its label ``owner``.
         session: id of a session that was made before, to use that one; None to make one.
         settings: as of `nsm.Client.sandbox`. By default it has Python and Bash, and no project.
@@ -75,12 +71,14 @@ class LazySandbox:
         socket_path: str | None = None,
         autostart: bool = True,
         keep: bool = False,
+        lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
         operations.check_names(settings, SandboxSettings)
         self.session = session
         self._attach = session is not None
-        self._keep = keep or self._attach
+        self._keep = keep
+        self._lasting = lasting or self._attach or settings.get("name") is not None
         self._client = AsyncClient(
             scope=framework,
             name=framework,
@@ -95,18 +93,14 @@ class LazySandbox:
         }
         self._settings: SandboxSettings = {"env": "python", **settings, "labels": labels}
         self._sandbox: AsyncSandbox | None = None
+        self._ended_with_us: list[AsyncSandbox] = []
+        self._ending: weakref.finalize[..., Any] | None = None
         self._opening: trio.Lock | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"<nsm sandbox {self.session or 'not begun'}>"
-
-    def __del__(self) -> None:
-        client: AsyncClient | None = getattr(self, "_client", None)
-        if client is not None and client.server is not None and not self._closed:
-            sandbox = None if self._keep else self._sandbox
-            # Not waited for: this may be any thread.
-            BACKGROUND.start(partial(_end, client, sandbox))
 
     def do(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call one of the methods below, and wait in this thread."""
@@ -130,7 +124,12 @@ class LazySandbox:
         Raises:
             UnknownSessionError: it was closed, or has ended.
             NsmError: it can't be made.
+            RuntimeError: a parent of this process has made it.
         """
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "a sandbox of nsm was used in a forked process: make another one there"
+            )
         self._opening = self._opening or trio.Lock()
         async with self._opening:
             if self._closed:
@@ -138,16 +137,23 @@ class LazySandbox:
             if self._sandbox is None:
                 if self._client.server is None:
                     await self._client.__aenter__()
-                sandbox = self._client.sandbox(**self._settings)
+                    # The client is kept for its own end: it lasts as long as the program.
+                    owner = self._client if self._keep and not self._lasting else self
+                    self._ending = BACKGROUND.end_with(owner, self._client, self._ended_with_us)
                 if self._attach:
+                    sandbox = self._client.sandbox(**self._settings)
                     await self._attach_to(sandbox)
                 else:
+                    settings = self._settings
+                    if not self._lasting:
+                        settings = leased(self._client, settings)
+                    sandbox = self._client.sandbox(**settings)
                     # Shielded: a session that nobody knows of would stay until it is idle.
                     with trio.CancelScope(shield=True):
                         await sandbox.__aenter__()
                 self.session, self._sandbox = sandbox.id, sandbox
-                if not self._keep:
-                    _OPEN.add(self)
+                if not self._lasting:
+                    self._ended_with_us.append(sandbox)
             return self._sandbox
 
     async def _attach_to(self, sandbox: AsyncSandbox) -> None:
@@ -284,7 +290,12 @@ class LazySandbox:
             if self._closed:
                 return
             self._closed = True
-            await _end(self._client, self._sandbox)
+            if self._ending is not None:
+                self._ending.detach()
+            if self._sandbox is not None:
+                await self._sandbox.aclose()
+            if self._client.server is not None:
+                await self._client.aclose()
 
 
 def left_out(missing: int) -> str:
@@ -305,26 +316,3 @@ async def resolved(files: AsyncSessionFiles, path: str) -> str:
             missing.insert(0, name)
         else:
             return posixpath.join(entry.path, *missing)
-
-
-async def _end(client: AsyncClient, sandbox: AsyncSandbox | None) -> None:
-    if sandbox is not None:
-        await sandbox.aclose()
-    if client.server is not None:
-        await client.aclose()
-
-
-def _close_all() -> None:
-    """End what the program has left open. Threads still run when it ends."""
-
-    async def close() -> None:
-        async with trio.open_nursery() as nursery:
-            for sandbox in list(_OPEN):
-                nursery.start_soon(sandbox.close)
-
-    if _OPEN:
-        with suppress(Exception):  # the program ends, and sessions have their idle time
-            BACKGROUND.start(close).result(STOP_S)
-
-
-atexit.register(_close_all)

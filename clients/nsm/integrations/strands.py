@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class NsmSandbox(PosixShellSandbox):
     """A sandbox in a session of nsm, which is made for the first operation.
 
-    It ends with `close`, with this object, or by its idle time.
+    It ends with `close`, with this object or the program, or by its idle time.
 
     Args:
         session: id of a session that was made before, to use that one.

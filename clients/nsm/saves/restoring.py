@@ -58,6 +58,7 @@ def restore(
             )
             with suppress(UnknownOperationError):  # an older supervisor ends no session by itself
                 client.call("session_keep", {"target": sandbox.id})
+            client.leases.discard(sandbox.id)
         except BaseException:
             sandbox.close()
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,8 +16,10 @@ import trio
 
 import nsm
 from e2e_support import supervisor
+from nsm.client.background import BACKGROUND
 from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox
 from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
+from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -227,22 +231,89 @@ def wait_ended(running: Supervisor, session: str) -> None:
         client.logs(session, follow=True, on_entry=lambda _: None)
 
 
-def test_a_forgotten_one_ends(running: Supervisor) -> None:
+class Cycle:
+    """An object that has itself, so that the collector takes it with all that it alone has."""
+
+    def __init__(self, held: object) -> None:
+        self.held = (self, held)
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["last reference", "collector"])
+def test_a_forgotten_one_ends(running: Supervisor, collected: bool) -> None:
     sandbox = LazySandbox("forgotten", socket_path=running.socket)
     run(sandbox, "true")
     session = sandbox.session
+    if collected:
+        Cycle(sandbox)
     del sandbox
+    gc.collect()
     assert session is not None
     wait_ended(running, session)
     assert not labelled(running, "forgotten")
 
 
-PROGRAM = """
+KILLED = """
+import os, signal, sys, nsm
 from nsm.integrations.sandboxes import LazySandbox
-left = [LazySandbox("left", keep=keep) for keep in (False, False, True)]
+made = [LazySandbox("killed"), nsm.SharedSandbox(owner="killed").open()]
+made[0].do(made[0].opened)
+if not os.fork():
+    print(flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_sessions_end_with_a_program_that_is_killed(running: Supervisor) -> None:
+    """Also while a process that it has forked goes on."""
+    with ending(
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", KILLED],
+            env=running.variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    ) as killed:
+        assert killed.stdin is not None
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"\n"
+        rows = labelled(running, "killed")
+        assert len(rows) == 2
+        killed.stdin.write(b"x")
+        killed.stdin.flush()
+        assert killed.wait() == -signal.SIGKILL
+        for row in rows:
+            wait_ended(running, row.id)
+
+
+def test_a_name_is_asked_for_to_keep_one(running: Supervisor) -> None:
+    for sandbox in (
+        LazySandbox("named", name="a", socket_path=running.socket),
+        nsm.SharedSandbox(owner="named", name="b", socket_path=running.socket).open(),
+    ):
+        if isinstance(sandbox, LazySandbox):
+            run(sandbox, "true")
+        client = sandbox._client
+        del sandbox
+        BACKGROUND.blocking(client.aclose)
+    rows = labelled(running, "named")
+    assert {row.name for row in rows} == {"a", "b"}
+    with running.client() as own:
+        own.kill([row.id for row in rows])
+
+
+PROGRAM = """
+import nsm
+from nsm.integrations.sandboxes import LazySandbox
+left = [LazySandbox("left", keep=keep, lasting=keep > 1) for keep in (0, 0, 1, 2)]
 for each in left:
     each.do(each.execute, ["true"])
-print(left[2].session)
+lasting, kept = left[3].session, left[2].session
+del each, left
+with nsm.Client(scope="left") as client:
+    print(lasting, kept, *(row.id for row in client.sessions() if row.labels))
 """
 
 
@@ -256,7 +327,9 @@ def test_sessions_end_with_the_program_unless_they_are_kept(running: Supervisor)
         check=True,
     )
     (row,) = labelled(running, "left")
-    assert row.id == done.stdout.strip()
+    lasting, kept, *before = done.stdout.split()
+    assert row.id == lasting
+    assert kept in before
     assert row.labels["pid"].isdigit()
     with running.client() as client:
         client.kill(row.id)

@@ -61,9 +61,12 @@ def opening(request_of: Callable[[Call, str], RunRequest]) -> Callable[[Call], A
 
 
 async def session_keep(call: Call) -> dict[str, Any]:
-    """Let a session that was to end with its client outlive that."""
+    """Let a session that was to end with its client outlive that, or have it end with this one."""
     session = call.target()
-    call.own_sessions.discard(session)
+    if arguments.flag(call.args, "ends_with_client"):
+        call.own_sessions.add(session)
+    else:
+        call.own_sessions.discard(session)
     return {"id": session.id}
 
 
