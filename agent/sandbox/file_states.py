@@ -119,9 +119,6 @@ class ContentStore:
             self.bytes -= length
             punch_hole(self._fd, place, -(-length // PAGE) * PAGE)
 
-    def close(self) -> None:
-        os.close(self._fd)
-
 
 class Content:
     """Content of a file at one moment; it is forgotten when nobody has this object any more."""

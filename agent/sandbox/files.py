@@ -89,6 +89,10 @@ class FileReader:
         os.close(self._fd)
 
 
+UNPLACED = ".nsm-"
+"""Beginning of the name of a file on its way; 16 digits follow."""
+
+
 class FileWriter:
     """A file on its way into the session. It appears, whole, when it is kept.
 
@@ -195,7 +199,7 @@ class FileWriter:
 
     @staticmethod
     def _other_name() -> str:
-        return f".nsm-{os.urandom(8).hex()}"
+        return f"{UNPLACED}{os.urandom(8).hex()}"
 
     def write(self, data: bytes) -> None:
         """
@@ -267,6 +271,11 @@ class FileWriter:
             )
         else:
             os.link(f"/proc/self/fd/{self.fd}", name, dst_dir_fd=self._directory)
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a name is that of a file on its way, as far as names tell."""
+    return name.startswith(UNPLACED) and len(name) == len(UNPLACED) + 16
 
 
 def find_regular(directory: int, name: str, path: str) -> int:

@@ -8,6 +8,7 @@ import stat
 import struct
 import time
 
+from sandbox.files import is_temporary
 from sandbox.framing import READ_BYTES
 from sandbox.linux import c_library
 from sandbox.paths import TransferError, fail_with, name_of, open_path, refuse_virtual
@@ -191,14 +192,23 @@ class FileWatch:
         path = f"{around}/{name}" if around and name else around or name
         if name.startswith("#") and not os.path.lexists(f"{self.path}/{path}"):
             return  # the kernel's name of a file that has none yet
+        if is_temporary(name):  # of a file that takes another one's place
+            if mask & IN_MOVED_FROM:
+                moved[cookie] = ("", path, "")
+            return
         kind = next(kind for bits, kind in CHANGE_KINDS if mask & bits)
         if mask & IN_MOVED_TO and cookie in moved:
             old = moved.pop(cookie)
+            if not old[0]:
+                self._note(("modified", path, ""))
+                return
             self._events.pop(old, None)
             self._note(("renamed", old[1], path))
         else:
             event = (kind, path, "")
             self._note(event)
+            if mask & IN_CREATE and self._has_content(path):
+                self._note(("modified", path, ""))  # it was written before it had a name
             if mask & IN_MOVED_FROM:
                 moved[cookie] = event
         if self._recursive and mask & IN_ISDIR:
@@ -206,6 +216,13 @@ class FileWatch:
                 self._forget(path)
             elif mask & (IN_CREATE | IN_MOVED_TO):
                 self._follow(path)
+
+    def _has_content(self, path: str) -> bool:
+        try:
+            entry = os.lstat(f"{self.path}/{path}")
+        except OSError:
+            return False
+        return stat.S_ISREG(entry.st_mode) and entry.st_size > 0
 
     def _note(self, event: tuple[str, str, str]) -> None:
         if len(self._events) >= MAX_EVENTS:

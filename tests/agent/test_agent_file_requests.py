@@ -520,6 +520,18 @@ def test_more_happens_than_is_told(agent: AgentProcess) -> None:
     ask(agent, "file_stat", "later")
 
 
+def test_a_file_that_is_put_is_told_as_one_that_is_written(agent: AgentProcess) -> None:
+    agent.send(type="file_watch", id="w", path=".")
+    agent.expect("file_watching")
+    put(agent, "new", b"1")
+    assert agent.expect("file_events")["events"] == [
+        ["created", "new", ""],
+        ["modified", "new", ""],
+    ]
+    put(agent, "new", b"2")
+    assert agent.expect("file_events")["events"] == [["modified", "new", ""]]
+
+
 def test_what_cannot_be_watched(agent: AgentProcess) -> None:
     assert refusal(agent, "file_watch", "none") == "ENOENT"
     assert refusal(agent, "file_watch", "/proc") == "EPERM"

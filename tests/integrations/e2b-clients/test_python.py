@@ -201,10 +201,14 @@ def test_files(box: Any) -> None:
 def test_a_directory_is_watched(box: Any) -> None:
     box.files.make_dir("watched")
     watch = box.files.watch_dir("watched")
-    box.files.write("watched/new", "1")
-    names: list[str] = []
-    while "new" not in names:
-        names += [event.name for event in watch.get_new_events()]
+    for text in ("1", "2"):
+        box.files.write("watched/new", text)
+        seen: set[tuple[str, str]] = set()
+        while ("new", "write") not in seen:
+            seen |= {(event.name, event.type.value) for event in watch.get_new_events()}
+        assert seen == (
+            {("new", "create"), ("new", "write")} if text == "1" else {("new", "write")}
+        )
     watch.stop()
 
 
