@@ -311,8 +311,15 @@ def test_closing_twice_and_using_it_afterwards(shared: Supervisor) -> None:
         executor("1")
 
 
-def test_a_forgotten_executor_says_whose_it_is(shared: Supervisor) -> None:
-    code = "from nsm.integrations.smolagents import NsmExecutor; NsmExecutor(idle_s=3600)('x = 1')"
+def test_a_forgotten_executor_ends_with_the_program(shared: Supervisor) -> None:
+    code = "from nsm.integrations.smolagents import NsmExecutor; NsmExecutor()('x = 1')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with nsm.Client() as client:
+        assert not client.sessions()
+
+
+def test_an_executor_with_a_name_stays_and_says_whose_it_is(shared: Supervisor) -> None:
+    code = "from nsm.integrations.smolagents import NsmExecutor; NsmExecutor(name='n')('x = 1')"
     subprocess.run([sys.executable, "-c", code], check=True)
     with nsm.Client() as client:
         (row,) = client.sessions()
