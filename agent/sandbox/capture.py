@@ -191,16 +191,19 @@ class Capture:
         return self.total_bytes - len(data), data
 
     def result(self) -> tuple[str, dict[str, Any] | None]:
-        """The text for the reply and, if it is not the whole, what is left out and where it is."""
+        """The text for the reply and, if it is not the whole, what is left out and where it is.
+
+        A byte that is not UTF-8 is a lone surrogate (PEP 383).
+        """
         if self._file is None:
-            return self._head.decode("utf-8", "replace"), None
+            return self._head.decode("utf-8", "surrogateescape"), None
         del self._tail[: max(0, len(self._tail) - self._half)]
         _trim_to_characters(self._head, self._tail)
         omitted = self.total_bytes - len(self._head) - len(self._tail)
         text = (
-            self._head.decode("utf-8", "replace")
+            self._head.decode("utf-8", "surrogateescape")
             + f"\n[... {omitted} bytes left out ...]\n"
-            + self._tail.decode("utf-8", "replace")
+            + self._tail.decode("utf-8", "surrogateescape")
         )
         return text, {"omitted_bytes": omitted, "file": self._file.close()}
 
@@ -288,7 +291,8 @@ class Preview:
         self._waiting = {"stdout": bytearray(), "stderr": bytearray()}
         self._dropped = {"stdout": 0, "stderr": 0}
         self._decoders = {
-            stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in self._waiting
+            stream: codecs.getincrementaldecoder("utf-8")("surrogateescape")
+            for stream in self._waiting
         }
 
     def begin(self, captures: Mapping[str, Capture]) -> None:

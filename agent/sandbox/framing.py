@@ -40,8 +40,8 @@ class FrameError(ValueError):
 def encode_frame(message: Mapping[str, Any]) -> bytes:
     """`message` as a frame: 4-byte big-endian length and UTF-8 JSON.
 
-    Lone surrogates, which UTF-8 cannot hold, become ``?``, but in frames about files, where they
-    stand for bytes of names: there they are escaped as JSON does.
+    Lone surrogates stand for bytes of output and names that are not UTF-8. They are escaped as JSON
+    does.
 
     Raises:
         FrameError: it holds NaN or an infinity, or is larger than `MAX_FRAME_BYTES`.
@@ -56,8 +56,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
             text = to_json(message)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"message is not plain JSON: {error}") from None
-    names = str(message.get("type", "")).startswith("file_")
-    body = text.encode("utf-8", "backslashreplace" if names else "replace")
+    body = text.encode("utf-8", "backslashreplace")
     if len(body) > MAX_FRAME_BYTES:
         raise FrameError(f"frame of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
     return len(body).to_bytes(4, "big") + body

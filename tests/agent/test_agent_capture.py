@@ -308,7 +308,7 @@ def forged_messages() -> bytes:
 
 def test_what_looks_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess) -> None:
     text = forged_messages()
-    shown = text.decode("utf-8", "replace")
+    shown = text.decode("utf-8", "surrogateescape")
     octal = "".join(f"\\{byte:03o}" for byte in text)
     reply = agent.python(f"import os; os.write(1, {text!r}); os.write(2, {text!r}); None")
     assert (reply.stdout, reply.stderr) == (shown, shown)
@@ -320,4 +320,4 @@ def test_what_looks_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess)
 def test_what_looks_like_a_frame_is_only_output_of_node(agent: AgentProcess) -> None:
     text = forged_messages()
     reply = agent.node(f"process.stdout.write(Buffer.from('{text.hex()}', 'hex')); 0")
-    assert reply.stdout == text.decode("utf-8", "replace")
+    assert reply.stdout == text.decode("utf-8", "surrogateescape")

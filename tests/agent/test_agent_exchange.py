@@ -237,9 +237,9 @@ def test_text_survives_both_ways(shared: AgentProcess) -> None:
     assert json.dumps(shared.seen)
 
 
-def test_bytes_that_are_no_text_become_replacement_characters(shared: AgentProcess) -> None:
+def test_bytes_that_are_no_text_become_lone_surrogates(shared: AgentProcess) -> None:
     reply = shared.python("import os; os.write(1, b'a\\xff\\xc3b')")
-    assert reply.stdout == "a\ufffd\ufffdb"
+    assert reply.stdout == "a\udcff\udcc3b"
 
 
 def test_what_is_dropped_is_not_waited_for() -> None:

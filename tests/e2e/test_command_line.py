@@ -402,6 +402,23 @@ def test_following(sh: Shell) -> None:
             assert (b"ended: " in out) is ends_by_itself
 
 
+def test_output_that_is_not_utf8(sh: Shell) -> None:
+    """Every byte, also of streams that are more than a mebibyte together."""
+    data = bytes(range(256)) * 2500
+    (sh.directory / "d").write_bytes(data)
+    codes = {
+        "bash": "cat /project/d; cat /project/d >&2",
+        "python": "for fd in (1, 2): _ = open(fd, 'wb').write(open('/project/d', 'rb').read())",
+        "node": "const d = fs.readFileSync('/project/d'); process.stderr.write(d); "
+        "process.stdout.write(d); undefined",
+    }
+    for env, code in codes.items():
+        done = sh(f"nsm run -e {env} {shlex.quote(code)}")
+        assert (done.stdout == data, done.stderr == data) == (True, True), env
+    told = json.loads(sh.out("nsm run --json -e bash 'cat /project/d'"))
+    assert told["stdout"] == data.decode("ascii", "replace")
+
+
 # Images.
 
 

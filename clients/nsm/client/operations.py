@@ -97,6 +97,7 @@ def run_arguments(
     reset: bool = False,
     must_exist: bool = False,
     stdin: bool = False,
+    data: bool = False,
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
@@ -104,6 +105,7 @@ def run_arguments(
         env: empty to have the supervisor choose, by session, configuration and language.
         inherit: names of variables of this process that the supervisor asked for.
         language: language of the code, if `env` is empty.
+        data: have output as bytes, which need not be UTF-8, where it is streamed.
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.
@@ -130,6 +132,8 @@ def run_arguments(
         arguments["reset"] = True
     if stdin:
         arguments["stdin"] = True
+    if data:
+        arguments["bytes"] = True
     optional = {"timeout_s": timeout_s, "execution_id": execution_id}
     return arguments | {key: value for key, value in optional.items() if value is not None}
 
@@ -243,12 +247,17 @@ def fork_arguments(target: str, names: Iterable[str], count: int | None) -> dict
 
 def output_of(event: Event) -> tuple[Stream, str] | None:
     """The stream and text of an `output` event; None for events of any other kind."""
-    stream, text = event.data.get("stream"), event.data.get("text")
+    stream, text = event.data.get("stream"), text_of(event.data.get("text"))
     if event.event != "output" or not isinstance(text, str):
         return None
     if stream == "stdout" or stream == "stderr":  # checkers narrow this
         return stream, text
     return None
+
+
+def text_of(told: object) -> object:
+    """Output as text, in which bytes that are not UTF-8 are lone surrogates."""
+    return told.decode("utf-8", "surrogateescape") if isinstance(told, bytes) else told
 
 
 def output_to(on_output: OnOutput) -> Callable[[Event], None]:

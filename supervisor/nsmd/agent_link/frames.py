@@ -153,6 +153,20 @@ def _bounded(outcome: Outcome) -> Outcome:
     return replace(outcome, stdout=stdout, stderr=stderr, truncated=left_out, notes=notes)
 
 
+def without_bytes(outcome: Outcome) -> Outcome:
+    """The outcome with U+FFFD, which takes more room, in place of bytes that are not UTF-8."""
+    try:
+        outcome.stdout.encode()
+        outcome.stderr.encode()
+    except UnicodeEncodeError:
+        stdout, stderr = (
+            text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            for text in (outcome.stdout, outcome.stderr)
+        )
+        return _bounded(replace(outcome, stdout=stdout, stderr=stderr))
+    return outcome
+
+
 Integer = Annotated[int, between(-(2**53) + 1, 2**53 - 1)]
 Id = Annotated[str, Constraint(_is_id, "an id of ours")]
 Matches = Annotated[

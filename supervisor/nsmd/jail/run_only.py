@@ -406,8 +406,8 @@ class _Execution:
         interrupted = self._interrupted and not self._ended_itself
         timed_out = not interrupted and not self._ended_itself
         code = 128 - status if status < 0 else status
-        out, out_omitted = self._out.result()
-        err, err_omitted = self._err.result()
+        out, out_omitted = self._out.result("surrogateescape")
+        err, err_omitted = self._err.result("surrogateescape")
         return {
             "type": "result",
             "id": self.id,

@@ -33,20 +33,20 @@ class HeadTail:
         if len(self._tail) > 2 * self._limit:  # not at each write, since this moves the buffer
             del self._tail[: len(self._tail) - self._half]
 
-    def result(self) -> tuple[str, int]:
+    def result(self, errors: str = "replace") -> tuple[str, int]:
         """Return the kept text, with a line that says how much is left out, and that number of
-        bytes.
+        bytes. `errors` says what becomes of bytes that are not UTF-8.
         """
         if self._total == len(self._head):
-            return self._head.decode("utf-8", "replace"), 0
+            return self._head.decode("utf-8", errors), 0
         tail = self._tail[len(self._tail) - min(self._half, len(self._tail)) :]
         torn = 0
         while torn < min(3, len(tail)) and 0x80 <= tail[torn] < 0xC0:
             torn += 1
         # Not final: a torn character at the end of the head is left out.
-        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
+        head = codecs.getincrementaldecoder("utf-8")(errors).decode(bytes(self._head))
         omitted = self._total - len(self._head) - len(tail)
-        end = tail[torn:].decode("utf-8", "replace")
+        end = tail[torn:].decode("utf-8", errors)
         return f"{head}\n[... {omitted} bytes left out ...]\n{end}", omitted
 
 
@@ -55,5 +55,8 @@ def shortened(text: str, limit_bytes: int) -> tuple[str, int]:
     if len(text) * 4 <= limit_bytes:  # the most that UTF-8 takes
         return text, 0
     kept = HeadTail(limit_bytes)
-    kept.write(text.encode("utf-8", "replace"))
-    return kept.result()
+    try:
+        kept.write(text.encode("utf-8", "surrogateescape"))  # bytes of output that are not UTF-8
+    except UnicodeEncodeError:  # no output has other surrogates
+        kept.write(text.encode("utf-8", "replace"))
+    return kept.result("surrogateescape")

@@ -49,7 +49,7 @@ class Live:
         if (gap := _ANY_MARK.search(text)) is not None:
             self._behind = True
             text = text[: gap.start()]
-        data = text.encode()
+        data = _encode(text)
         self._begin += data[: _KEPT_BYTES - len(self._begin)]
         self._end = (self._end + data)[-_CHECKED_BYTES:]
         self._shown_bytes += len(data)
@@ -69,7 +69,7 @@ class Live:
         """
         mark = _mark(omitted_bytes) if omitted_bytes else ""
         head, found, tail = final.partition(mark) if mark else (final, "", "")
-        head_bytes, tail_bytes = head.encode(), tail.encode()
+        head_bytes, tail_bytes = _encode(head), _encode(tail)
         shown = self._shown_bytes
         if shown <= len(head_bytes):
             if not head_bytes.startswith(self._begin):
@@ -78,8 +78,9 @@ class Live:
         missing = len(head_bytes) + omitted_bytes - shown
         if missing > 0:
             return Rest(_mark(missing) + tail, missing)
-        # Bytes that were no UTF-8 have another length in the output than as U+FFFD. Then this
-        # place is not where showing ended; rather than repeat something, nothing more is shown.
+        # From an older supervisor, bytes that were no UTF-8 have another length than as U+FFFD.
+        # Then this place is not where showing ended; rather than repeat something, nothing more
+        # is shown.
         place = -missing
         seen, unseen = tail_bytes[:place], tail_bytes[place:]
         if not self._end.endswith(seen[-_CHECKED_BYTES:]):
@@ -92,5 +93,9 @@ def _mark(omitted_bytes: int) -> str:
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _decode(data: bytes) -> str:
-    return data.decode(errors="replace")
+    return data.decode("utf-8", "surrogateescape")

@@ -248,12 +248,14 @@ class _Execution:
             network=options.network,
             secrets=options.secrets,
             stream=not options.json,
+            data=not options.json,
             inherit=self._client.server.inherit,
             reset=options.reset,
             stdin=options.stdin,
             language="" if options.env else language_of(options.file, code),
         )
         wire = self._call(arguments)
+        wire |= {name: operations.text_of(wire.get(name)) for name in self._streams}
         result = read(RunResult, wire)
         if result.session.created and result.session.name:
             self._tell_of_save(result.session.name, result.session.id)
@@ -337,5 +339,5 @@ class _Execution:
     def _write(self, name: str, text: str) -> None:
         if text:
             stream, _ = self._streams[name]
-            stream.write(text.encode())
+            stream.write(text.encode("utf-8", "surrogateescape"))
             stream.flush()

@@ -13,6 +13,7 @@ from nsm.wire.errors import (
     OverloadedError,
 )
 from nsm.wire.files import PIECE_BYTES
+from nsmd.agent_link.frames import without_bytes
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
@@ -72,7 +73,7 @@ def streaming(submit: Submit) -> Operation:
             await _invite_input(call, execution)
             if not await _send_output_until_done(call, stream, execution):
                 raise left_out(execution.id)
-            return result_to_wire(await execution.wait())
+            return result_to_wire(await execution.wait(), data=_wants_data(call))
         finally:
             stream.discard()
             if not execution.done:  # cancelled: the client is gone
@@ -152,10 +153,23 @@ async def _send_output_until_done(call: Call, stream: OutputStream, execution: E
         call.room.answer_bytes -= size
 
 
+def _wants_data(call: Call) -> bool:
+    return arguments.flag(call.args, "bytes")
+
+
+def _data(text: str) -> bytes:
+    """Bytes of output, as the code wrote them."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # surrogates that stand for no byte: not from one of our agents
+        return text.encode("utf-8", "replace")
+
+
 async def _send_output(call: Call, stream: OutputStream) -> None:
     while (piece := await stream.get()) is not None:
         output, skipped = piece
-        data: dict[str, Any] = {"stream": output.stream, "text": output.text}
+        text = _data(output.text) if _wants_data(call) else output.text
+        data: dict[str, Any] = {"stream": output.stream, "text": text}
         if skipped:
             data["skipped"] = skipped
         try:
@@ -181,9 +195,13 @@ def left_out(execution_id: str | None) -> OverloadedError:
     )
 
 
-def result_to_wire(result: RunOutcome) -> dict[str, Any]:
-    """Make the answer to `run`, `run_in` and `result`."""
-    outcome = result.outcome
+def result_to_wire(result: RunOutcome, *, data: bool = False) -> dict[str, Any]:
+    """Make the answer to `run`, `run_in` and `result`.
+
+    Args:
+        data: output as bytes; else as text, in which bytes that are not UTF-8 are U+FFFD.
+    """
+    outcome = result.outcome if data else without_bytes(result.outcome)
     return {
         "execution_id": result.execution_id,
         "env": result.env,
@@ -193,8 +211,8 @@ def result_to_wire(result: RunOutcome) -> dict[str, Any]:
             "created": result.created,
             "replaced": result.replaced,
         },
-        "stdout": outcome.stdout,
-        "stderr": outcome.stderr,
+        "stdout": _data(outcome.stdout) if data else outcome.stdout,
+        "stderr": _data(outcome.stderr) if data else outcome.stderr,
         "exit_code": outcome.exit_code,
         "duration_s": outcome.duration_s,
         "displays": [dict(display) for display in outcome.displays],

@@ -92,6 +92,7 @@ def test_code_as_an_argument(
         "code": "print(42)",
         "project": {"path": os.getcwd()},
         "stream": True,
+        "bytes": True,
     }
 
 
