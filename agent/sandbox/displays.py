@@ -17,6 +17,10 @@ the supervisor's, which has 16 MiB."""
 DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one execution]"
 
 
+DISPLAY_CHARS = 1024 * 1024
+"""Characters of a value's text that are shown; of a longer one, its beginning."""
+
+
 MAX_DISPLAYS = 1000
 
 

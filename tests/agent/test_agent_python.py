@@ -369,6 +369,13 @@ def test_displays_are_bounded(agent: AgentProcess) -> None:
     assert agent.python("'next'").shown == ["'next'"]
 
 
+def test_the_beginning_of_a_long_value_is_shown(agent: AgentProcess) -> None:
+    shown = f"'{'x' * (2**20 - 1)}\n[... {100_000_002 - 2**20:,} characters more ...]"
+    assert agent.python("'x' * 10**8").shown == [shown]
+    heavy = "def _repr_html_(self): return 'x' * 10**7\n def __repr__(self): return 'heavy'"
+    assert agent.python(f"class A:\n {heavy}\nA()").shown[0].startswith("heavy\n[display left")
+
+
 PYPLOT = """
 import matplotlib.pyplot
 matplotlib.pyplot.figures = [1, 2]

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-from sandbox.displays import DISPLAY_BYTES, DISPLAY_LEFT_OUT, PLACE
+from sandbox.displays import DISPLAY_BYTES, DISPLAY_CHARS, DISPLAY_LEFT_OUT, PLACE
 from sandbox.fields import as_object
 from sandbox.framing import from_json, to_json
 from sandbox.workers.python.pretty import PrettyPrinter
@@ -92,9 +92,11 @@ class Displayer:
 
     @staticmethod
     def _bounded(bundle: dict[str, Any]) -> dict[str, Any]:
-        """The bundle, or a text in its place if it is larger than what the agent keeps."""
-        size = sum(len(str(data)) for data in bundle.values())
-        return bundle if size <= DISPLAY_BYTES else {"text/plain": DISPLAY_LEFT_OUT}
+        """The bundle, or only its text if it is larger than what the agent keeps."""
+        if sum(len(str(data)) for data in bundle.values()) <= DISPLAY_BYTES:
+            return bundle
+        text = bundle.get("text/plain")
+        return {"text/plain": f"{text}\n{DISPLAY_LEFT_OUT}" if text else DISPLAY_LEFT_OUT}
 
     def _bundle(self, value: object) -> dict[str, Any]:
         """The value's representations by MIME type; like IPython's, but asked of the type only."""
@@ -115,6 +117,10 @@ class Displayer:
 
     def _all_plain(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
         plain = {str(mime): self._plain(self._first(data)) for mime, data in bundle.items()}
+        text = plain.get("text/plain")
+        if isinstance(text, str) and len(text) > DISPLAY_CHARS:
+            more = len(text) - DISPLAY_CHARS
+            plain["text/plain"] = f"{text[:DISPLAY_CHARS]}\n[... {more:,} characters more ...]"
         return {mime: data for mime, data in plain.items() if data is not None}
 
     @staticmethod
