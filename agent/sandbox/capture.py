@@ -129,6 +129,9 @@ class NoFile:
 
     full = True
 
+    def __init__(self) -> None:
+        self.bytes = 0
+
     def write(self, data: bytes | bytearray) -> None:
         """Drop it."""
 
@@ -150,6 +153,7 @@ class Capture:
         self._spills = spills
         self._limits = limits
         self._reply_bytes = limits.reply_bytes
+        self._reply_chars: int | None = None
         self._half = limits.reply_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -160,9 +164,10 @@ class Capture:
         """True if more output would be kept only in the tail."""
         return self._file is not None and self._file.full
 
-    def bound_reply(self, reply_bytes: int) -> None:
-        """Another bound for this reply, unless output has gone to a file already."""
+    def bound_reply(self, reply_bytes: int, reply_chars: int | None) -> None:
+        """Another bound for this reply; that of bytes unless output has gone to a file already."""
         reply_bytes = min(reply_bytes, MAX_REPLY_BYTES)
+        self._reply_chars = reply_chars
         if self._file is None and self._reply_bytes != reply_bytes:
             self._reply_bytes = reply_bytes
             self._half = reply_bytes // 2
@@ -173,9 +178,7 @@ class Capture:
         if self._file is None:
             self._head += data
             if len(self._head) > self._reply_bytes:
-                spills = self._spills
-                self._file = spills.make(self._stream, self._limits) if spills else NoFile()
-                self._file.write(self._head)
+                self._begin_file()
                 self._tail += memoryview(self._head)[self._half :]
                 del self._head[self._half :]
         else:
@@ -183,6 +186,12 @@ class Capture:
             self._tail += data
         if len(self._tail) > 2 * self._half + READ_BYTES:
             del self._tail[: len(self._tail) - self._half]
+
+    def _begin_file(self) -> SpillFile | NoFile:
+        spills = self._spills
+        self._file = spills.make(self._stream, self._limits) if spills else NoFile()
+        self._file.write(self._head)
+        return self._file
 
     def latest(self, count: int) -> tuple[int, bytes]:
         """The end so far, at most `count` bytes or what is kept of it, and how many precede."""
@@ -195,17 +204,27 @@ class Capture:
 
         A byte that is not UTF-8 is a lone surrogate (PEP 383).
         """
-        if self._file is None:
-            return self._head.decode("utf-8", "surrogateescape"), None
-        del self._tail[: max(0, len(self._tail) - self._half)]
-        _trim_to_characters(self._head, self._tail)
-        omitted = self.total_bytes - len(self._head) - len(self._tail)
-        text = (
-            self._head.decode("utf-8", "surrogateescape")
-            + f"\n[... {omitted} bytes left out ...]\n"
-            + self._tail.decode("utf-8", "surrogateescape")
-        )
-        return text, {"omitted_bytes": omitted, "file": self._file.close()}
+        chars, file = self._reply_chars, self._file
+        if file is None:
+            text = self._head.decode("utf-8", "surrogateescape")
+            if chars is None or len(text) <= chars:
+                return text, None
+            file = self._begin_file()
+            head = tail = text
+        else:
+            del self._tail[: max(0, len(self._tail) - self._half)]
+            _trim_to_characters(self._head, self._tail)
+            head = self._head.decode("utf-8", "surrogateescape")
+            tail = self._tail.decode("utf-8", "surrogateescape")
+        if chars is not None:
+            head, tail = head[: chars // 2], tail[max(0, len(tail) - chars // 2) :]
+        omitted = self.total_bytes - len((head + tail).encode("utf-8", "surrogateescape"))
+        return f"{head}\n[... {omitted} bytes left out ...]\n{tail}", {
+            "omitted_bytes": omitted,
+            "total_bytes": self.total_bytes,
+            "file": file.close(),
+            "file_bytes": file.bytes,
+        }
 
 
 def _trim_to_characters(head: bytearray, tail: bytearray) -> None:

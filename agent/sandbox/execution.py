@@ -175,9 +175,11 @@ class Executor:
                 "timeout_s and grace_s must be numbers of seconds, 0 or more", request_id
             )
             return
-        reply_bytes = message.get("reply_bytes")
-        if not (reply_bytes is None or (is_whole(reply_bytes) and reply_bytes > 0)):
-            self._agent.fail("reply_bytes must be a whole number above 0", request_id)
+        rooms = reply_bytes, reply_chars = message.get("reply_bytes"), message.get("reply_chars")
+        if not all(room is None or (is_whole(room) and room > 0) for room in rooms):
+            self._agent.fail(
+                "reply_bytes and reply_chars must be whole numbers above 0", request_id
+            )
             return
         if is_whole(message.get("ack")):
             self._agent.channel.acknowledge(message["ack"])
@@ -237,7 +239,7 @@ class Executor:
                 "stop", execution.started + timeout_s, self._agent.stopper.on_timeout
             )
         for capture in interpreter.captures.values():
-            capture.bound_reply(reply_bytes or self._agent.limits.reply_bytes)
+            capture.bound_reply(reply_bytes or self._agent.limits.reply_bytes, reply_chars)
         interpreter.resume_output()
         try:
             interpreter.send_code(

@@ -213,8 +213,21 @@ def test_a_caller_says_what_room_it_has(agent: AgentProcess) -> None:
     assert agent.python(code).truncated == {}
     tiny = agent.python(code, reply_bytes=1)
     assert tiny.truncated["stdout"]["omitted_bytes"] == 5001
-    agent.send(type="execute", id="x", interpreter="python", code="", reply_bytes=0)
-    assert "reply_bytes" in agent.expect("error")["message"]
+    for room in ("reply_bytes", "reply_chars"):
+        agent.send(type="execute", id="x", interpreter="python", code="", **{room: 0})
+        assert room in agent.expect("error")["message"]
+
+
+def test_a_callers_room_may_be_counted_in_characters(agent: AgentProcess) -> None:
+    room = {"reply_bytes": 4000, "reply_chars": 1000}
+    assert agent.python("print('\u20ac' * 999)", **room).stdout == "\u20ac" * 999 + "\n"
+    for count in (1000, 5000):  # what has room in bytes, and what has not
+        reply = agent.python(f"print('\u20ac' * {count})", **room)
+        left_out = reply.truncated["stdout"]
+        assert left_out["omitted_bytes"] == 3 * count + 1 - (999 * 3 + 1)
+        assert Path(left_out["file"]).read_text() == "\u20ac" * count + "\n"
+        mark = f"\n[... {left_out['omitted_bytes']} bytes left out ...]\n"
+        assert reply.stdout == "\u20ac" * 500 + mark + "\u20ac" * 499 + "\n"
 
 
 # Resume.

@@ -264,7 +264,7 @@ _ADVICE = {
     "nsm run -e bash -s new true": "goes on in it",
     "nsm run -e python 'import pandas_of_nobody, numpy, pandas, torch'": "",
     "nsm run -e bash 'pip install requests'": "network is off",
-    "nsm run -e bash 'seq 999999'": "with a session (-s NAME) all of it is kept in a file",
+    "nsm run -e bash 'seq 999999'": "with a session (-s NAME) up to 64 MiB are kept in a file",
 }
 
 

@@ -21,12 +21,25 @@ class Truncation(NamedTuple):
     """Amounts that a result leaves out of one stream.
 
     Attributes:
-        omitted_bytes: how many bytes of UTF-8 between the head and the tail.
-        file: file in the session that holds the whole, or None.
+        omitted_bytes: how many bytes between the head and the tail.
+        file: file in the session that holds the stream from its beginning on, or None.
+        total_bytes, file_bytes: sizes of the stream, and of what the file has of it; None if
+            unknown.
     """
 
     omitted_bytes: int
     file: str | None
+    total_bytes: int | None = None
+    file_bytes: int | None = None
+
+    def where(self, file: str) -> str:
+        """Say what `file`, as it may be shown, holds of the stream."""
+        total, kept = self.total_bytes, self.file_bytes
+        if total is None or kept is None:
+            return f"its beginning is in {file}"
+        if kept >= total:
+            return f"all of it is in {file}"
+        return f"its first {kept:,} of {total:,} bytes are in {file} (later ones were not kept)"
 
 
 class SessionRef(NamedTuple):

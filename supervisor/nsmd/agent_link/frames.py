@@ -96,8 +96,9 @@ def _is_indent(indent: str) -> bool:
 
 
 def _is_truncation(stream: str, told: Truncation) -> bool:
-    is_bounded = abs(told.omitted_bytes) < 2**53 and len(told.file or "") <= MAX_WORDS
-    return is_bounded and stream in ("stdout", "stderr")
+    numbers = (told.omitted_bytes, told.total_bytes or 0, told.file_bytes or 0)
+    is_bounded = all(abs(number) < 2**53 for number in numbers)
+    return is_bounded and len(told.file or "") <= MAX_WORDS and stream in ("stdout", "stderr")
 
 
 def _is_import(module: str, seconds: float) -> bool:

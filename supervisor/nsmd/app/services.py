@@ -36,7 +36,6 @@ from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
-from nsmd.mcp.render import LEFT_OUT_CHARS
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.records import sort_out as secrets_left
@@ -95,7 +94,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             watching,
             ending=resources.ending,
             events=resources.events,
-            output_bytes=lambda: configuration.settings.mcp.max_result_chars - LEFT_OUT_CHARS,
+            output_bytes=lambda: 4 * configuration.settings.mcp.max_result_chars,
         ) as bridge,
     ):
         provider = await _provide(setup, resources, watching, builder)

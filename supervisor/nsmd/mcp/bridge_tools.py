@@ -113,8 +113,8 @@ class ProgramTools:
         # Each stream has its share, like those of `run`.
         stdout, stderr = clean(ended.stdout), clean(ended.stderr)
         grants = shares([len(stdout), len(stderr)], self._max_chars)
-        stdout, left_of_stdout = _cut(stdout, grants[0], ended.stdout_omitted)
-        stderr, left_of_stderr = _cut(stderr, grants[1], ended.stderr_omitted)
+        stdout, left_of_stdout = head_and_tail(stdout, grants[0], ended.stdout_omitted)
+        stderr, left_of_stderr = head_and_tail(stderr, grants[1], ended.stderr_omitted)
         return ToolReply(
             text=wording.result_text(replace(ended, stdout=stdout, stderr=stderr)),
             is_error=not ended.succeeded,
@@ -124,15 +124,6 @@ class ProgramTools:
     def _text(self, text: str) -> ToolReply:
         shown, _ = head_and_tail(clean(text), self._max_chars)
         return ToolReply(text=shown, is_error=False, meta={})
-
-
-def _cut(text: str, grant: int, omitted_before: int) -> tuple[str, int]:
-    """Shorten a text to head and tail, if bytes of it are left out already, as its line says."""
-    cut, omitted = head_and_tail(text, grant)
-    if omitted and omitted_before:  # nothing is left of that line
-        whole = f"[... {omitted + omitted_before:,} bytes left out ...]"
-        cut = cut.replace(f"[... {omitted:,} characters left out ...]", whole, 1)
-    return cut, omitted
 
 
 def _extras(ended: ProgramEnd, omitted_chars: int) -> dict[str, Any]:

@@ -371,7 +371,7 @@ class Endpoint:
             code=code_of_undo(1) if arguments.undo else arguments.code,
             session=arguments.session,
             timeout_s=arguments.timeout_s,
-            reply_bytes=self._max_result_chars - LEFT_OUT_CHARS,
+            reply_chars=self._max_result_chars - LEFT_OUT_CHARS,
             execution_id=None if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
             sent_to="" if number is None else number.sent_to,

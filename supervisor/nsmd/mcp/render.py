@@ -14,12 +14,14 @@ from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError, UnknownJobError
 from nsm.wire.images import Image
+from nsm.wire.results import Truncation
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.mcp import displays
 from nsmd.mcp.arguments import JobId
 from nsmd.mcp.displays import ShownDisplays
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
 from nsmd.model.values import Outcome, RunOutcome
+from sandbox.limits import FILE_BYTES
 
 MAX_RESULT_CHARS = 40_000
 """Default of `[mcp] max_result_chars`: most characters of output in one result."""
@@ -44,6 +46,8 @@ _MAX_ERROR_CHARS = 8000
 
 MAX_NOTE_CHARS = 600
 """Largest note about a rule of the jail; such notes are made short."""
+
+NOTHING_OMITTED = Truncation(0, None)
 
 _STDERR_HEADING = "--- stderr ---\n"
 
@@ -90,9 +94,9 @@ def render_result(
     """
     outcome = result.outcome
     shown = _show(outcome, max_chars)
-    body, omitted = _body(outcome, shown.text, max_chars)
+    body, cut = _body(outcome, shown.text, max_chars)
     notes = _session_notes(result, name_chosen) + _image_notes(result, shown.omitted_images)
-    notes += _outcome_notes(result, omitted) + _longer(result)
+    notes += _outcome_notes(result, cut) + _longer(result)
     notes += [one_line(note, MAX_NOTE_CHARS) for note in result.notes]
     if not body and not outcome.exit_code:
         body = "(no output)\n"
@@ -101,7 +105,7 @@ def render_result(
     return ToolReply(
         text=body + "\n".join(f"[{note}]" for note in notes),
         is_error=outcome.exit_code != 0,
-        meta={META_KEY: _extras(result, omitted)},
+        meta={META_KEY: _extras(result, sum(cut.values()))},
         images=shown.images,
     )
 
@@ -157,21 +161,23 @@ def _show(outcome: Outcome, max_chars: int) -> ShownDisplays:
     return displays.show(outcome.displays, room_chars=room, failed=outcome.exit_code != 0)
 
 
-def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, int]:
+def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, dict[str, int]]:
     """Combine stdout, stderr and displayed values within the limit. Also returns the number of
-    characters left out.
+    characters left out of each here.
     """
     parts = [settled(clean(outcome.stdout)), settled(clean(outcome.stderr)), clean(displayed)]
     # Each stream has its share: a flood of one must not push the other out.
     grants = shares([len(part) for part in parts], max_chars)
-    cut = [head_and_tail(part, grant) for part, grant in zip(parts, grants, strict=True)]
+    names = ("stdout", "stderr", "displays")
+    missing = [outcome.truncated.get(name, NOTHING_OMITTED).omitted_bytes for name in names]
+    cut = [head_and_tail(*each) for each in zip(parts, grants, missing, strict=True)]
     stdout, stderr, shown = (text for text, _ in cut)
     body = stdout
     if stderr:
         body = line_end(body) + _STDERR_HEADING + stderr
     if shown:
         body = line_end(body) + shown
-    return body, sum(omitted for _, omitted in cut)
+    return body, {name: omitted for name, (_, omitted) in zip(names, cut, strict=True)}
 
 
 def _session_notes(result: RunOutcome, name_chosen: bool) -> list[str]:
@@ -213,7 +219,7 @@ def _image_notes(result: RunOutcome, omitted: int) -> list[str]:
     return [note]
 
 
-def _outcome_notes(result: RunOutcome, omitted_chars: int) -> list[str]:
+def _outcome_notes(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
     """Describe the outcome: no line, or one."""
     outcome = result.outcome
     said: list[str] = []
@@ -227,7 +233,7 @@ def _outcome_notes(result: RunOutcome, omitted_chars: int) -> list[str]:
     if outcome.interpreter_restarted and result.session_name is not None:
         why = one_line(outcome.restart_reason, 200).rstrip(".")
         said.append(f"interpreter restarted (state lost){': ' if why else ''}{why}")
-    said += _truncation(result, omitted_chars)
+    said += _truncation(result, cut)
     return ["; ".join(said)] if said else []
 
 
@@ -244,16 +250,20 @@ def _longer(result: RunOutcome) -> list[str]:
     return [f"longer work: `background` in {where}, then ask with `job`"]
 
 
-def _truncation(result: RunOutcome, omitted_chars: int) -> list[str]:
+def _truncation(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
     said: list[str] = []
-    for stream, truncation in sorted(result.outcome.truncated.items()):
-        note = f"{stream} truncated, {size(truncation.omitted_bytes)} left out"
+    truncated = result.outcome.truncated
+    for stream, truncation in sorted(truncated.items()):
+        note = f"{stream} truncated"
+        if not cut.get(stream):  # else only the line in the text knows how much
+            note += f", {size(truncation.omitted_bytes)} left out"
         if result.session_name is None:
-            note += ": repeat with a session to keep all of it in a file"
+            note += f": repeat with a session to keep up to {size(FILE_BYTES)} in a file"
         elif truncation.file is not None:
-            note += f": all of it is in {one_line(truncation.file, 200)}"
+            note += f": {truncation.where(one_line(truncation.file, 200))}"
         said.append(note)
-    if omitted_chars and not said:
+    omitted_chars = sum(chars for name, chars in cut.items() if name not in truncated)
+    if omitted_chars:
         said.append(
             f"output truncated, {omitted_chars:,} characters left out: print less, or write it to "
             "a file in a session and read parts of it"

@@ -58,23 +58,32 @@ def settled(text: str) -> str:
     return "\n".join(lines)
 
 
-def head_and_tail(text: str, limit: int) -> tuple[str, int]:
+def head_and_tail(text: str, limit: int, omitted_bytes: int = 0) -> tuple[str, int]:
     """Shorten a text to its beginning and its end, with a line between them that says how much is
     left out.
 
     Args:
         text: any text.
         limit: most characters to keep; the line between comes on top.
+        omitted_bytes: bytes that are left out of the text already, as a line in it says. If that
+            line is left out, the new one counts them, too.
 
     Returns:
         The text and the number of characters left out, 0 when it fits.
     """
     if len(text) <= limit:
         return text, 0
-    head = text[: limit // 2]
-    tail = text[len(text) - (limit - len(head)) :]
-    omitted = len(text) - limit
+    begin, end = limit // 2, len(text) - (limit - limit // 2)
+    omitted = end - begin
     mark = f"[... {omitted:,} characters left out ...]"
+    earlier = f"\n[... {omitted_bytes} bytes left out ...]\n"
+    place = text.find(earlier) if omitted_bytes else -1
+    if place >= 0 and place < end and place + len(earlier) > begin:
+        begin, end = min(begin, place), max(end, place + len(earlier))
+        omitted = end - begin - len(earlier)
+        omitted_bytes += len(text[begin:end].encode()) - len(earlier)
+        mark = f"[... {omitted_bytes:,} bytes left out ...]"
+    head, tail = text[:begin], text[end:]
     before = "" if head.endswith("\n") or not head else "\n"
     return f"{head}{before}{mark}\n{tail}", omitted
 

@@ -389,8 +389,9 @@ class RunRequest:
             one-shot.
         timeout_s: seconds; None for the environment's limit, larger values are clamped.
         execution_id: id chosen by the caller for later questions; None to have one made.
-        reply_bytes: room of the caller for each stream. Of a longer one it gets head and tail, and
-            a file in the session has the whole. None for the agent's own bound.
+        reply_chars: characters for which the caller has room, of each stream. Of a longer one it
+            gets head and tail, and a file in the session has the whole. None for the agent's own
+            bound.
         project_mode: mode that the session must have; None if nobody asked for one.
         project_chosen: the session must have the client's project, since its user named it.
         sent_to: instance of the only supervisor that it was sent to before; else empty.
@@ -408,7 +409,7 @@ class RunRequest:
     session: str | None = None
     timeout_s: float | None = None
     execution_id: str | None = None
-    reply_bytes: int | None = None
+    reply_chars: int | None = None
     project_mode: ProjectMode | None = None
     project_chosen: bool = False
     again: bool = False

@@ -269,8 +269,9 @@ class ExecutionQueue:
         if owner.offers("notes"):
             known = {} if confinement is None else confinement.note()
             frame["note"] = execution.note() | known
-        if execution.request.reply_bytes is not None:
-            frame["reply_bytes"] = execution.request.reply_bytes
+        if (chars := execution.request.reply_chars) is not None:
+            # For agents that count bytes only: a character has at most four.
+            frame |= {"reply_chars": chars, "reply_bytes": 4 * chars}
         owner.post(frame)
         self._watch(self._patience_s(execution))
 

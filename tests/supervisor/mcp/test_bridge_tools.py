@@ -404,7 +404,13 @@ async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
         await peer.attach()
         await peer.initialize()
         sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
-        flood = ProgramEnd(exit_code=0, stdout="o" * 60_000, stderr="e" * 60_000, stdout_omitted=7)
+        half = "o" * 30_000
+        flood = ProgramEnd(
+            exit_code=0,
+            stdout=f"{half}\n[... 7 bytes left out ...]\n{half}",
+            stderr="e" * 60_000,
+            stdout_omitted=7,
+        )
         (await programs.next()).answer(flood)
         answer = await peer.receive()
         assert answer["id"] == sent

@@ -25,7 +25,7 @@ def ran(stdout: str = "", stderr: str = "", exit_code: int = 0, **more: object) 
 
 
 def truncated(file: str | None = "/workspace/.nsm/out") -> dict[str, Truncation]:
-    return {"stdout": Truncation(omitted_bytes=123_456, file=file)}
+    return {"stdout": Truncation(123_456, file, total_bytes=200_000, file_bytes=200_000)}
 
 
 TIMED_OUT = Outcome(stdout="", stderr="", exit_code=124, timed_out=True)
@@ -135,8 +135,8 @@ GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
         "truncated in a one-shot",
         ran("a\n", truncated=truncated(None)),
         (
-            "a\n[stdout truncated, 121 KiB left out: repeat with a session to keep all of it in a "
-            "file]"
+            "a\n[stdout truncated, 121 KiB left out: repeat with a session to keep up to 64 MiB in "
+            "a file]"
         ),
         False,
     ),
@@ -144,6 +144,32 @@ GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
         "truncated in a session",
         a_result(Outcome(stdout="a\n", stderr="", exit_code=0, truncated=truncated()), session="s"),
         "a\n[stdout truncated, 121 KiB left out: all of it is in /workspace/.nsm/out]",
+        False,
+    ),
+    (
+        "a file that is full",
+        a_result(
+            Outcome(
+                stdout="a\n",
+                stderr="",
+                exit_code=0,
+                truncated={"stdout": Truncation(123_456, "/f", total_bytes=200_000, file_bytes=99)},
+            ),
+            session="s",
+        ),
+        (
+            "a\n[stdout truncated, 121 KiB left out: its first 99 of 200,000 bytes are in /f "
+            "(later ones were not kept)]"
+        ),
+        False,
+    ),
+    (
+        "a file of an agent that does not say how much is in it",
+        a_result(
+            Outcome(stdout="", stderr="", exit_code=0, truncated={"stdout": Truncation(5, "/f")}),
+            session="s",
+        ),
+        "(no output)\n[stdout truncated, 5 bytes left out: its beginning is in /f]",
         False,
     ),
     (
@@ -317,6 +343,19 @@ def test_notes_come_in_their_own_lines_session_first() -> None:
     assert render_result(result).text == (
         "x\n[session 'a' is new]\n[waited 2 s for an earlier call in this session]\n"
         "[timeout_seconds lowered from 99.5 s to 30 s, the limit of python]\n[exit code 1]"
+    )
+
+
+def test_what_is_cut_twice_is_counted_once() -> None:
+    text = "é" * 25_000 + "\n[... 700 bytes left out ...]\n" + "b" * 25_000
+    told = {"stdout": Truncation(700, "/f", total_bytes=75_700, file_bytes=75_700)}
+    outcome = Outcome(stdout=text, stderr="", exit_code=0, truncated=told)
+    reply = render_result(a_result(outcome, session="s"))
+    assert reply.text == (
+        "é" * 20_000
+        + "\n[... 15,700 bytes left out ...]\n"
+        + "b" * 20_000
+        + "\n[stdout truncated: all of it is in /f]"
     )
 
 

@@ -42,9 +42,9 @@ def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) 
         where = ""
         if truncation is not None and truncation.file is not None:
             where = (
-                f"; all of it is in {truncation.file} of the session"
+                f"; {truncation.where(f'{truncation.file} of the session')}"
                 if session.name is not None
-                else "; with a session (-s NAME) all of it is kept in a file"
+                else "; with a session (-s NAME) up to 64 MiB are kept in a file"
             )
         notes.append(f"{size(missing)} of {stream} left out{where}")
     if result.timed_out:

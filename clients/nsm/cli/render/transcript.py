@@ -230,7 +230,9 @@ def _facts(end: ExecutionEnd) -> list[str]:
         why = one_line(end.restart_reason).rstrip(".")
         facts.append(f"interpreter restarted{': ' if why else ''}{why}")
     for stream, truncation in sorted(end.truncated.items()):
-        where = "" if truncation.file is None else f", all of it in {one_line(truncation.file)}"
+        where = (
+            "" if truncation.file is None else f": {truncation.where(one_line(truncation.file))}"
+        )
         missing = formats.size(truncation.omitted_bytes)
         facts.append(f"{missing} of {stream} left out of the answer{where}")
     return [*facts, _seconds(end.duration_s)]

@@ -272,7 +272,14 @@ def notes(
 
 ONE_SHOT = {"id": "s", "name": None, "created": True, "replaced": None}
 SESSION = {"id": "s", "name": "a", "created": True, "replaced": None}
-TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"}}
+TRUNCATED = {
+    "stdout": {
+        "omitted_bytes": 123456,
+        "file": "/workspace/.nsm/1.out",
+        "total_bytes": 200_000,
+        "file_bytes": 200_000,
+    }
+}
 
 
 @pytest.mark.parametrize(
@@ -300,7 +307,7 @@ TRUNCATED = {"stdout": {"omitted_bytes": 123456, "file": "/workspace/.nsm/1.out"
         ),
         (
             {"truncated": TRUNCATED, "left_out": {"stdout": 123456}, "session": ONE_SHOT},
-            "121 KiB of stdout left out; with a session (-s NAME) all of it is kept in a file",
+            "121 KiB of stdout left out; with a session (-s NAME) up to 64 MiB are kept in a file",
         ),
         ({"left_out": {"stderr": 5}}, "5 bytes of stderr left out"),
         ({"notes": ["policy: network is off"]}, "policy: network is off"),

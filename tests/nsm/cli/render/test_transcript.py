@@ -171,8 +171,8 @@ def test_code() -> None:
             "[The session ended. Start another.; 0.01 s]\n",
         ),
         (
-            ended(truncated={"stdout": Truncation(123_456, "/workspace/.nsm/a")}),
-            "[121 KiB of stdout left out of the answer, all of it in /workspace/.nsm/a; 0.01 s]\n",
+            ended(truncated={"stdout": Truncation(123_456, "/w/.nsm/a", 200_000, 200_000)}),
+            "[121 KiB of stdout left out of the answer: all of it is in /w/.nsm/a; 0.01 s]\n",
         ),
         (
             ended(truncated={"stderr": Truncation(5, None)}),

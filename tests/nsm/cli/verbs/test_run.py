@@ -356,7 +356,14 @@ def test_displayed_values_and_notes(
     supervisor.handlers["run"] = answer(
         stdout="out\n",
         displays=[{"text/plain": "42"}, {"text/plain": "end\n"}],
-        truncated={"stdout": {"omitted_bytes": 5, "file": "/workspace/f"}},
+        truncated={
+            "stdout": {
+                "omitted_bytes": 5,
+                "file": "/workspace/f",
+                "total_bytes": 9,
+                "file_bytes": 9,
+            }
+        },
         interpreter_restarted=True,
         restart_reason="signal 9",
     )
