@@ -386,13 +386,12 @@ class ExecutionQueue:
         """The outcome, without a restart that the result before reported already.
 
         The agent reports a restart twice: with the execution that ended the interpreter, and with
-        the first one of the new interpreter. If that one failed, the second report may explain why,
-        so it stays.
+        the first one of the new interpreter.
         """
         told, self._told_restart = self._told_restart, ""
         if not outcome.interpreter_restarted:
             return outcome
-        if outcome.exit_code == 0 and outcome.restart_reason == told != "":
+        if outcome.restart_reason == told != "":
             return replace(outcome, interpreter_restarted=False, restart_reason="")
         # Nobody reads the answer of a cancelled call, or of one whose client is gone.
         if not outcome.interrupted and execution.wanted:
