@@ -374,7 +374,7 @@ class Agent:
         self._jobs.take(request_id, message)
 
     def _on_status(self) -> None:
-        count = self.trees.count_background()
+        count = len(self.trees.background())
         self.send({"type": "status", "running": self.executions.running_id(), "background": count})
 
     def reap(self) -> None:

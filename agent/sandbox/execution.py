@@ -9,7 +9,7 @@ import time
 from sandbox.capture import Preview
 from sandbox.fields import as_object, is_id, is_seconds, is_whole
 from sandbox.framing import FrameError
-from sandbox.processes import NewestPid
+from sandbox.processes import NewestPid, is_helper
 from sandbox.standard_input import StandardInput
 
 TYPE_CHECKING = False
@@ -339,6 +339,7 @@ class Executor:
         if execution is None or execution.interpreter is not interpreter:
             return
         if execution.number == number:
+            self._note_background(execution)
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
             self.finish(execution, code)
@@ -360,6 +361,8 @@ class Executor:
             return
         interpreter.on_exit()
         execution = self._agent.running
+        if execution is not None and execution.interpreter is interpreter:
+            self._note_background(execution)
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             exit_code = 128 + number
@@ -374,6 +377,20 @@ class Executor:
             self.finish(execution, exit_code)
         else:
             self.end_interpreter(interpreter, reason, exit_code)
+
+    def _note_background(self, execution: CurrentExecution) -> None:
+        """Say what ends with a one-shot though its code had put it into the background."""
+        if not execution.one_shot:
+            return
+        count = sum(not is_helper(pid) for pid in self._agent.trees.background())
+        if count:
+            were = (
+                "1 background process was" if count == 1 else f"{count} background processes were"
+            )
+            execution.interpreter.add_note(
+                f"{were} still running when the code ended, and ended with it; "
+                "wait for them, or run the code in a session"
+            )
 
     def finish(self, execution: CurrentExecution, exit_code: int) -> None:
         if execution.step is not None:

@@ -43,8 +43,8 @@ class ProcessTrees:
         self.orphans: dict[int, Interpreter | JobProcess] = {}
         self.children = Children()
 
-    def count_background(self) -> int:
-        """The number of processes in the session besides the agent's and its interpreters'."""
+    def background(self) -> set[int]:
+        """The processes in the session besides the agent's and its interpreters'."""
         table = read_processes()
         ours = {
             self._agent.pid,
@@ -55,7 +55,7 @@ class ProcessTrees:
         # itself unreadable (prctl(2), PR_SET_DUMPABLE).
         inside = tree_of(table, self._agent.pid, [self._agent.pid])
         hidden = self.children.pids() - inside
-        return len(hidden - ours) + sum(1 for pid in inside - ours if table[pid].alive)
+        return (hidden | {pid for pid in inside if table[pid].alive}) - ours
 
     def owners(self) -> list[Interpreter | JobProcess]:
         """All whose processes are to be told apart: interpreters and jobs that run, and jobs that

@@ -81,6 +81,15 @@ def read_process(pid: int) -> Process | None:
     return None
 
 
+def is_helper(pid: int) -> bool:
+    """Return whether a process is one that Python's multiprocessing runs for itself. It ends with
+    the program."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        command = file.read(4096)
+        return b"resource_tracker" in command or b"multiprocessing.forkserver" in command
+    return False
+
+
 def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:
     """Pids of a session leader, of its session, of `adopted`, and of everyone below them."""
     members = {pid for pid, row in table.items() if row.session == leader or pid == leader}

@@ -615,6 +615,15 @@ def test_a_one_shot_waits_for_threads_and_calls_exit_functions(agent: AgentProce
     assert "notes" not in reply.frame
 
 
+def test_what_a_one_shot_leaves_running_is_counted(agent: AgentProcess) -> None:
+    helper = "from multiprocessing import resource_tracker as r; r.ensure_running()\n"
+    assert "notes" not in agent.python(helper, one_shot=True).frame
+    code = f"{helper}import os, subprocess; subprocess.Popen(['sleep', '300'])\n"
+    for end in ("os._exit(0)", "raise SystemExit"):
+        (note,) = agent.python(code + end, one_shot=True).frame["notes"]
+        assert note.startswith("1 background process was still running when the code ended")
+
+
 def test_a_one_shot_waits_within_its_time_limit(agent: AgentProcess) -> None:
     reply = agent.python(
         "import threading; threading.Thread(target=threading.Event().wait).start(); print('end')",

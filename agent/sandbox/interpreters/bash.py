@@ -99,7 +99,6 @@ class BashInterpreter(Interpreter):
         self._fds: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._confirmations = 0
         self._has_handlers = False
-        self._one_shot = False
         self._stdin = ""
         self._number = 0
         self._options = b""
@@ -208,7 +207,6 @@ class BashInterpreter(Interpreter):
 
     def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
         self._number = number
-        self._one_shot = one_shot
         self._stdin = stdin or f"&{self._fds[1]}"
         self.ends_with_code = one_shot and not self.setup
         self.resumes_jobs = bool(self.RESUMES.search(code))
@@ -324,21 +322,9 @@ class BashInterpreter(Interpreter):
 
     def on_exit(self) -> None:
         if self.ends_with_code:
-            self._note_background()
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._link_folder}/bash")
                 os.rmdir(self._link_folder)
-
-    def _note_background(self) -> None:
-        """Say what ends with a one-shot though its code had put it into the background."""
-        if self._one_shot and (count := self.agent.trees.count_background()):
-            ended = (
-                "1 background process was" if count == 1 else f"{count} background processes were"
-            )
-            self.add_note(
-                f"{ended} still running when the code ended, and ended with it; "
-                "`wait` for them, or run the code in a session"
-            )
 
     def variables_code(self, variables: Mapping[str, str]) -> str:
         return "".join(f"export {name}={quoted(value)}\n" for name, value in variables.items())
@@ -433,7 +419,6 @@ class BashInterpreter(Interpreter):
             if self._file.is_unread and self._should_have_read:
                 self._repair()
                 return
-            self._note_background()
             if status and self.resumes_jobs and b"m" not in self._options:
                 self.add_note("`fg` and `bg` resume jobs that were started after `set -m`")
             line, status = divmod(status, 256)
