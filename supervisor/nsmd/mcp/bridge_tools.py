@@ -19,7 +19,7 @@ from nsmd.mcp.interfaces import HostPrograms
 from nsmd.mcp.outcomes import outcome_of
 from nsmd.mcp.output_lines import LineFeed
 from nsmd.mcp.render import META_KEY, ToolReply
-from nsmd.mcp.text import clean, head_and_tail, shares
+from nsmd.mcp.text import clean, head_and_tail, settled, shares
 from nsmd.model.values import StreamName
 
 
@@ -111,7 +111,7 @@ class ProgramTools:
 
     def _render(self, ended: ProgramEnd) -> ToolReply:
         # Each stream has its share, like those of `run`.
-        stdout, stderr = clean(ended.stdout), clean(ended.stderr)
+        stdout, stderr = settled(clean(ended.stdout)), settled(clean(ended.stderr))
         grants = shares([len(stdout), len(stderr)], self._max_chars)
         stdout, left_of_stdout = head_and_tail(stdout, grants[0], ended.stdout_omitted)
         stderr, left_of_stderr = head_and_tail(stderr, grants[1], ended.stderr_omitted)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import re
 
-_MOVES = re.compile(r"(\n|\r|\x1b\[[0-9]*[AK])")
-"""Line ends, and sequences by which programs rewrite lines: back to the beginning, up some lines,
-erase.
+_SEQUENCES = re.compile(
+    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
+    r"|([\n\r\b])"
+)
+"""What a terminal acts on (ECMA-48, and xterm's strings that end with BEL): CSI with parameters and
+final byte, strings such as titles and links, other escape sequences; and line ends and backspace.
 """
+
+_SCREEN_ROWS = 24
+_MOST_COLUMNS = 120
+"""Largest column to which a sequence moves: few characters must not become many spaces."""
+
+_MOST_SETTLED_CHARS = 1024 * 1024
+"""Of a longer text, which no agent of ours sends by default, sequences are just left out."""
 
 
 def clean(text: str) -> str:
@@ -31,31 +41,96 @@ def one_line(text: str, limit: int) -> str:
 
 
 def settled(text: str) -> str:
-    """Return the text as a terminal shows it at the end: a progress bar in its last state.
-
-    Text after a carriage return replaces its line. `ESC [ A` goes back to lines above, for bars
-    below each other; `ESC [ K` erases.
+    """Return the text as a terminal shows it at the end: a progress bar in its last state, no
+    colours, titles and links.
     """
-    if "\r" not in text:
+    if "\x1b" not in text and "\r" not in text and "\b" not in text:
         return text
-    lines, row, fresh = [""], 0, False
-    for part in _MOVES.split(text):
-        if part == "\n":
-            row += 1
-            fresh = False
-            if row == len(lines):
-                lines.append("")
-        elif part == "\r":
-            fresh = True
-        elif part[-1:] == "A" and _MOVES.fullmatch(part):
-            row = max(0, row - int(part[2:-1][:6] or 1))
-        elif part[-1:] == "K" and _MOVES.fullmatch(part):
-            if fresh:
-                lines[row], fresh = "", False
-        elif part:
-            lines[row] = part if fresh else lines[row] + part
-            fresh = False
-    return "\n".join(lines)
+    if len(text) > _MOST_SETTLED_CHARS:
+        return _SEQUENCES.sub(lambda found: found[3] or "", text)
+    screen = _Screen()
+    place = 0
+    for found in _SEQUENCES.finditer(text):
+        screen.write(text[place : found.start()])
+        place = found.end()
+        screen.act(found[3] or found[2] or "", found[1] or "")
+    screen.write(text[place:])
+    return screen.text()
+
+
+class _Screen:
+    """A terminal's screen and what has left it at the top; lines of any length."""
+
+    def __init__(self) -> None:
+        self._lines: list[list[str]] = [[]]
+        self._row = self._column = 0
+        self._rewritten: set[int] = set()
+
+    def write(self, text: str) -> None:
+        """Write text over what is there."""
+        if not text:
+            return
+        line = self._lines[self._row]
+        if self._column != len(line):
+            self._rewritten.add(self._row)
+            line.extend(" " * (self._column - len(line)))
+        line[self._column : self._column + len(text)] = text
+        self._column += len(text)
+
+    def act(self, kind: str, parameters: str) -> None:
+        """Act on a control character, or on a sequence with this final byte."""
+        first, _, second = parameters.partition(";")
+        number, lines = _number(first), self._lines
+        count = number or 1
+        match kind:
+            case "\n":
+                self._go(self._row + 1, 0)
+            case "\r":
+                self._column = 0
+            case "\b" | "D":
+                self._column = max(0, self._column - count)
+            case "A":
+                self._go(self._row - count, self._column)
+            case "F":
+                self._go(self._row - count, 0)
+            case "B":
+                self._go(min(self._row + count, len(lines) - 1), self._column)
+            case "E":
+                self._go(min(self._row + count, len(lines) - 1), 0)
+            case "C":
+                self._go(self._row, self._column + count)
+            case "G":
+                self._go(self._row, count - 1)
+            case "H":
+                top = max(0, len(lines) - _SCREEN_ROWS)
+                self._go(top + min(count, _SCREEN_ROWS) - 1, max(0, _number(second) - 1))
+            case "K" if number != 1:
+                del lines[self._row][0 if number else self._column :]
+                self._rewritten.add(self._row)
+            case "J" if number == 0:
+                del lines[self._row][self._column :], lines[self._row + 1 :]
+            case "J" if number != 1:
+                for line in lines[-_SCREEN_ROWS:]:
+                    line.clear()
+            case _:  # colours and the like
+                pass
+
+    def text(self) -> str:
+        """Return all lines. Those that were rewritten have no spaces at their ends."""
+        shown = ("".join(line) for line in self._lines)
+        return "\n".join(
+            line.rstrip(" ") if row in self._rewritten else line for row, line in enumerate(shown)
+        )
+
+    def _go(self, row: int, column: int) -> None:
+        self._row = max(0, row)
+        self._column = min(column, max(self._column, _MOST_COLUMNS))
+        while len(self._lines) <= self._row:
+            self._lines.append([])
+
+
+def _number(parameter: str) -> int:
+    return int(parameter[:6]) if parameter.isdecimal() else 0
 
 
 def head_and_tail(text: str, limit: int, omitted_bytes: int = 0) -> tuple[str, int]:

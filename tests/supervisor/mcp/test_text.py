@@ -35,10 +35,32 @@ def test_clean_joins_pairs_and_marks_halves() -> None:
         ("gone\r\x1b[2K", ""),
         ("outer 0\n\rinner 1\x1b[A\n\rinner 2\x1b[A\router 1\n", "outer 1\ninner 2"),
         ("\r\x1b[99999999999Ax", "x"),
+        ("1/2\n0%\x1b[1A\x1b[2K\r2/2\n100%\n", "2/2\n100%\n"),
+        ("a: 1\nb: 1\n\x1b[2A\x1b[2Ka: 2\n\x1b[2Kb: 2\n", "a: 2\nb: 2\n"),
+        ("\x1b[?25l\x1b[32m\x1b[1mok\x1b[0m\x1b[K\x1b[?25h\n", "ok\n"),
+        ("\x1b]0;title\x07\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\\x1b(B\n", "link\n"),
+        ("|\b/\b-\bdone\n", "done\n"),
+        ("long\rlo\n", "long\n"),
+        ("busy   \r       \rdone\n", "done\n"),
+        ("a  b\x1b[3Db\x1b[1Gc\x1b[5C.\n", "cb b  .\n"),
+        (
+            "before\n" * 30 + "\x1b[H\x1b[2Jframe 1\n\x1b[H\x1b[Jframe 2\n",
+            "before\n" * 7 + "frame 2\n",
+        ),
+        ("\x1b[2;3Hx\x1b[999999999;999999999Hy", "\n  x\n" + "\n" * 21 + " " * 120 + "y"),
+        ("plain\x1b\x1b[", "plain\x1b\x1b["),
     ],
 )
 def test_a_line_that_is_written_again_is_read_in_its_last_state(text: str, read: str) -> None:
     assert settled(text) == read
+
+
+@pytest.mark.parametrize(
+    "piece", ["\x1b[A", "a\x1b[A", "\x1b[C", "\x1b]", "\x1b[", "\x1b[H", "a\r", "\x1b[2J"]
+)
+def test_no_text_takes_long(piece: str) -> None:
+    for count in (200_000, 600_000):
+        assert len(settled(piece * count)) <= len(piece) * count
 
 
 def test_one_line() -> None:
