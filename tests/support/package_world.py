@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.model.settings import DEFAULT_JAIL_UID
 
 SEARCH_PATH = os.environ.get("PATH", os.defpath)
@@ -36,6 +37,23 @@ def installation(
         variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
         timeout_s=timeout_s,
     )
+
+
+def published(store: EnvironmentStore, name: str) -> str:
+    """Publish an environment without packages, as a build does. Returns its path."""
+    details = EnvironmentDetails(
+        interpreter="python",
+        program="/usr/bin/python3",
+        agent_python="/usr/bin/python3",
+        prefixes=(),
+        version="3.11",
+        lock="",
+        versions={},
+        modules=(),
+    )
+    with store.building(alone=False) as staging:
+        os.mkdir(staging.environment)
+        return store.publish(staging, name, details)
 
 
 _BACKEND = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Literal
 
 import trio
@@ -40,6 +41,7 @@ class Attempt:
     Attributes:
         refresh: ask the flake's origin for a newer version.
         queued_s, started_s: times on trio's clock; the second is None while it waits for its turn.
+        since_s: Unix time since when it may have made or found files.
         progress: progress of Nix, or of the installer of packages.
         link: link that will be the garbage-collector root.
         log_bytes: size of its log file.
@@ -50,6 +52,7 @@ class Attempt:
     refresh: bool = False
     queued_s: float = field(default_factory=trio.current_time)
     started_s: float | None = None
+    since_s: float = field(default_factory=time.time)
     progress: CommandProgress = field(default_factory=CommandProgress)
     link: str = ""
     log_bytes: int = 0

@@ -23,7 +23,7 @@ from nsmd.environments.builds.build_queue import BuildQueue
 from nsmd.environments.builds.build_run import BuildRun
 from nsmd.environments.builds.build_state import Building, ProjectPackages, key_of_packages
 from nsmd.environments.builds.nix_builds import NixBuilds
-from nsmd.environments.builds.package_builds import PackageBuilds, paths_in_use
+from nsmd.environments.builds.package_builds import PackageBuilds
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
@@ -221,12 +221,12 @@ class Builder:
         Args:
             dry_run: only say which.
         """
-        kept = {b.built.stored.path for b in self.buildings if b.built is not None}
-        kept |= paths_in_use(self._directory.in_use())
-        for building in [b for b in self._all.values() if not b.wanted and b.attempt is None]:
+        staying = [b for b in self._all.values() if b.wanted or b.attempt is not None]
+        for building in [b for b in self._all.values() if b not in staying]:
             if building.packages is not None and not dry_run:
                 del self._all[building.key]
-        return await self._build_run.packages.collect(kept, dry_run=dry_run)
+        in_use = self._directory.in_use()
+        return await self._build_run.packages.collect(staying, in_use, dry_run=dry_run)
 
     def add(self, reference: str, name: str = "") -> Building:
         """Add an environment, and build it unless it is there or being built.

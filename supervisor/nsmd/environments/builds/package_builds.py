@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Iterable
 from functools import partial
 
 import trio
@@ -78,10 +79,26 @@ class PackageBuilds:
             settings or EnvironmentSettings(),
         )
 
-    async def collect(self, kept: Collection[str], *, dry_run: bool) -> CollectedEnvironments:
-        """Remove environments, except those at some paths."""
+    async def collect(
+        self, staying: Iterable[Building], in_use: Iterable[Environment], *, dry_run: bool
+    ) -> CollectedEnvironments:
+        """Remove environments, as `EnvironmentStore.collect` does.
+
+        Args:
+            staying: those that are wanted or being built.
+            in_use: environments of live sessions.
+        """
+        kept, since_s = paths_in_use(in_use), time.time()
+        for building in staying:
+            if building.built is not None:
+                kept.add(building.built.stored.path)
+            if building.attempt is not None:
+                # It knows what it has made or found, and nobody else does.
+                since_s = min(since_s, building.attempt.since_s)
         store = EnvironmentStore(self._installation.store)
-        return await trio.to_thread.run_sync(partial(store.collect, kept, dry_run=dry_run))
+        return await trio.to_thread.run_sync(
+            partial(store.collect, kept, since_s=since_s, dry_run=dry_run)
+        )
 
 
 def paths_in_use(environments: Iterable[Environment]) -> set[str]:

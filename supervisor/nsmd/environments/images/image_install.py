@@ -223,7 +223,7 @@ class ImageInstaller:
     def _there(self, digest: str) -> str:
         """The same; empty if there is none yet."""
         path = self._path(digest)
-        return path if self._store.details(path) is not None else ""
+        return path if self._store.claim(path) else ""
 
     async def _build(self, staging: Staging, pinned: str) -> tuple[str, str]:
         """Build the environment of an image; return its path, and the image's digest."""

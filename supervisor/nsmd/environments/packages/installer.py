@@ -224,7 +224,7 @@ class Installer:
     def _there(self, packages: Packages, lock: PackageLock) -> str | None:
         """Path of the environment of a lock; None if there is none yet."""
         path = self._path(packages, lock)
-        return None if self._store.details(path) is None else path
+        return path if self._store.claim(path) else None
 
     async def _build(self, packages: Packages, lock: PackageLock | None) -> tuple[str, PackageLock]:
         """Build the environment of a lock, or of what is wanted; returns its path, and the lock."""
@@ -255,7 +255,7 @@ class Installer:
                 if lock is None:
                     lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
                 path = self._path(packages, lock)
-                if self._store.details(path) is None:
+                if not self._store.claim(path):
                     packages.write_lock(staging, lock, known)
                     self._phase("installing")
                     command = tool.install(staging.work, builds=builds)

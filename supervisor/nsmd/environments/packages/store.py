@@ -13,6 +13,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -127,6 +128,27 @@ class EnvironmentStore:
         except (OSError, ValueError, RecursionError, DecodeError):
             return None
 
+    def claim(self, path: str) -> bool:
+        """Find a complete environment for a build. Mark it, so that `collect` keeps it while the
+        build lasts: until then nobody else knows that it is in use.
+        """
+        with self._held():
+            if self.details(path) is None:
+                return False
+            os.utime(path)
+            return True
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        """Hold the lock of the names of environments."""
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        held = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
     def names(self) -> list[str]:
         """Names of all environments."""
         try:
@@ -214,29 +236,43 @@ class EnvironmentStore:
         write_new(os.path.join(made, DETAILS), json.dumps(asdict(details), indent=1))
         _sync(made)
         path = self.path(name)
-        try:
-            os.rename(made, path)
-        except OSError:
-            if self.details(path) is None:  # no other build was quicker
-                raise
+        with self._held():
+            # Another build may have been quicker. But what has the name and cannot be read, such as
+            # a file that was cut off when the power failed, would stand in the way for ever.
+            if self.details(path) is None:
+                with suppress(FileNotFoundError):
+                    self._set_aside(path)
+                os.rename(made, path)
+            os.utime(path)
         return path
 
-    def collect(self, kept: Collection[str], *, dry_run: bool) -> CollectedEnvironments:
+    def _set_aside(self, path: str) -> None:
+        """Take an environment's name; the next `collect` removes its files."""
+        os.rename(path, os.path.join(self.directory, f".going-{secrets.token_hex(8)}"))
+
+    def collect(
+        self, kept: Collection[str], *, since_s: float = math.inf, dry_run: bool
+    ) -> CollectedEnvironments:
         """Remove environments, what ended builds have left, and a cache that is not used any more.
 
         Args:
             kept: paths of environments that stay.
+            since_s: Unix time; what builds have made or found since then stays, too.
             dry_run: only say what would go.
         """
         going = [path for path in map(self.path, self.names()) if path not in kept]
+        going = [path for path in going if not _is_marked(path, since_s)]
         going += self._unused_cache()
         freed = _size_alone(going)
         if dry_run:
             return CollectedEnvironments(paths=tuple(going), freed_bytes=freed)
-        for path in going:
-            # Nobody finds it half removed.
-            with suppress(OSError):
-                os.rename(path, os.path.join(self.directory, f".going-{secrets.token_hex(8)}"))
+        with self._held():
+            # Sizes took a while, and builds went on.
+            going = [path for path in going if not _is_marked(path, since_s)]
+            for path in going:
+                # Nobody finds it half removed.
+                with suppress(OSError):
+                    self._set_aside(path)
         for name in listed(self.directory):
             if name.startswith(".going-"):
                 shutil.rmtree(os.path.join(self.directory, name), ignore_errors=True)
@@ -349,6 +385,14 @@ def _size_alone(directories: Sequence[str]) -> int:
                 key = found.st_dev, found.st_ino
                 links[key] = found.st_nlink, links.get(key, (0, 0, 0))[1] + 1, found.st_blocks
     return sum(512 * blocks for there, seen, blocks in links.values() if there == seen)
+
+
+def _is_marked(path: str, since_s: float) -> bool:
+    """Return whether a build has made or found an environment since then."""
+    try:
+        return os.stat(path).st_mtime >= since_s
+    except OSError:
+        return False
 
 
 def _lock(directory: str, *, wait: bool) -> int | None:

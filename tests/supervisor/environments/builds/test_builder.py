@@ -25,11 +25,14 @@ from nsmd.environments.builds.build_state import Building
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.host.paths import trusted_owners
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, Sources
-from package_world import installation
+from package_world import installation, published
 
 SOMEBODY = ClientIdentity(name="test", scope="here")
 
@@ -507,6 +510,32 @@ async def test_those_of_config_toml_with_its_limits(it: Bench) -> None:
         assert (environment.timeout_s, environment.description) == (7.0, "Mine")
         with pytest.raises(BadRequestError, match=r"config\.toml names it"):
             await builder.remove("lab")
+
+
+@pytest.mark.parametrize("found", [False, True])
+async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
+    it: Bench, monkeypatch: pytest.MonkeyPatch, *, found: bool
+) -> None:
+    async with it.open() as builder:
+
+        async def make(self: InstallerRun, *_: object, **__: object) -> Installed:
+            store = EnvironmentStore(self.store)
+            path = published(store, "a" * 64)
+            if found:
+                os.utime(path, times=(0, 0))
+                assert store.claim(path)
+            await builder.collect(dry_run=False)
+            return Installed(path=path, lock="")
+
+        monkeypatch.setattr(InstallerRun, "make", make)
+        building = builder.add_packages(WantedPackages(pip=("numpy",)), "lab")
+        assert building.attempt is not None
+        building.attempt.since_s -= 1  # file systems' clocks are some milliseconds behind
+        await ended(building)
+        assert building.failed is None
+        assert it.names() == {"lab"}
+        await builder.remove("lab")
+        assert (await builder.collect(dry_run=False)).paths
 
 
 async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
