@@ -65,7 +65,14 @@ def test_an_environment_comes_changes_and_goes_under_its_sessions(running: Super
         assert (row.state, row.reference) == ("ready", "pip: demo, other")
         assert client.run(code, env="science").stdout == "2.0 /env\n"
         assert client.run("import other", env="science").exit_code == 0
-        assert len(stored(running)) == 2
+        client.builds.add_packages("science", pip=["other"])
+        (science,) = [each for each in client.envs() if each.name == "science"]
+        assert science.preload == (), "it has no such module any more"
+        client.builds.add_packages("science", pip=["demo", "other"])
+        (science,) = [each for each in client.envs() if each.name == "science"]
+        assert science.preload == ("demo",)
+        assert len(stored(running)) == 3
+        assert client.builds.gc().removed != (), "nothing runs in the one without demo"
         assert client.builds.gc().removed == (), "a session runs in the first one"
         client.builds.remove(["science"])
         again = client.run(

@@ -23,11 +23,7 @@ LIMITS = SessionLimits(processes=48, descriptors=256)
 MEMORY_MB = 160
 
 NOT_INSTALLED = "policy: network is off, so nothing can be installed"
-PYTHON = (
-    f"{NOT_INSTALLED}; the user can add an environment that has packages: `interpreter` in "
-    "config.toml names a virtual environment's Python"
-)
-NODE = f"{NOT_INSTALLED}; the user can install packages in the project's node_modules"
+ADDING = "; the user can add an environment: `nsm env add NAME"
 APT = f"{NOT_INSTALLED}; the user can install packages on the host, whose /usr is shown here"
 
 WRITABLE = "writable: /workspace, /tmp"
@@ -67,8 +63,6 @@ def hidden(place: str) -> str:
 
 
 NOTES = {
-    "python-package": PYTHON,
-    "node-package": NODE,
     "apt-package": APT,
     "network": OFF,
     "project": PROJECT,
@@ -91,10 +85,22 @@ NOTES = {
 }
 
 
+def python_package(packages: str) -> str:
+    return f"{NOT_INSTALLED}{ADDING} --pip {packages}`"
+
+
+def node_package(packages: str) -> str:
+    adding = f"{ADDING} --npm {packages}`"
+    return f"{NOT_INSTALLED}{adding}, or install it in the project's node_modules"
+
+
+OF = {"hidden": hidden, "python-package": python_package, "node-package": node_package}
+
+
 def note(key: str) -> str:
     """The note that a table has under that key."""
-    kind, _, place = key.partition(" ")
-    return hidden(place) if kind == "hidden" else NOTES[key]
+    kind, _, name = key.partition(" ")
+    return OF[kind](name) if kind in OF else NOTES[key]
 
 
 def project(mode: ProjectMode = "readonly") -> ProjectMount:
@@ -124,6 +130,7 @@ def notes_of(
     keeps_state: bool = True,
     environments: tuple[Environment, ...] = (),
     seen: ProjectMount | None = None,
+    environment: Environment | None = None,
     **more: Any,
 ) -> tuple[str, ...]:
     """Make the notes for a result with these texts."""
@@ -134,5 +141,6 @@ def notes_of(
         refused=refused,
         keeps_state=keeps_state,
         environments=environments,
+        environment=environment,
     )
     return explain(policy(network, mode), outcome, events, circumstances)

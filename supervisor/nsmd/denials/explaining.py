@@ -38,6 +38,7 @@ class Circumstances:
         refused: hosts, with ports, that the session was refused meanwhile.
         keeps_state: its session should outlive it.
         environments: environments that the client can use.
+        environment: environment of the session; None for one with the host's programs.
     """
 
     code: str = ""
@@ -46,6 +47,7 @@ class Circumstances:
     refused: Sequence[str] = ()
     keeps_state: bool = True
     environments: Sequence[Environment] = ()
+    environment: Environment | None = None
 
 
 def explain(
@@ -87,6 +89,7 @@ def explain(
         refused=circumstances.refused,
         events=events,
         environments=circumstances.environments,
+        here=circumstances.environment,
     )
     if said:
         notes.append(f"policy: {'; '.join(said)}")

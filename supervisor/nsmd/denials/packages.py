@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from nsmd.denials.evidence import Kind
-from nsmd.denials.naming import names
-from nsmd.model.values import Environment
+from nsmd.denials.naming import names, plain
+from nsmd.model.packages import WELL_KNOWN, module_of, package_of
+from nsmd.model.values import Environment, Interpreter
 
-_MODULES: Mapping[str, str] = {
-    "beautifulsoup4": "bs4",
-    "opencv-python": "cv2",
-    "pillow": "PIL",
-    "python-dateutil": "dateutil",
-    "pyyaml": "yaml",
-    "scikit-learn": "sklearn",
-}
-"""Modules of packages with another name."""
+_PACKAGE = re.compile(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]{0,60}", re.ASCII)
+"""Names that may stand in a command."""
 
-KNOWN = frozenset(
-    "PIL attr boto3 bs4 cv2 dateutil django dotenv fastapi flask httpx jax keras lxml matplotlib "
-    "networkx nltk numpy openai openpyxl pandas plotly polars psutil pyarrow pydantic pytest "
-    "requests rich scipy seaborn sklearn spacy sqlalchemy statsmodels sympy tabulate tensorflow "
-    "torch tqdm transformers yaml".split()
-)
-"""Modules that are not part of Python and that much code imports. Another missing module may belong
-to the project and be elsewhere.
-"""
+_MOST_IN_COMMAND = 4
 
 
 def clauses(
     subjects: Mapping[Kind, Sequence[str]],
     environments: Sequence[Environment],
     *,
+    here: Environment | None = None,
     installable: bool,
 ) -> list[str]:
     """Make the clauses of the note; none if there may be another cause.
@@ -40,46 +28,73 @@ def clauses(
     Args:
         subjects: subjects of the evidence.
         environments: environments that the client can use.
+        here: environment of the session; None for one with the host's programs.
         installable: code may get it over a network.
     """
-    modules = [_module_of(name) for name in subjects.get("index", ())]
+    modules = [module_of(name) for name in subjects.get("index", ())]
     modules += [
-        name for name in subjects.get("module", ()) if name in KNOWN or _with(name, environments)
+        name
+        for name in subjects.get("module", ())
+        # Another one may belong to the project and be elsewhere.
+        if name in WELL_KNOWN or _with(name, "python", environments)
     ]
-    wanted = list(dict.fromkeys(name for name in modules if name))
-    said = [clause for name in wanted if (clause := _where(name, environments))]
+    python = list(dict.fromkeys(name for name in modules if name))
+    node = list(dict.fromkeys((*subjects.get("npm", ()), *subjects.get("node-module", ()))))
+    said = [
+        *_where(python, "python", environments),
+        *_where([name for name in node if name], "node", environments),
+    ]
     if installable:
-        return said if "module" in subjects else []
+        return said if {"module", "node-module"} & subjects.keys() else []
     how: list[str] = []
-    if "index" in subjects or wanted:
-        how.append(
-            "the user can add an environment that has packages: `interpreter` in config.toml names "
-            "a virtual environment's Python"
-        )
-        if wanted and environments and not said:
-            said.append(f"no environment is known to have {names(wanted)}")
+    if "index" in subjects or python:
+        packages = (*filter(None, subjects.get("index", ())), *map(package_of, python))
+        how.append(_adding("pip", {module_of(name): name for name in reversed(packages)}.values()))
+        if python and environments and not said:
+            said.append(f"no environment is known to have {names(python)}")
     if "npm" in subjects or "node-module" in subjects:
-        how.append("the user can install packages in the project's node_modules")
+        how.append(f"{_adding('npm', node)}, or install it in the project's node_modules")
     if "apt" in subjects:
-        how.append("the user can install packages on the host, whose /usr is shown here")
+        how.append(_installing_with_apt(here))
     return ["network is off, so nothing can be installed", *said, *how] if how else []
 
 
-def _where(name: str, environments: Sequence[Environment]) -> str:
-    having = _with(name, environments)
-    if not having:
-        return ""
-    return f"{name} is in environment{'s' if len(having) > 1 else ''} {names(having)}"
+def _adding(option: str, packages: Iterable[str]) -> str:
+    """Say how the user adds an environment that has these packages."""
+    wanted = sorted(name for name in packages if _PACKAGE.fullmatch(name))
+    words = " ".join(wanted[:_MOST_IN_COMMAND]) or "PACKAGES"
+    words = f'"{words}"' if " " in words else words
+    return f"the user can add an environment: `nsm env add NAME --{option} {words}`"
 
 
-def _with(name: str, environments: Sequence[Environment]) -> list[str]:
+def _installing_with_apt(here: Environment | None) -> str:
+    if here is not None and here.image is not None:
+        return (
+            "the system's packages are those of the environment's image: the user can build one "
+            "that has more, and add it with `nsm env add NAME --image IMAGE`"
+        )
+    if here is not None and here.artifact is not None:
+        return "Nix made this environment: the user can add packages to its flake"
+    return "the user can install packages on the host, whose /usr is shown here"
+
+
+def _where(
+    wanted: Sequence[str], language: Interpreter, environments: Sequence[Environment]
+) -> list[str]:
+    """Say which environments have which of these modules."""
+    having = {name: _with(name, language, environments) for name in wanted}
     return [
-        environment.name
-        for environment in environments
-        if environment.problem is None and environment.has_module(name)
+        f"{plain(name)} is in environment{'s' if len(there) > 1 else ''} {names(there)}"
+        for name, there in having.items()
+        if there
     ]
 
 
-def _module_of(package: str) -> str:
-    package = package.lower()
-    return _MODULES.get(package, package.replace("-", "_"))
+def _with(name: str, language: Interpreter, environments: Sequence[Environment]) -> list[str]:
+    return [
+        environment.name
+        for environment in environments
+        if environment.problem is None
+        and environment.interpreter == language
+        and environment.has_module(name)
+    ]

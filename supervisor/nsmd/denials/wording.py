@@ -35,12 +35,13 @@ def clauses(
     refused: Sequence[str],
     events: Sequence[LimitEvent],
     environments: Sequence[Environment] = (),
+    here: Environment | None = None,
 ) -> list[str]:
     """Explain the rules that the evidence shows, and what is allowed instead."""
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
-    missing = packages.clauses(subjects, environments, installable=network.mode != "off")
+    missing = packages.clauses(subjects, environments, here=here, installable=network.mode != "off")
     unreachable = "unreachable" in subjects and not missing
     said = missing or [_network(network, refused, unreachable=unreachable)]
     if missing and "apt" in subjects:  # apt reads files that the jail lacks, and needs root
@@ -52,7 +53,7 @@ def clauses(
     read_only = _read_only(policy, project, subjects.get("read-only", ()), writable)
     said.append(read_only)
     said += _full(policy, subjects.get("full", ()))
-    said += _hidden(policy, project, subjects.get("hidden", ()))
+    said += _hidden(policy, project, subjects.get("hidden", ()), here)
     said += list(_limits(policy, subjects, events))
     if "privilege" in subjects:
         said.append("no root rights, no mounts and no further namespaces")
@@ -140,7 +141,12 @@ def _bound(mount: MountRule) -> str:
     return f" (at most {', '.join(bounds)})" if bounds else ""
 
 
-def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str]) -> list[str]:
+def _hidden(
+    policy: Policy,
+    project: ProjectMount | None,
+    subjects: Sequence[str],
+    here: Environment | None,
+) -> list[str]:
     said: list[str] = []
     places: dict[str, None] = {}
     for subject in subjects:
@@ -153,11 +159,12 @@ def _hidden(policy: Policy, project: ProjectMount | None, subjects: Sequence[str
         elif place := _host_place(policy, subject):
             places[place] = None
     if places:
-        shown = "/usr and the project" if project is not None else "/usr"
+        own = here is not None and (here.image is not None or here.artifact is not None)
+        shown = [*([] if own else ["/usr"]), *([] if project is None else ["the project"])]
         are = "is" if len(places) == 1 else "are"
         said.append(
-            f"the host's {names(list(places))} {are} not shown here; of the host, {shown} can be "
-            "read"
+            f"the host's {names(list(places))} {are} not shown here; of the host, "
+            f"{' and '.join(shown) or 'nothing'} can be read"
         )
     return said
 

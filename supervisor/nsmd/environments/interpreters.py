@@ -32,7 +32,10 @@ _BASE_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 _PYTHON_QUESTION = """
 import json, sys
+base, own = sys.base_prefix + "/", sys.prefix + "/"
+others = [path for path in sys.path if path.startswith(base) and not path.startswith(own)]
 print(json.dumps({
+    "system": any(path.endswith("-packages") for path in others),
     "version": list(sys.version_info[:3]),
     "prefix": sys.prefix,
     "base_prefix": sys.base_prefix,
@@ -115,7 +118,10 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
     if is_venv and keep_venv:
         # By its own path: Python recognises a virtual environment by that.
         found = _found(executable, version, [venv, base_prefix, os.path.realpath(base_prefix)])
-        return replace(found, packages=modules_of(venv, version))
+        packages = modules_of(venv, version)
+        if answer.get("system"):
+            packages = tuple(sorted({*packages, *modules_of(base_prefix, version)}))
+        return replace(found, packages=packages)
     found = _found(base, version, [os.path.realpath(base_prefix)])
     return replace(found, packages=modules_of(base_prefix, version))
 

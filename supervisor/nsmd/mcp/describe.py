@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsmd.mcp.text import one_line
+from nsmd.model.packages import WELL_KNOWN
 from nsmd.model.values import Environment, NetworkRule, ProjectMount
 
 TOOL_NAME = "run"
@@ -29,12 +30,6 @@ _NO_SESSIONS = "(no sessions)"
 
 _MAX_LINE_CHARS = 100
 """Largest part of an environment's description, or of a reason: not every author is brief."""
-
-_WELL_KNOWN = (
-    *("numpy", "pandas", "matplotlib", "scipy", "sklearn", "torch", "requests", "PIL", "yaml"),
-    *("bs4", "sympy", "pytest"),
-)
-"""Packages of Python that code uses most, in this order before all others."""
 
 _MOST_PACKAGES = 6
 _MAX_PACKAGE_CHARS = 20
@@ -160,9 +155,14 @@ def _text_of(environment: Environment) -> str:
 
 
 def _packages_of(environment: Environment) -> str:
-    """Modules that are imported already, then the best known ones of those that are installed."""
+    """Modules that are imported already, then packages that somebody asked for, then the best known
+    ones of those that are installed.
+    """
     named = [module.partition(".")[0] for module in environment.preload]
-    named += [name for name in _WELL_KNOWN if name in environment.packages]
+    named = [name for name in named if environment.has_module(name)]
+    named += environment.main_packages
+    if environment.interpreter == "python":
+        named += [name for name in WELL_KNOWN if name in environment.packages]
     shown = [one_line(name, _MAX_PACKAGE_CHARS) for name in dict.fromkeys(named)]
     return ", ".join(shown[:_MOST_PACKAGES])
 

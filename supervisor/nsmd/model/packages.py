@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from nsm.dataclass import dataclass
@@ -28,6 +28,27 @@ _NPM_PACKAGE = re.compile(
     rf"(?P<name>(?:@{_NPM_WORD}/)?{_NPM_WORD})(?:@(?P<versions>[A-Za-z0-9.*^~<>=|+ _-]+))?"
 )
 """A package of npm, with versions or a tag."""
+
+
+_MODULES: Mapping[str, str] = {
+    "beautifulsoup4": "bs4",
+    "opencv-python": "cv2",
+    "pillow": "PIL",
+    "python-dateutil": "dateutil",
+    "python-dotenv": "dotenv",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
+"""Modules of packages with another name."""
+
+WELL_KNOWN = (
+    *("numpy", "pandas", "matplotlib", "scipy", "sklearn", "torch", "requests", "PIL", "yaml"),
+    *("bs4", "sympy", "pytest", "boto3", "cv2", "django", "fastapi", "flask", "httpx", "jax"),
+    *("keras", "lxml", "networkx", "nltk", "openai", "openpyxl", "plotly", "polars", "psutil"),
+    *("pyarrow", "pydantic", "rich", "seaborn", "spacy", "sqlalchemy", "statsmodels", "tabulate"),
+    *("tensorflow", "tqdm", "transformers", "dotenv", "dateutil", "attr"),
+)
+"""Modules that are not part of Python and that much code imports, the most used first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +249,27 @@ def npm_versions(text: str) -> tuple[str, str]:
     match = _NPM_PACKAGE.fullmatch(text)
     assert match is not None, "it was checked"
     return match["name"], (match["versions"] or "*").strip() or "*"
+
+
+def names_of(packages: WantedPackages) -> list[str]:
+    """Names of the packages that it names itself, and not in a file."""
+    specs = (_REQUIREMENT.match(each) or _NPM_PACKAGE.match(each) for each in _specs(packages))
+    return [spec["name"] for spec in specs if spec is not None]
+
+
+def _specs(packages: WantedPackages) -> tuple[str, ...]:
+    return (*packages.pip, *packages.npm)
+
+
+def module_of(package: str) -> str:
+    """Name of the module that a Python package most likely has."""
+    package = normal_name(package)
+    return _MODULES.get(package, package.replace("-", "_"))
+
+
+def package_of(module: str) -> str:
+    """Name of the package that most likely has a Python module."""
+    return next((package for package, name in _MODULES.items() if name == module), module)
 
 
 def normal_name(name: str) -> str:

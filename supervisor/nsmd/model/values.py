@@ -108,7 +108,8 @@ class Environment:
         setup: steps that the interpreter runs before any other code, each time it starts.
         pending: what it waits for, for people; None once it can be used. Calls wait, too.
         network: network of its sessions, unless another is requested at their start.
-        packages: installed top-level modules of Python, as far as known.
+        packages: installed top-level modules of Python, or packages of Node, as far as known.
+        main_packages: those among them that somebody asked for by name.
         image: its jails' root directory; None for the base system of the host. With an image,
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
@@ -139,6 +140,7 @@ class Environment:
     pending: str | None = None
     network: NetworkRule = NO_NETWORK
     packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    main_packages: tuple[str, ...] = field(default=(), repr=False, compare=False)
     image: ImageRoot | None = None
     directory: str = ""
     devices: tuple[str, ...] = ()
@@ -154,9 +156,9 @@ class Environment:
 
     def has_module(self, name: str) -> bool:
         """Return whether code can import a Python module, as far as known."""
-        return name in self.packages or any(
-            module.partition(".")[0] == name for module in self.preload
-        )
+        # A list of modules to preload may be older than the packages.
+        known = self.packages or [module.partition(".")[0] for module in self.preload]
+        return name in known
 
     def __hash__(self) -> int:
         # Asked several times for each session; with a few hundred binds it would take 60 us.

@@ -317,6 +317,7 @@ class Execution:
             refused=_refused(network.refused_since(self._decided)),
             keeps_state=not self.origin.one_shot,
             environments=self.origin.environments,
+            environment=self.session.spec.environment,
         )
         return explain(policy, outcome, self.limit_events, circumstances)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denial_notes import (
+    ADDING,
     FULL,
     MEMORY,
     MEMORY_MB,
@@ -16,18 +17,20 @@ from denial_notes import (
     OFF,
     PROCESSES,
     PROJECT,
-    PYTHON,
     WRITABLE,
     notes_of,
+    python_package,
 )
 from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.explaining import explain
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
 from nsmd.model.devices import DeviceNode, ShownDevices
+from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
+    Artifact,
     Environment,
     JailSizes,
     JailSpec,
@@ -165,7 +168,7 @@ def test_with_a_network_what_pip_does_not_find_is_not_there() -> None:
     text = (
         "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
     )
-    assert notes_of(text) == (PYTHON,)
+    assert notes_of(text) == (python_package("x"),)
     assert notes_of(text, network=SOME) == ()
 
 
@@ -181,7 +184,7 @@ BROKEN = Environment(name="broken", interpreter="python", preload=("numpy",), pr
 
 
 def test_it_is_said_which_environments_have_a_package() -> None:
-    how = PYTHON.removeprefix(NOT_INSTALLED)
+    how = f"{ADDING} --pip numpy`"
     everything = (PLAIN, SCIENCE, PLOTS, BROKEN)
     where = "numpy is in environments science, plots"
     assert notes_of(NO_NUMPY, environments=everything) == (f"{NOT_INSTALLED}; {where}{how}",)
@@ -196,6 +199,53 @@ def test_a_package_that_pip_does_not_name_is_the_one_that_was_to_be_installed() 
     code = "pip install -q --upgrade scikit-learn==1.5 pandas"
     (note,) = notes_of(text, code=code, environments=(PLAIN, SCIENCE))
     assert "; sklearn is in environment science; " in note
+    assert note.endswith("`nsm env add NAME --pip scikit-learn`")
+
+
+WEB = Environment(name="web", interpreter="node", packages=("numpy", "zod"))
+
+
+def test_packages_of_node_are_not_those_of_python() -> None:
+    (note,) = notes_of("Uncaught Error: Cannot find module 'zod'\n", environments=(WEB, SCIENCE))
+    assert f"{NOT_INSTALLED}; zod is in environment web; the user can" in note
+    assert "no environment is known to have numpy" in notes_of(NO_NUMPY, environments=(WEB,))[0]
+
+
+def test_a_module_to_preload_that_is_not_installed_is_in_no_environment() -> None:
+    stale = dataclasses.replace(SCIENCE, packages=("pandas",), preload=("numpy",))
+    assert "no environment is known to have numpy" in notes_of(NO_NUMPY, environments=(stale,))[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("pip install 'a; rm -rf ~'", "PACKAGES"),
+        ("pip install --upgrade opencv-python", "opencv-python"),
+    ],
+)
+def test_only_names_of_packages_stand_in_the_command(code: str, words: str) -> None:
+    text = "error: externally-managed-environment\n"
+    assert notes_of(text, code=code) == (python_package(words),)
+
+
+IMAGE = Environment(
+    name="web", interpreter="bash", image=ImageRoot(directory="/x", python=("/run/python3",))
+)
+NIX = Environment(name="nix", interpreter="bash", artifact=Artifact(run="/nix/store/x/bin/run"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "how"),
+    [(IMAGE, "`nsm env add NAME --image IMAGE`"), (NIX, "can add packages to its flake")],
+)
+def test_where_the_host_is_not_shown_its_packages_are_no_help(
+    environment: Environment, how: str
+) -> None:
+    (note,) = notes_of("E: Unable to locate package jq\n", environment=environment)
+    assert "on the host" not in note
+    assert how in note
+    (note,) = notes_of("cat: /home/a: No such file or directory\n", environment=environment)
+    assert note.endswith("of the host, the project can be read")
 
 
 def test_an_empty_list_allows_nothing_and_says_so() -> None:

@@ -478,4 +478,10 @@ def test_what_is_installed_for_a_python_is_known_from_its_files(tmp_path: Path) 
         (folder / name).touch()
     program = str(tmp_path / "v/bin/python")
     assert interpreters.ask_python(program, {}, keep_venv=True).packages == ("fast", "numpy", "six")
-    assert "fast" not in interpreters.ask_python(program, {}, keep_venv=False).packages
+    base = interpreters.ask_python(program, {}, keep_venv=False).packages
+    assert "fast" not in base
+    settings = tmp_path / "v/pyvenv.cfg"
+    shown = settings.read_text().replace("packages = false", "packages = true")
+    settings.write_text(shown)
+    both = interpreters.ask_python(program, {}, keep_venv=True).packages
+    assert set(both) == {"fast", "numpy", "six", *base}

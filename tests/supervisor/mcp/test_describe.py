@@ -42,7 +42,9 @@ def test_each_more_costs_a_line() -> None:
 
 def test_everything_a_model_needs_is_there() -> None:
     text = describe.describe(ENVS, a_project("/home/user/src/x"), "")
-    assert "- python: Python 3.11.2; 30 s; numpy, pandas, matplotlib, scipy, requests\n" in text
+    assert (
+        "- python: Python 3.11.2; 30 s; numpy, pandas, matplotlib, scipy, requests, attr\n" in text
+    )
     assert "- bash: GNU bash 5.2.15; 30 s\n- node: Node.js 20.11.1; 30 s\n" in text
     assert "`background` runs `code` as a job" in text
     assert "Plots come back as images" in text
@@ -101,7 +103,15 @@ def test_where_nothing_is_usable_any_environment_may_be_asked_for() -> None:
 def test_what_is_imported_already_is_named_first() -> None:
     science = dataclasses.replace(ENVS[0], preload=("polars", "scipy.stats"), timeout_s=2.5)
     text = describe.describe((science,), None, "")
-    assert "; 2.5 s; polars, scipy, numpy, pandas, matplotlib, requests\n" in text
+    assert "; 2.5 s; scipy, numpy, pandas, matplotlib, requests, attr\n" in text
+
+
+def test_what_somebody_asked_for_is_named_before_what_is_well_known() -> None:
+    lab = dataclasses.replace(ENVS[0], main_packages=("zzz", "requests"))
+    web = dataclasses.replace(ENVS[2], main_packages=("zod", "esbuild"), packages=("zod", "yaml"))
+    text = describe.describe((lab, web), None, "")
+    assert "; 30 s; zzz, requests, numpy, pandas, matplotlib, scipy\n" in text
+    assert "; 30 s; zod, esbuild\n" in text
 
 
 def with_networks(*networks: NetworkRule) -> tuple[Environment, ...]:
@@ -142,7 +152,7 @@ def test_hints_are_of_what_is_usable() -> None:
 
 def test_each_environment_says_what_it_reaches() -> None:
     text = describe.describe(with_networks(SOME, OFF, FULL), a_project(), "")
-    assert "scipy, requests; network: example.org, *.example.com:443\n" in text
+    assert "requests, attr; network: example.org, *.example.com:443\n" in text
     assert "- bash: GNU bash 5.2.15; 30 s\n" in text
     assert "- node: Node.js 20.11.1; 30 s; network: everything\n" in text
     assert "Otherwise network is off." in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -151,5 +152,17 @@ class BuildRun:
                 settings = None
         environment = self._method(building).look(building, path, settings)
         if building.preload is not None and not building.configured:
-            environment = replace(environment, preload=building.preload)
+            environment = replace(environment, preload=_still_there(building.preload, environment))
         return environment
+
+
+def _still_there(modules: tuple[str, ...], environment: Environment) -> tuple[str, ...]:
+    """Leave out modules that the environment had, and has no more, since its packages changed."""
+    known = {*environment.packages, *sys.stdlib_module_names}
+    if not environment.packages:
+        return modules
+    return tuple(
+        module
+        for module in modules
+        if module in environment.preload or module.partition(".")[0] in known
+    )

@@ -23,7 +23,7 @@ from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
 )
-from nsmd.model.packages import WantedPackages, shown
+from nsmd.model.packages import WantedPackages, module_of, names_of, normal_name, shown
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment, ReadOnlyBind
 
@@ -180,9 +180,21 @@ class InstallerRun:
             secrets=entry.secrets,
             variables=tuple(entry.env.items()),
             packages=details.modules,
+            main_packages=details.modules if node else _main_packages(wanted, details),
             devices=entry.devices or wanted.devices,
         )
         return replace(environment, preload=wanted.preload)
+
+
+def _main_packages(wanted: WantedPackages, details: EnvironmentDetails) -> tuple[str, ...]:
+    """Modules of the Python packages that are wanted by name, or these names."""
+    named = {name: module_of(name) for name in names_of(wanted)}
+    there = set(map(normal_name, details.versions))
+    return tuple(
+        module if module in details.modules else name
+        for name, module in named.items()
+        if normal_name(name) in there
+    )
 
 
 def _of_image(
