@@ -96,7 +96,8 @@ class Executor:
 
     Attributes:
         rehearses: nobody is to hear of what runs.
-        count: executions so far.
+        count: executions so far that a request asked for.
+        number: number of the newest execution, steps of set-ups included.
         waiting: a request to run code, which waits for the set-up of its interpreter.
         input: standard input of the execution that runs or waits; None if it is empty.
         notes: notes about executions for a new supervisor, by their ids.
@@ -105,7 +106,7 @@ class Executor:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.rehearses = False
-        self.count = 0
+        self.count = self.number = 0
         self.waiting: Mapping[str, Any] | None = None
         self.input: StandardInput | None = None
         self.notes: dict[str, dict[str, Any]] = {}
@@ -121,7 +122,7 @@ class Executor:
         A fork's memory is copied page by page when it is first written to, which is most of the
         time of a first execution. A session that was kept ready has that behind it.
         """
-        self.count = -1
+        self.number = -1
         self.rehearses = True
         self.execute(
             {
@@ -135,7 +136,7 @@ class Executor:
         while self._agent.running is not None:
             self._agent.poller.turn()
         self.rehearses = False
-        self.count = 0
+        self.count = self.number = 0
         interpreter.has_state = False
         interpreter.lost = ""
 
@@ -276,9 +277,10 @@ class Executor:
         self, request_id: str | int, interpreter: Interpreter, grace_s: float
     ) -> CurrentExecution:
         """Make another execution the running one."""
-        self.count += 1
+        self.number += 1
+        self.count += request_id != ""  # a step of a set-up has no id
         pid = self._newest.pid()
-        execution = CurrentExecution(request_id, self.count, interpreter, grace_s, pid)
+        execution = CurrentExecution(request_id, self.number, interpreter, grace_s, pid)
         self._agent.running = execution
         return execution
 

@@ -310,6 +310,16 @@ def test_a_new_holder_is_told_the_notes_of_what_it_may_have_to_answer_for(
     assert len(new_holder(agent)[0]["recent"]) == 64
 
 
+def test_a_new_holder_is_told_of_executions_and_not_of_steps_of_a_set_up(
+    agent: AgentProcess,
+) -> None:
+    steps = [{"name": name, "code": "pass"} for name in ("one", "two")]
+    setup = {"interpreter": "python", "steps": steps, "timeout_s": 10.0}
+    agent.send(type="hello", protocol=1, token=TOKEN, setup=setup)
+    agent.python("1")
+    assert new_holder(agent)[0]["count"] == 1
+
+
 def test_a_torn_request_is_dropped(agent: AgentProcess) -> None:
     hello(agent)
     frame = encode_frame(
