@@ -33,6 +33,12 @@ def check_reference(text: str) -> str:
     Raises:
         BadRequestError: it is invalid; the message says why.
     """
+    if ENVIRONMENT_NAME.fullmatch(text):
+        raise BadRequestError(
+            f"{text} is a name: what is the environment to be made from?",
+            hint=f"`nsm env add {text} --pip PACKAGES`, or --npm, --requirements, --pyproject, "
+            f"--package-lock or --image. A reference to a flake is like {_EXAMPLES}.",
+        )
     if why := why_no_reference(text):
         raise BadRequestError(
             f"{text!r:.200} is no reference to a flake: {why}.",

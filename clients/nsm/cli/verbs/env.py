@@ -8,6 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from nsm import paths
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
 from nsm.cli.render import builds, environments, formats, project_environments
@@ -218,10 +219,10 @@ def _add_installing(parser: Parser, *languages: str) -> None:
         interpreter.add_argument(
             f"--{language.lower()}",
             dest="interpreter",
-            metavar="PROGRAM",
-            type=_python if language == "Python" else str,
-            help=f"{language} to use instead of the usual one"
-            + (": its path, or a version such as 3.12" if language == "Python" else ""),
+            metavar=language.upper(),
+            type=_interpreter,
+            help=f"{language} to use instead of the usual one: a program"
+            + (", or a version such as 3.13" if language == "Python" else ""),
         )
     parser.add_argument(
         "--allow-builds",
@@ -229,6 +230,18 @@ def _add_installing(parser: Parser, *languages: str) -> None:
         help="build packages that have no wheel, and run install scripts; this runs their code in "
         "a jail",
     )
+
+
+def _interpreter(text: str) -> str:
+    """Path of a program, which may be given as a version of Python or by its name."""
+    version = re.fullmatch(r"(3(?:\.\d+)?)(?:\.\d+)?", text)
+    name = f"python{version[1]}" if version else text
+    from shutil import which  # noqa: PLC0415  # 4 ms that few commands pay
+
+    path = name if "/" in name else which(name, path=paths.programs())
+    if path is None:
+        raise argparse.ArgumentTypeError(f"there is no {name} on PATH; name the program's path")
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _add_project(parser: Parser) -> None:
@@ -252,7 +265,9 @@ def _add(client: Client, options: argparse.Namespace) -> int:
     with builds.BuildProgressLine() as progress:
         packages = (options.pip, options.requirements, options.pyproject)
         others = (options.npm, options.package_lock, options.image, options.language, options.root)
-        if any((*packages, *others, options.device)):
+        # What a flake cannot have is not left out silently: the supervisor refuses it.
+        only = (options.device, options.preload, options.interpreter, options.allow_builds)
+        if any((*packages, *others, *only)):
             row = client.builds.add_packages(
                 options.name or options.reference,
                 pip=_words(options.pip),
@@ -263,7 +278,7 @@ def _add(client: Client, options: argparse.Namespace) -> int:
                 image=_image(options.image),
                 language=options.language,
                 root=options.root,
-                interpreter=_absolute(options.interpreter),
+                interpreter=options.interpreter,
                 allow_builds=options.allow_builds,
                 preload=_words(options.preload),
                 devices=_words(options.device),
@@ -300,19 +315,6 @@ def _pyproject(path: str | None) -> str | None:
     if absolute is not None and os.path.isdir(absolute):
         return os.path.join(absolute, "pyproject.toml")
     return absolute
-
-
-def _python(given: str) -> str:
-    """Absolute path of a Python, given by its path or by a version that is on PATH."""
-    if re.fullmatch(r"3\.\d+", given) is None or os.path.exists(given):
-        return os.path.abspath(os.path.expanduser(given))
-    from shutil import which  # noqa: PLC0415  # 4 ms that few commands pay
-
-    found = which(f"python{given}")
-    if found is None:
-        message = f"there is no python{given} on PATH; install it, or give the path of a Python"
-        raise argparse.ArgumentTypeError(message)
-    return os.path.abspath(found)
 
 
 def _absolute(path: str | None) -> str | None:
@@ -429,7 +431,7 @@ def _use(client: Client, options: argparse.Namespace) -> int:
         row = environments.use(
             options.path,
             name=options.name,
-            interpreter=_absolute(options.interpreter),
+            interpreter=options.interpreter,
             allow_builds=options.allow_builds,
             extras=options.extra or (),
             groups=options.group or (),

@@ -164,6 +164,47 @@ def test_devices_are_asked_for_beside_the_packages(supervisor: FakeSupervisor, n
     }
 
 
+@pytest.mark.parametrize("option", ["--preload=json", "--allow-builds", "--python=/bin/python3"])
+def test_options_for_packages_are_refused_without_some(
+    supervisor: FakeSupervisor, nsm: Nsm, option: str
+) -> None:
+    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
+    assert nsm("env", "add", "me", option)[0] == 0
+    assert "packages" in supervisor.requests[-1].args, "which the supervisor checks"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("3.17", "python3.17"),
+        ("3.17.2", "python3.17"),
+        ("python3.17", "python3.17"),
+        ("./python3.17", "python3.17"),
+        ("3.18", ""),
+    ],
+)
+def test_a_python_is_a_version_or_a_program(
+    supervisor: FakeSupervisor,
+    nsm: Nsm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+    meant: str,
+) -> None:
+    (tmp_path / "python3.17").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
+    if meant:
+        assert nsm("env", "add", "old", "--pip", "numpy", "--python", given)[0] == 0
+        (_, program) = supervisor.requests[-1].args["packages"].items()
+        assert program == ("interpreter", str(tmp_path / meant))
+    else:
+        code, _, said = nsm("env", "add", "old", "--pip", "numpy", "--python", given)
+        assert code == 2
+        assert "there is no python3.18 on PATH; name the program's path" in said
+
+
 def test_add_that_fails(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     supervisor.handlers["env_add"] = lambda _: {"environment": FAILED}
     code, out, err = nsm("env", "add", "github:me/envs#bad")

@@ -383,6 +383,10 @@ async def test_names_are_checked(it: Bench, name: str) -> None:
             builder.add("path:/x#y", name)
         with pytest.raises(BadRequestError, match="no reference"):
             builder.add("--help")
+        with pytest.raises(BadRequestError, match="science is a name: what is") as refused:
+            builder.add("science")
+        assert "`nsm env add science --pip PACKAGES`" in refused.value.hint
+        assert builder.buildings == []
 
 
 @pytest.mark.parametrize("name", ["Lab", ""])
