@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
@@ -190,6 +191,7 @@ def _saved(building: Building) -> SavedBuild:
         building=building.attempt is not None,
         interruptions=building.interruptions,
         error=building.failed.cause if building.failed else "",
+        failed_s=building.failed.at_s if building.failed else 0.0,
         used_s=building.used_s,
         packages=building.packages,
         project=building.project,
@@ -205,7 +207,9 @@ def _restored(row: SavedBuild, look: Look) -> Building:
     building.preload = row.preload
     building.interruptions = row.interruptions + 1 if row.building else 0
     if row.error:
-        building.failed = Failed(cause=row.error, message=f"The last build failed: {row.error}.")
+        message = f"The last build failed: {row.error}."
+        at_s = row.failed_s or time.time()
+        building.failed = Failed(cause=row.error, message=message, at_s=at_s)
     if row.path:
         try:
             environment = look(building, row.path)

@@ -28,6 +28,10 @@ supervisor.
 """
 
 
+FAILED_KEPT_S = 24 * 3600.0
+"""Time for which `nsm env` shows an environment that was never built: most are typos."""
+
+
 class BuildQueue:
     """Builds that wait and run.
 
@@ -97,6 +101,20 @@ class BuildQueue:
         self._record.mark()
         self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
 
+    def forget_in_time(self, building: Building) -> None:
+        """Forget an environment that `nsm env add` could not make, unless somebody tries again."""
+        if building.failed is not None and building.built is None:
+            self._nursery.start_soon(self._forget_later, building, building.failed)
+
+    async def _forget_later(self, building: Building, failed: Failed) -> None:
+        await trio.sleep(max(0.0, failed.at_s + FAILED_KEPT_S - time.time()))
+        if building.failed is failed and building.attempt is None and building.added:
+            log.info("%s is forgotten, since it could not be built", building.name)
+            building.added = False
+            self._record.mark()
+            self._changed()
+            building.note()
+
     async def _carry_out(self, building: Building, attempt: Attempt) -> None:
         """Carry out one build, from the queue to its result.
 
@@ -121,7 +139,9 @@ class BuildQueue:
                 log.exception("the build of %s failed inside the supervisor", building.name)
                 error = InternalError("nsm failed during the build; the supervisor's log says why.")
         if attempt.scope.cancelled_caught:
-            building.failed = Failed(cause="it was stopped", message="The build was stopped.")
+            building.failed = Failed(
+                cause="it was stopped", message="The build was stopped.", at_s=time.time()
+            )
         elif error is not None:
             log.warning("environment %s is not built: %s", building.name, error)
             building.failed = wording.failure(error, time.time())
@@ -129,6 +149,7 @@ class BuildQueue:
             building.failed = None
         building.interruptions = 0
         building.attempt = None
+        self.forget_in_time(building)
         self._record.mark()
         self._changed()
         await self._directory.sweep(self._all)

@@ -42,6 +42,7 @@ class SavedBuild:
         building: a build was running when this was written.
         interruptions: number of supervisors in a row that ended during a build.
         error: why the last build failed; else empty.
+        failed_s: Unix time of that.
         used_s: Unix time when it was last wanted.
         packages: packages that it is made from; None for a flake.
         project: project that it belongs to; empty if it is everybody's.
@@ -59,6 +60,7 @@ class SavedBuild:
     building: bool = False
     interruptions: int = 0
     error: str = ""
+    failed_s: float = 0.0
     used_s: float = 0.0
     packages: WantedPackages | None = None
     project: str = ""

@@ -542,6 +542,30 @@ async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
         assert (await builder.collect(dry_run=False)).paths
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_could_never_be_built_is_forgotten_in_time(
+    it: Bench, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    bad = it.nix.builds("bad", ("fail", "no such flake"))
+    good = it.nix.builds("good", ("out", it.artifact()))
+    async with it.open() as builder:
+        await ended(builder.add(good))
+        it.nix.builds("good", ("fail", "the network is down"))
+        await ended(builder.update([good])[0])
+        if restarted:
+            await ended(builder.add(bad))
+            assert len(builder.buildings) == 2
+    monkeypatch.setattr(build_queue, "FAILED_KEPT_S", 0.0)
+    async with it.open() as builder:
+        if not restarted:
+            builder.add(bad)
+        for building in builder.buildings:
+            if building.reference == bad:
+                await until(building, lambda: not building.wanted)  # noqa: B023  # at once
+        assert [each.reference for each in builder.buildings] == [good]
+        assert it.names() == {"science"}
+
+
 async def test_those_of_a_client_are_for_it_alone(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     own = Sources(flakes=(reference, "-bad"))
