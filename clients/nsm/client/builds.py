@@ -107,8 +107,8 @@ class Builds:
             project: absolute path of a pyproject.toml, whose dependencies are wanted.
             npm: packages of npm, such as ``zod@^4``.
             package_lock: absolute path of a package-lock.json.
-            image: a container image in place of packages: ``docker://NAME``, ``oci:/DIRECTORY:TAG``
-                or ``docker-archive:/FILE``.
+            image: a container image in place of packages: ``docker://NAME``,
+                ``oci:/DIRECTORY:TAG``, ``oci-archive:/FILE:TAG`` or ``docker-archive:/FILE``.
             language: interpreter of the image: ``python``, ``bash`` or ``node``; None for the first
                 of these that it has.
             root: ``overlay`` lets sessions change the image's files, each in an overlay of its own.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsm.client.sandbox import SandboxSettings
     from nsm.client.shared_sandbox import CommandResult
 
-TRANSPORTS = ("docker://", "oci:", "docker-archive:")
+TRANSPORTS = ("docker://", "oci:", "oci-archive:", "docker-archive:")
 
 USERS = (None, "", "root", 0, "0")
 """Users that frameworks ask for when they mean an administrator. A session has one user only, which

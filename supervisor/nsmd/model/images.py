@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from nsm.dataclass import dataclass
@@ -12,7 +13,7 @@ MAX_REFERENCE_CHARS = 1000
 IMAGE_PLACE = "/.nsm-image"
 """Place of the files of an image in a template whose sessions may change them."""
 
-Transport = Literal["docker", "oci", "docker-archive"]
+Transport = Literal["docker", "oci", "oci-archive", "docker-archive"]
 
 _REPOSITORY = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]+)?(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)"
@@ -20,7 +21,16 @@ _REPOSITORY = re.compile(
 )
 """Name of an image in a registry."""
 
-_EXAMPLES = "`docker://python:3.13-slim`, `oci:/DIRECTORY:TAG` or `docker-archive:/FILE`"
+_EXAMPLES = (
+    "`docker://python:3.13-slim`, `oci:/DIRECTORY:TAG`, `oci-archive:/FILE:TAG` or "
+    "`docker-archive:/FILE`"
+)
+
+_LOCAL: Mapping[str, Transport] = {
+    "oci": "oci",
+    "oci-archive": "oci-archive",
+    "docker-archive": "docker-archive",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +38,7 @@ class ImageReference:
     """Place of an image, as skopeo names it (containers-transports(5)).
 
     Attributes:
-        transport: a registry, an OCI layout, or an archive of `docker save`.
+        transport: a registry, an OCI layout, an archive of one, or an archive of `docker save`.
         place: name in a registry, or the absolute path.
         tag: tag in the layout or the archive; empty for the only image there.
         digest: of an image in a registry, if the reference has one; else empty.
@@ -81,12 +91,10 @@ def parse_image(text: str) -> ImageReference:
             tag=found["tag"] or "",
             digest=found["digest"] or "",
         )
-    transport, colon, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     place, _, tag = rest.partition(":")
-    if not colon or transport not in ("oci", "docker-archive"):
+    if not colon or (transport := _LOCAL.get(name)) is None:
         raise ValueError(f"is no image; expected {_EXAMPLES}")
     if not place.startswith("/"):
         raise ValueError("has a path that is not absolute")
-    return ImageReference(
-        transport="oci" if transport == "oci" else "docker-archive", place=place, tag=tag
-    )
+    return ImageReference(transport=transport, place=place, tag=tag)

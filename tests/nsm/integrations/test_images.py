@@ -23,6 +23,7 @@ from realjail import needs_bwrap
         ("docker://python", "docker://python"),
         ("oci:/a:1", "oci:/a:1"),
         ("docker-archive:/a.tar", "docker-archive:/a.tar"),
+        ("oci-archive:/a.tar:1", "oci-archive:/a.tar:1"),
     ],
 )
 def test_a_plain_name_is_of_a_registry(image: str, reference: str) -> None:

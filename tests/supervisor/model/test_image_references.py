@@ -26,6 +26,7 @@ SHA = "sha256:" + "0" * 64
         ),
         ("oci:/a b/c", ImageReference(transport="oci", place="/a b/c")),
         ("oci:/a:1:2", ImageReference(transport="oci", place="/a", tag="1:2")),
+        ("oci-archive:/a.tar", ImageReference(transport="oci-archive", place="/a.tar")),
         (
             "docker-archive:/a.tar:web:1",
             ImageReference(transport="docker-archive", place="/a.tar", tag="web:1"),

@@ -184,7 +184,8 @@ def _add_packages(parser: Parser) -> None:
     parser.add_argument(
         "--image",
         metavar="IMAGE",
-        help="a container image: docker://NAME, oci:DIRECTORY:TAG or docker-archive:FILE",
+        help="a container image: docker://NAME, oci:DIRECTORY:TAG, oci-archive:FILE or "
+        "docker-archive:FILE",
     )
     parser.add_argument(
         "--interpreter",
@@ -303,7 +304,7 @@ def _words(given: Sequence[str] | None) -> list[str]:
 def _image(reference: str | None) -> str | None:
     """Make a path in a reference to an image absolute."""
     transport, colon, rest = (reference or "").partition(":")
-    if transport not in {"oci", "docker-archive"} or not colon:
+    if transport not in {"oci", "oci-archive", "docker-archive"} or not colon:
         return reference
     place, colon, tag = rest.partition(":")
     return f"{transport}:{_absolute(place)}{colon}{tag}"

@@ -1,4 +1,4 @@
-"""An image in an OCI layout, or in an archive that `docker save` wrote.
+"""An image in an OCI layout, in an archive of one, or in an archive that `docker save` wrote.
 
 All that is read here is hostile. Whatever has a digest is compared with it.
 """
@@ -188,35 +188,99 @@ class LayoutImage(ImageFiles):
         return os.fdopen(fd, "rb")
 
 
-class ArchivedImage(ImageFiles):
-    """An image in an archive of `docker save`.
+class Archive:
+    """An archive whose files are read in any order.
 
     Args:
         path: path of the archive.
-        tag: which image of it, as in `docker images`; empty for the only one.
-        max_bytes: largest size of the archive, uncompressed.
+        max_bytes: its largest size, uncompressed.
+
+    Raises:
+        ImageError: it is none.
+    """
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        with ExitStack() as opened:
+            try:
+                file = opened.enter_context(_uncompressed(path, max_bytes))
+                self._archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it owns none
+                # The whole archive is looked through, as names may come in any order.
+                self._names = {name.removeprefix("./"): name for name in self._archive.getnames()}
+            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+                said = str(error)[:200]
+                raise ImageError(f"it is no archive of an image: {said}") from error
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def has(self, name: str) -> bool:
+        """Return whether it has a file of that name."""
+        return name in self._names
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file.
+
+        Raises:
+            ImageError: there is none.
+        """
+        try:
+            # Through links within the archive.
+            file = self._archive.extractfile(self._names.get(name, name))
+        except (KeyError, tarfile.TarError, RecursionError) as error:
+            raise ImageError(f"the archive has no {shown(name)}") from error
+        if file is None:
+            raise ImageError(f"{shown(name)} of the archive is no file")
+        return file  # type: ignore[return-value]
+
+
+class ArchivedLayout(LayoutImage):
+    """An image in an archive of an OCI layout.
+
+    Args:
+        archive: it is closed with this, and if this cannot be made.
+        tag: as of `LayoutImage`.
 
     Raises:
         ImageError: there is no such image, or it cannot be used here.
     """
 
-    def __init__(self, path: str, tag: str, max_bytes: int) -> None:
-        self._opened = ExitStack()
-        with ExitStack() as on_error:
-            on_error.callback(self.close)
-            try:
-                file = self._opened.enter_context(_uncompressed(path, max_bytes))
-                self._archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it owns none
-                # The whole archive is looked through, as names may come in any order.
-                names = set(self._archive.getnames())
-            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-                said = str(error)[:200]
-                raise ImageError(f"it is no archive of `docker save`: {said}") from error
-            self._read(names, tag)
-            on_error.pop_all()
+    def __init__(self, archive: Archive, tag: str) -> None:
+        self._archive = archive
+        try:
+            self._read(tag)
+        except BaseException:
+            self.close()
+            raise
 
-    def _read(self, names: set[str], tag: str) -> None:
-        if "manifest.json" not in names:
+    def close(self) -> None:
+        self._archive.close()
+
+    def _open(self, path: str) -> BinaryIO:
+        return self._archive.open(path)
+
+
+class ArchivedImage(ImageFiles):
+    """An image in an archive of `docker save`.
+
+    Args:
+        archive: it is closed with this, and if this cannot be made.
+        tag: which image of it, as in `docker images`; empty for the only one.
+
+    Raises:
+        ImageError: there is no such image, or it cannot be used here.
+    """
+
+    def __init__(self, archive: Archive, tag: str) -> None:
+        self._archive = archive
+        try:
+            self._read(tag)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, tag: str) -> None:
+        if not self._archive.has("manifest.json"):
             raise ImageError("the archive has no manifest.json, as `docker save` writes")
         images = as_list(_parse_any(self._content("manifest.json")))
         if images is None:
@@ -230,12 +294,16 @@ class ArchivedImage(ImageFiles):
         self._layers = _texts(manifest, "Layers")
 
     def close(self) -> None:
-        self._opened.close()
+        self._archive.close()
 
     def layers(self, max_bytes: int) -> list[Layer]:
         return [
             Layer(
-                partial(self._open, name), digest="", size=-1, diff_id=diff_id, max_bytes=max_bytes
+                partial(self._archive.open, name),
+                digest="",
+                size=-1,
+                diff_id=diff_id,
+                max_bytes=max_bytes,
             )
             for name, diff_id in zip(  # noqa: B905  # as in a layout
                 self._layers, self._diff_ids(len(self._layers))
@@ -243,16 +311,25 @@ class ArchivedImage(ImageFiles):
         ]
 
     def _content(self, name: str) -> bytes:
-        return _read(self._open(name), MAX_JSON_BYTES)
+        return _read(self._archive.open(name), MAX_JSON_BYTES)
 
-    def _open(self, name: str) -> BinaryIO:
-        try:
-            file = self._archive.extractfile(name)  # through links within the archive
-        except (KeyError, tarfile.TarError, RecursionError) as error:
-            raise ImageError(f"the archive has no {shown(name)}") from error
-        if file is None:
-            raise ImageError(f"{shown(name)} of the archive is no file")
-        return file  # type: ignore[return-value]
+
+def open_image(path: str, tag: str, max_bytes: int, *, is_layout: bool) -> ImageFiles:
+    """Open an image.
+
+    Args:
+        path: of a layout or of an archive.
+        tag: which image of it; empty for the only one.
+        max_bytes: largest size of an archive, uncompressed.
+        is_layout: an archive is read as that of a layout. `docker save` writes files of both kinds.
+
+    Raises:
+        ImageError: there is no such image, or it cannot be used here.
+    """
+    if os.path.isdir(path):
+        return LayoutImage(path, tag)
+    archive = Archive(path, max_bytes)
+    return ArchivedLayout(archive, tag) if is_layout else ArchivedImage(archive, tag)
 
 
 def _uncompressed(path: str, max_bytes: int) -> BinaryIO:

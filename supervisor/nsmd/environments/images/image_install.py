@@ -276,6 +276,7 @@ class ImageInstaller:
         asked = {
             "image": source,
             "tag": tag,
+            "is_layout": self._reference.transport == "oci-archive",
             "root": f"{staging.work}/env/{ROOT}",
             "answer": f"{staging.work}/answer.json",
             "digest": expected,

@@ -1,26 +1,24 @@
 """The program that unpacks an image, in a jail that shows the image and may write one directory.
 
-Its argument is JSON: `image`, path of a layout or an archive; `tag`; `root`, path of the empty
-directory to unpack in; `answer`, path of the file with what was found; `digest`, of the image that
-is expected, or empty; `files`, files to write into the image's /etc, by name; `left_out`, names to
-remove there; `programs`, names to look for on the image's PATH; `max_files` and `max_bytes`.
+Its argument is JSON: `image`, path of a layout or an archive; `is_layout`, the archive is one of a
+layout; `tag`; `root`, path of the empty directory to unpack in; `answer`, path of the file with
+what was found; `digest`, of the image that is expected, or empty; `files`, files to write into the
+image's /etc, by name; `left_out`, names to remove there; `programs`, names to look for on the
+image's PATH; `max_files` and `max_bytes`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import stat
 import sys
 from contextlib import closing
 
 from nsmd.environments.images.image_files import (
-    ArchivedImage,
-    ImageFiles,
-    LayoutImage,
     as_list,
     as_object,
+    open_image,
 )
 from nsmd.environments.images.tree import ImageError, Tree, join, shown
 
@@ -44,10 +42,9 @@ def unpack(asked: Mapping[str, Any]) -> dict[str, Any]:
         ImageError: it cannot be used.
         OSError: there is no room.
     """
-    if os.path.isdir(asked["image"]):
-        opened: ImageFiles = LayoutImage(asked["image"], asked["tag"])
-    else:
-        opened = ArchivedImage(asked["image"], asked["tag"], asked["max_bytes"])
+    opened = open_image(
+        asked["image"], asked["tag"], asked["max_bytes"], is_layout=asked["is_layout"]
+    )
     with closing(opened) as image:
         if asked["digest"] not in {"", image.digest}:
             raise ImageError(f"it is {image.digest[:26]} now, and {asked['digest'][:26]} is wanted")

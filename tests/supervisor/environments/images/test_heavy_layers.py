@@ -70,6 +70,7 @@ def unpacked(
     (place / "root").mkdir()
     usual: dict[str, Any] = {
         "image": str(layout.place),
+        "is_layout": False,
         "tag": "latest",
         "root": str(place / "root"),
         "answer": str(place / "answer"),

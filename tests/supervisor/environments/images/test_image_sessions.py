@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,6 +224,10 @@ async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
     layout.add([layer(file("x"), file("../../../out"))])
     with pytest.raises(PackagesFailedError, match="leads out of the image"):
         await make_image(place, f"oci:{layout.place}")
+    with tarfile.open(place / "saved.tar", "w") as archive:
+        archive.add(layout.place, "/")
+    with pytest.raises(PackagesFailedError, match="leads out of the image"):
+        await make_image(place, f"oci-archive:{place}/saved.tar:latest")
     with pytest.raises(PackagesFailedError, match="There is no image at /nowhere"):
         await make_image(place, "docker-archive:/nowhere")
     store = EnvironmentStore(str(place / "envs"))

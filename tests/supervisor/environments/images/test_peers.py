@@ -89,6 +89,7 @@ def test_umoci_unpacks_the_same(tmp_path: Path) -> None:
         {
             "image": str(layout.place),
             "tag": "latest",
+            "is_layout": False,
             "root": str(ours),
             "digest": "",
             "files": {},

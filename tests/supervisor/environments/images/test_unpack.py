@@ -44,6 +44,7 @@ def unpacked(image: Path, root: Path, tag: str = "latest", **asked: Any) -> dict
     usual: dict[str, Any] = {
         "image": str(image),
         "tag": tag,
+        "is_layout": False,
         "root": str(root),
         "digest": "",
         "files": {},
@@ -395,6 +396,23 @@ def test_an_archive_of_docker_save(tmp_path: Path) -> None:
         unpacked(path, tmp_path / "other", "web:2")
 
 
+@pytest.mark.parametrize("top", ["", "./"])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_of_a_layout(layout: Layout, tmp_path: Path, top: str, mode: str) -> None:
+    layout.add([layer(file("a")), layer(file("b"))], tag="1")
+    layout.add([layer(file("c"))], tag="2")
+    path = tmp_path / "saved.tar"
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        archive.add(layout.place, top or "/")
+    found = unpacked(path, tmp_path / "root", "1", is_layout=True)
+    assert names(tmp_path / "root") == {"a", "b"}
+    assert found["digest"] == unpacked(layout.place, tmp_path / "same", "1")["digest"]
+    with pytest.raises(ImageError, match="the layout has no image '3'; its tags: '1', '2'"):
+        unpacked(path, tmp_path / "other", "3", is_layout=True)
+    with pytest.raises(ImageError, match=r"no manifest\.json"):
+        unpacked(path, tmp_path / "another", "1")
+
+
 def test_a_compressed_archive_has_a_largest_size(tmp_path: Path) -> None:
     path = tmp_path / "saved.tar"
     docker_archive(path, [layer(file("a"))], "web:1")
@@ -424,12 +442,15 @@ NO_ARCHIVES = {
 }
 
 
+@pytest.mark.parametrize("is_layout", [False, True])
 @pytest.mark.parametrize("content", NO_ARCHIVES)
-def test_an_archive_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_archive_that_is_none_is_refused(
+    tmp_path: Path, content: str, *, is_layout: bool
+) -> None:
     path = tmp_path / "saved.tar"
     path.write_bytes(NO_ARCHIVES[content])
     with pytest.raises(ImageError):
-        unpacked(path, tmp_path / "root", "")
+        unpacked(path, tmp_path / "root", "", is_layout=is_layout)
 
 
 def test_an_archive_whose_layer_was_exchanged_is_refused(tmp_path: Path) -> None:
