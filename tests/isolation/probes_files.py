@@ -82,7 +82,7 @@ verdict(sorted(more) + private + people)
         source="finding 5 (security.md): sockets that are visible can be connected",
         finding=5,
         code="""
-ours = {"agent.py", "template.py", "filter", "policy.json"}
+ours = {"agent.py", "bin", "template.py", "filter", "policy.json"}
 verdict([name for name in attempt(os.listdir, "/run") or [] if name != "nsm"]
         + sorted(set(attempt(os.listdir, "/run/nsm") or []) - ours))
 """,

@@ -41,6 +41,7 @@ git -c user.name=n -c user.email=e commit -q -m one && git gc -q && git log --on
     "setarch": ("setarch -R sh -c 'echo fixed'", "fixed"),
     "ip": ("ip -o addr show lo | grep -c 'inet 127.0.0.1/8'", "1"),
     "tar": ("mkdir -p d && echo x >d/f && tar c d | tar t | wc -l", "2"),
+    "python": ("python -c 'import sys; print(sys.version_info[0])'", "3"),
     "python3": (
         """python3 - <<'END'
 import asyncio, concurrent.futures, multiprocessing, os, resource, signal, threading

@@ -40,6 +40,12 @@ read line
 """A shell with a child of a child that ended: nobody's, and the box's to end."""
 
 
+def test_python_is_there_where_python3_is(shared_world: World) -> None:
+    code = "import sys; print(sys.version_info[0])"
+    done = shared_world.box("python", "-c", code)
+    assert done.stdout == "3\n", done.stderr
+
+
 def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:
     for own, rest, seen in (
         ((), ("-p", "--yes", "a b", "", "--continue"), ("-p", "a b", "", "--continue")),

@@ -84,11 +84,14 @@ class ProgramFinder:
         self._found: dict[str, Tool | None] = {}
 
     def find(self, name: str) -> Tool | None:
-        """A program by its name: the first on PATH that can be executed."""
+        """A program by its name: the first on PATH that can be executed. `python` may be `python3`,
+        since people and models type that."""
         if name not in self._found:
             self._found[name] = None  # an interpreter of its own, in a circle
             place = next(self._places(name), None)
             self._found[name] = self._tool(name, place) if place else None
+            if name == "python" and not place and (python3 := self.find("python3")):
+                self._found[name] = replace(python3, name=name, linked=True)
         return self._found[name]
 
     def at(self, path: str) -> Tool:

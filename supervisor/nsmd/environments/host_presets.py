@@ -30,6 +30,7 @@ from nsmd.environments.interpreters import (
 from nsmd.host.locales import Variables
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import is_within, printable, why_not_run, why_private
+from nsmd.jail.host import PYTHON_DIRECTORY
 from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.model.values import Environment, ReadOnlyBind
 
@@ -41,7 +42,7 @@ MINIMUM_BASH = (4, 4)
 SYSTEM_PYTHON = "/usr/bin/python3"
 """Runs the agent of environments without a Python of their own: every jail shows it anyway."""
 
-BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin", PYTHON_DIRECTORY)
 """PATH in a jail, after the interpreter's own directory."""
 
 _INSTALLED = (

@@ -10,6 +10,9 @@ from nsm.dataclass import dataclass
 
 _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
+PYTHON_DIRECTORY = "/run/nsm/bin"
+"""The last directory on PATH: it has `python` where the host has only `python3`."""
+
 _ETC = (
     "alternatives",
     "ca-certificates",
@@ -50,7 +53,7 @@ class HostSystem:
     """The base system that every jail of this host shows.
 
     Attributes:
-        links: (target, path) of the top-level symlinks of a merged /usr.
+        links: (target, path) of the top-level symlinks of a merged /usr, and of `python`.
         directories: top-level directories that a host without merged /usr has beside it.
         etc: paths below /etc that exist here.
         hidden: files below /proc with facts about the host's user that no namespace hides.
@@ -80,6 +83,7 @@ def scan_host(root: str = "/") -> HostSystem:
             links.append((os.readlink(path), f"/{name}"))
         elif stat.S_ISDIR(mode):
             directories.append(f"/{name}")
+    links += _python(root)
     below = os.path.join(root, "etc")
     java = (name for name in sorted(_names(below)) if _ETC_OF_JAVA.fullmatch(name))
     etc = tuple(
@@ -89,6 +93,18 @@ def scan_host(root: str = "/") -> HostSystem:
     if _tells_addresses(os.path.join(root, _ADDRESSES)):
         hidden = (*hidden, "/" + _ADDRESSES)
     return HostSystem(links=tuple(links), directories=tuple(directories), etc=etc, hidden=hidden)
+
+
+def _python(root: str) -> list[tuple[str, str]]:
+    """Link by which `python` is found where only `python3` is: people and models type that."""
+    places = ("/usr/local/bin", "/usr/bin")
+    named = {
+        name: [p for p in places if os.access(f"{root}{p}/{name}", os.X_OK)]
+        for name in ("python", "python3")
+    }
+    if named["python"] or not named["python3"]:
+        return []
+    return [(f"{named['python3'][0]}/python3", f"{PYTHON_DIRECTORY}/python")]
 
 
 def _names(directory: str) -> list[str]:

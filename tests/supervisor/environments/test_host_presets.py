@@ -108,7 +108,7 @@ def test_this_host() -> None:
     assert bash.description.startswith("Bash ")
     assert bash.program.startswith(("/usr/", "/bin/"))
     assert bash.binds == ()
-    assert bash.path == "/usr/local/bin:/usr/bin:/bin"
+    assert bash.path == f"{SYSTEM}:/run/nsm/bin"
     assert os.access(bash.agent_python, os.X_OK)
 
 
@@ -119,7 +119,7 @@ def test_a_python_outside_usr_brings_its_prefix_and_nothing_else(host: Host) -> 
     assert python.problem is None
     assert python.program == python.agent_python == str(prefix / "bin/python3")
     assert python.binds == (ReadOnlyBind(source=str(prefix), target=str(prefix)),)
-    assert python.path == f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+    assert python.path == f"{prefix}/bin:{SYSTEM}:/run/nsm/bin"
     assert python.description == "Python 3.12.1"
     assert python.source == "preset"
 

@@ -22,6 +22,27 @@ def test_merged_usr(tmp_path: Path) -> None:
     assert host.etc == ("/etc/ld.so.cache", "/etc/ssl/certs")
 
 
+@pytest.mark.parametrize(
+    ("programs", "links"),
+    [
+        (["usr/bin/python3"], (("/usr/bin/python3", "/run/nsm/bin/python"),)),
+        (
+            ["usr/bin/python3", "usr/local/bin/python3"],
+            (("/usr/local/bin/python3", "/run/nsm/bin/python"),),
+        ),
+        (["usr/bin/python3", "usr/local/bin/python"], ()),
+        ([], ()),
+    ],
+)
+def test_python_is_a_name_of_a_lone_python3(
+    tmp_path: Path, programs: list[str], links: tuple[tuple[str, str], ...]
+) -> None:
+    for name in programs:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(0o755)
+    assert scan_host(str(tmp_path)).links == links
+
+
 def test_directories_beside_usr(tmp_path: Path) -> None:
     for name in ("usr", "bin", "lib", "lib64"):
         (tmp_path / name).mkdir()

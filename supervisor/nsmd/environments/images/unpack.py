@@ -58,6 +58,8 @@ def unpack(asked: Mapping[str, Any]) -> dict[str, Any]:
                 sys.stdout.flush()
                 layer.apply(tree)
             _finish(tree, asked["files"], asked["left_out"])
+            programs = _programs(tree, settings["path"], asked["programs"])
+            _name_python(tree, settings["path"])
             return {
                 "digest": image.digest,
                 "files": tree.files,
@@ -66,7 +68,7 @@ def unpack(asked: Mapping[str, Any]) -> dict[str, Any]:
                 "layers": [layer.diff_id for layer in layers],
                 **settings,
                 "working_directory": _folder(tree, settings["working_directory"]),
-                "programs": _programs(tree, settings["path"], asked["programs"]),
+                "programs": programs,
             }
 
 
@@ -129,6 +131,17 @@ def _programs(tree: Tree, path: str, names: Sequence[str]) -> dict[str, str]:
                 found[name] = f"/{there}"
                 break
     return found
+
+
+def _name_python(tree: Tree, path: str) -> None:
+    """Make a link `python` beside an image's `python3` if PATH has none: models type that."""
+    found = _programs(tree, path, ("python", "python3"))
+    if "python" in found or "python3" not in found:
+        return
+    place = join(tree.directory(found["python3"].split("/")[:-1], make=False), "python")
+    if tree.status(place) is None:
+        tree.count()
+        os.symlink("python3", place, dir_fd=tree.root)
 
 
 def main() -> None:

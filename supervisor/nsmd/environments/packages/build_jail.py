@@ -17,6 +17,7 @@ from nsm.dataclass import dataclass, field
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsmd.environments.commands.log_text import lines_of
+from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.packages import jail_start
 from nsmd.environments.packages.store import BUILD
 from nsmd.jail.arguments import (
@@ -145,7 +146,7 @@ class BuildJail:
                     for source, target in self.shown
                 ],
                 files=files,
-                path="/usr/local/bin:/usr/bin:/bin",
+                path=":".join(BASE_PATH),
                 filter_fd=filter_fd,
                 variables=tuple(self.variables.items()),
                 # No second bind: hard links from the cache to it work only within one mount.

@@ -493,6 +493,7 @@ def test_programs_are_found_on_the_images_own_path(layout: Layout, tmp_path: Pat
     found = unpacked(layout.place, tmp_path / "root")
     assert found["programs"] == {"python3": "/opt/python3", "bash": "/bin/bash"}
     assert (found["variables"], found["working_directory"]) == ({}, "/bin")
+    assert os.readlink(tmp_path / "root/opt/python") == "python3"
 
 
 def test_an_image_that_is_another_one_now_is_refused(layout: Layout, tmp_path: Path) -> None:
