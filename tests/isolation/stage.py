@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsm.jail.seccomp import syscalls
+from nsmd.jail.host import scan_host
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import ProjectMount
 from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory
@@ -67,6 +68,7 @@ class Stage:
         return {
             **dataclasses.asdict(self),
             "canary": CANARY,
+            "etc": scan_host().etc,
             "hidden": hashlib.sha256(HIDDEN.encode()).hexdigest(),
             "sizes": {
                 "/workspace": SIZES.workspace_mb << 20,

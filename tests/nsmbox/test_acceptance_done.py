@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, PROJECT, SECRET, World, git, have_git
+from nsm.jail.etc_files import linked_files
 from processes import ending, tree
 from realjail import needs_bwrap
 from selection import one_in
@@ -44,6 +45,12 @@ def test_python_is_there_where_python3_is(shared_world: World) -> None:
     code = "import sys; print(sys.version_info[0])"
     done = shared_world.box("python", "-c", code)
     assert done.stdout == "3\n", done.stderr
+
+
+def test_files_that_links_in_usr_lead_to_are_there(shared_world: World) -> None:
+    script = 'for path; do [ -e "$path" ] || echo "$path"; done'
+    done = shared_world.box("sh", "-c", script, "sh", *linked_files(("/etc/alternatives",)))
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
 def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nsm import paths
 from nsm.dataclass import replace
+from nsm.jail import etc_files
 from nsmbox.host import (
     added_directories,
     forbidden_programs,
@@ -334,7 +335,8 @@ def _own_program(name: str) -> Tool:
 
 
 def _system(*, alone: bool) -> tuple[HostPath, ...]:
-    etc = (f"/etc/{name}" for name in _ETC)
+    etc = [f"/etc/{name}" for name in _ETC]
+    etc += () if alone else etc_files.linked_files(etc)
     entries = [] if alone else [_entry(path) for path in _SYSTEM]
     # The content of links there, whose chains lead all over the host, stands in their place.
     files = [

@@ -255,8 +255,10 @@ def _base_system(content: JailContent) -> Iterator[str]:
     yield from ("--ro-bind", "/usr", "/usr")
     for target, path in host.links:
         yield from ("--symlink", target, path)
-    for path in (*host.directories, *host.etc):
+    for path in host.directories:
         yield from ("--ro-bind", path, path)
+    for path in host.etc:  # a package may have been removed since
+        yield from ("--ro-bind-try", path, path)
 
 
 def _private_file_systems(sizes: JailSizes) -> Iterator[str]:

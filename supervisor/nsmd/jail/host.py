@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 
 from nsm.dataclass import dataclass
+from nsm.jail.etc_files import linked_files
 
 _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -28,14 +28,9 @@ _ETC = (
     "ssl/certs",
     "ssl/openssl.cnf",
 )
-"""Files below /etc that programs in /usr need: links between alternatives, the loader's cache, the
-font configuration, and certificates. Never a whole /etc/ssl or /etc/pki, which also hold private
-keys.
-"""
-
-_ETC_OF_JAVA = re.compile(r"java(-[0-9.]+-[a-z]+)?")
-"""Debian, Fedora and similar systems have Java's settings there, with links to them in /usr; Java
-does not start without them.
+"""Files below /etc that every jail shows, besides those to which links of /usr lead: links between
+alternatives, the loader's cache, the font configuration, and certificates. Never a whole /etc/ssl
+or /etc/pki, which also hold private keys.
 """
 
 _KEYS = "proc/keys"
@@ -85,10 +80,8 @@ def scan_host(root: str = "/") -> HostSystem:
             directories.append(f"/{name}")
     links += _python(root)
     below = os.path.join(root, "etc")
-    java = (name for name in sorted(_names(below)) if _ETC_OF_JAVA.fullmatch(name))
-    etc = tuple(
-        f"/etc/{name}" for name in (*_ETC, *java) if os.path.exists(os.path.join(below, name))
-    )
+    etc = tuple(f"/etc/{name}" for name in _ETC if os.path.exists(os.path.join(below, name)))
+    etc += linked_files(etc, root)
     hidden = ("/" + _KEYS,) if os.path.exists(os.path.join(root, _KEYS)) else ()
     if _tells_addresses(os.path.join(root, _ADDRESSES)):
         hidden = (*hidden, "/" + _ADDRESSES)
@@ -105,13 +98,6 @@ def _python(root: str) -> list[tuple[str, str]]:
     if named["python"] or not named["python3"]:
         return []
     return [(f"{named['python3'][0]}/python3", f"{PYTHON_DIRECTORY}/python")]
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except FileNotFoundError:
-        return []
 
 
 def _tells_addresses(path: str) -> bool:

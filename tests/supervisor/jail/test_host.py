@@ -58,14 +58,11 @@ def test_a_link_to_certificates_that_leads_nowhere_is_left_out(tmp_path: Path) -
     assert scan_host(str(tmp_path)).etc == ()
 
 
-def test_settings_of_java(tmp_path: Path) -> None:
-    for name in ("java-17-openjdk", "java", "javascript", "java-17-openjdk.bak", "ssl/certs"):
-        (tmp_path / "etc" / name).mkdir(parents=True)
-    assert scan_host(str(tmp_path)).etc == (
-        "/etc/ssl/certs",
-        "/etc/java",
-        "/etc/java-17-openjdk",
-    )
+def test_files_that_usr_links_to(tmp_path: Path) -> None:
+    for name in ("etc/java", "etc/groff", "etc/ssl/certs", "usr/share"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "usr/share/site").symlink_to("/etc/groff")
+    assert scan_host(str(tmp_path)).etc == ("/etc/ssl/certs", "/etc/groff", "/etc/java")
 
 
 @pytest.mark.parametrize(
