@@ -146,8 +146,10 @@ def test_what_lookups_need_is_there_as_on_the_host(seen: Seen) -> None:
     told = seen.told
     for name in DATABASES:
         there = seen.world.run("cat", f"/etc/{name}").stdout
+        there += "\n127.0.0.1 nsm-box\n" if name == "hosts" else ""
         assert told["texts"][f"/etc/{name}"] == there, name
     assert set(told["localhost"]) & {"127.0.0.1", "::1"}
+    assert told["its own name"] == ["127.0.0.1"]
     assert told["certificates"] == len(ssl.create_default_context(cafile=BUNDLE).get_ca_certs())
     assert seen.kind("/etc/ssl") == "directory"
     assert seen.kind("/etc/shadow") in ("ENOENT", "empty file")

@@ -70,11 +70,13 @@ class HostPath:
     Attributes:
         link: target, if it is a symbolic link that stays one in the box; else empty.
         source: where its content is, all links followed.
+        text: content of a file that the box has with more in it; else None.
     """
 
     path: str
     link: str = ""
     source: str = ""
+    text: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import os
 import pwd
 import shlex
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from nsm import paths
@@ -36,6 +37,9 @@ _ETC = (
     *("crypto-policies", "host.conf", "gai.conf", "services", "protocols", "localtime", "timezone"),
     *("os-release", "mime.types", "terminfo", "inputrc", "bash.bashrc", "bashrc", "fonts"),
 )
+
+MAX_HOSTS_BYTES = 8 << 20
+"""Largest part of /etc/hosts that a box shows; long lists of advertisers have 5 MB."""
 
 _STANDARD = ("/usr/local/bin", "/usr/bin", "/bin")
 """Whose programs every box has."""
@@ -340,9 +344,22 @@ def _system(*, alone: bool) -> tuple[HostPath, ...]:
     entries = [] if alone else [_entry(path) for path in _SYSTEM]
     # The content of links there, whose chains lead all over the host, stands in their place.
     files = [
-        HostPath(path=path, source=os.path.realpath(path)) for path in etc if os.path.exists(path)
+        HostPath(path=path, source=os.path.realpath(path), text=_hosts(path))
+        for path in etc
+        if os.path.exists(path)
     ]
     return (*(entry for entry in entries if entry is not None), *files)
+
+
+def _hosts(path: str) -> bytes | None:
+    """Read the names of hosts, to which the box's own is added (on macOS it has none)."""
+    if path != "/etc/hosts" or sys.platform == "darwin":
+        return None
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_HOSTS_BYTES)
+    except OSError:
+        return None
 
 
 def _entry(path: str) -> HostPath | None:

@@ -96,6 +96,10 @@ def _own_files(target: str, limits: BoxLimits) -> Mount:
 def _entry(entry: HostPath) -> Mount:
     if entry.link:
         return Mount(kind="symlink", target=entry.path, source=entry.link)
+    if entry.text is not None:
+        # On a line of its own after the host's, whose last one may lack its end.
+        data = entry.text + f"\n127.0.0.1 {bwrap.HOSTNAME}\n".encode()
+        return Mount(kind="ro-file", target=entry.path, data=data, mode=0o444, why="the system")
     return Mount(kind="ro-bind", target=entry.path, source=entry.source, why="the system")
 
 

@@ -107,6 +107,7 @@ def main() -> None:
         "processes": sorted(int(name) for name in os.listdir("/proc") if name.isdigit()),
         "mounts": _mounts(),
         "localhost": _resolved("localhost"),
+        "its own name": _resolved(socket.gethostname()),
         "certificates": len(ssl.create_default_context().get_ca_certs()),
         "texts": {path: _text(path) for path in asked.get("texts", [])},
         "kinds": {path: _kind(path) for path in asked.get("kinds", [])},

@@ -34,6 +34,7 @@ PASSED = {
     "EDITOR": "vi -u NONE",
     "LANG": "C.UTF-8",
     "LC_ALL": "C",
+    "TZ": "Asia/Tokyo",
     "NIX_SSL_CERT_FILE": BUNDLE,
     "SSL_CERT_FILE": BUNDLE,
     "ANTHROPIC_API_KEY": "sk-ant-of-ada",
