@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LIST_S = 120.0
 """Time limit of a list of files: a FIFO in the place of a file would keep git waiting for ever."""
 
+IDENTITY_S = 5.0
+"""Time limit for git to read its configuration: a FIFO that it includes would block it for ever."""
+
 MAX_POINTER_BYTES = 64 * 1024
 """Largest `.git` file, `commondir` or `gitdir`: a path and a few bytes."""
 
@@ -121,6 +124,55 @@ def reason(done: CompletedProcess[bytes]) -> str:
     said = done.stderr.decode(errors="replace").strip().splitlines()
     text = said[-1] if said else f"git ended with {done.returncode}"
     return "".join(c if c.isprintable() else "\ufffd" for c in text)[:300]
+
+
+def identity(git: str, variables: Mapping[str, str], git_directory: str = "") -> dict[str, str]:
+    """Read `user.name` and `user.email`, as far as the user's or the system's configuration has
+    them.
+
+    Args:
+        git: path of the program.
+        variables: the user's.
+        git_directory: makes `includeIf.gitdir` of the user's configuration apply.
+    """
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
+
+    found: dict[str, str] = {}
+    for scope in ("--system", "--global"):
+        asked = ["config", scope, "--includes", "-z", "--get-regexp", r"^user\.(name|email)$"]
+        # Without the repository if that is what is broken.
+        for place in ([f"--git-dir={git_directory}"], []) if git_directory else ([],):
+            try:
+                done = run(git, [*place, *asked], variables, timeout_s=IDENTITY_S)
+            except (OSError, ValueError, TimeoutExpired):
+                break
+            if done.returncode in (0, 1):  # 1: there is none, or no such file (git-config(1))
+                entries = os.fsdecode(done.stdout).split("\0")
+                said = (entry.partition("\n") for entry in entries)
+                found |= {key: value for key, _, value in said if value}
+                break
+    return found
+
+
+def jail_settings(identity: Mapping[str, str]) -> str:
+    """Return all of the user's configuration that a jail has: nothing else, no credential helper.
+
+    Files of any owner are trusted: code there could change what git does anyway.
+
+    Args:
+        identity: as from the function of that name.
+    """
+    user = "".join(
+        f"\t{key.removeprefix('user.')} = {_quoted(value)}\n" for key, value in identity.items()
+    )
+    head = f"[user]\n{user}" if user else ""
+    return f"{head}[safe]\n\tdirectory = *\n"
+
+
+def _quoted(value: str) -> str:
+    """A value as git's configuration spells any text (git-config(1), Syntax)."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\b", "\\b") + '"'
 
 
 def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None:

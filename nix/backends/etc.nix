@@ -19,6 +19,8 @@ let
       127.0.0.1 localhost nsm
       ::1 localhost
     '';
+    # Whoever owns the project.
+    gitconfig = "[safe]\n\tdirectory = *\n";
     # Files only: a look-up of a name fails at once instead of waiting for a resolver.
     "nsswitch.conf" = ''
       passwd: files

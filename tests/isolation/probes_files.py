@@ -69,7 +69,7 @@ verdict(sorted(more))
 shown = {"alternatives", "ca-certificates", "crypto-policies", "fonts", "ld.so.cache"}
 shown |= {"pki", "ssl"}
 shown |= {path.split("/")[2] for path in STAGE["etc"]}
-more = set(os.listdir("/etc")) - shown - {"passwd", "group", "hosts", "nsswitch.conf"}
+more = set(os.listdir("/etc")) - shown - {"passwd", "gitconfig", "group", "hosts", "nsswitch.conf"}
 private = [p for p in ("/etc/ssl/private", "/etc/pki/tls/private") if os.path.lexists(p)]
 people = [l for l in open("/etc/passwd") if l.split(":")[0] not in ("user", "nobody")]
 verdict(sorted(more) + private + people)

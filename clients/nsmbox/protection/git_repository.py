@@ -110,17 +110,8 @@ def mounts(facts: GitFacts) -> tuple[Mount, ...]:
 
 def configuration(identity: Identity) -> bytes:
     """The whole of the box's `.gitconfig`: nothing else of the host's, no credential helper."""
-    text = (
-        f"[user]\n\tname = {_quoted(identity.name)}\n\temail = {_quoted(identity.email)}\n"
-        "[safe]\n\tdirectory = *\n"
-    )
-    return os.fsencode(text)
-
-
-def _quoted(value: str) -> str:
-    """A value as git's configuration spells any text (git-config(1), Syntax)."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("\n", "\\n").replace("\t", "\\t").replace("\b", "\\b") + '"'
+    who = {"user.name": identity.name, "user.email": identity.email}
+    return os.fsencode(nsm.git.jail_settings(who))
 
 
 def identity(git: str | None, git_directory: str | None, variables: Mapping[str, str]) -> Identity:

@@ -30,6 +30,7 @@ from nsmd.host.locales import passed_on
 from nsmd.host.processes import children_of
 from nsmd.host.unix_listener import HOLDER_SOCKET
 from nsmd.jail import BwrapLauncher, Launcher
+from nsmd.jail.git_settings import GitSettings
 from nsmd.jail.templates import open_launcher
 from nsmd.manager.projects import Unreadable
 from nsmd.model.limit_events import Enforcement
@@ -152,6 +153,7 @@ def gather(
     launcher = BwrapLauncher.for_host(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
     )
+    launcher.git = GitSettings(search_path, variables)
     store, kept, silent = open_store(
         variables, os.path.join(paths.runtime_dir(), HOLDER_SOCKET), instance.kept, instance.handed
     )

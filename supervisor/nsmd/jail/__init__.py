@@ -19,6 +19,7 @@ program_code       our programs, compiled for the Python that runs them
 starting           from a program that makes a jail to an agent that answers
 namespace_limits   limits of inotify and inodes in jails that bwrap makes
 host_network       files that a session with the host's network needs
+git_settings       the user's name for git in jails
 launcher           jails that bwrap makes from the host's programs
 run_only           artifacts without an agent: run one piece of code
 artifact           jails that programs built by Nix make

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nsm.dataclass import dataclass, field
+from nsm.git import jail_settings
 from nsmd.host.paths import is_within
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
@@ -23,6 +24,7 @@ from sandbox.template.preloading import SCRATCH
 HOSTNAME = "nsm"
 AGENT_PATH = "/run/nsm/agent.py"
 TEMPLATE_PATH = "/run/nsm/template.py"
+GIT_SETTINGS_PATH = "/etc/gitconfig"
 FILTER_PATH = "/run/nsm/filter"
 
 SCRATCH_MB = 64
@@ -45,6 +47,8 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
     ("/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"),
     # Only files: a name look-up fails at once instead of waiting for a resolver.
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+    # Jails that know the user's name have it here (`git_settings`).
+    (GIT_SETTINGS_PATH, jail_settings({})),
 )
 """Files that describe user and host without facts about the real ones. There is no /etc/localtime,
 so time is UTC everywhere.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
@@ -18,6 +18,7 @@ from nsmd.host.paths import is_within
 from nsmd.jail.arguments import (
     AGENT_PATH,
     FILTER_PATH,
+    GIT_SETTINGS_PATH,
     IMAGE_PLACES,
     PLACES,
     SYNTHETIC_FILES,
@@ -32,6 +33,7 @@ from nsmd.jail.arguments import (
 )
 from nsmd.jail.binds import needed_binds, needed_links
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
+from nsmd.jail.git_settings import GitSettings
 from nsmd.jail.host import HostSystem, scan_host
 from nsmd.jail.host_network import network_files
 from nsmd.jail.interface import TemplateSpec
@@ -90,6 +92,7 @@ class JailPlan:
         system_calls: filter that bwrap installs for the command, in classic BPF.
         host_network: as in `TemplateSpec`.
         group: as in `Launcher.launch`.
+        git: git's configuration (`GitSettings`).
     """
 
     command: list[str]
@@ -108,6 +111,7 @@ class JailPlan:
     links: Links = ()
     image: ImageRoot | None = None
     devices: ShownDevices | None = None
+    git: str = ""
 
 
 class BwrapLauncher:
@@ -126,6 +130,7 @@ class BwrapLauncher:
         search_path: value of PATH to find bwrap on.
 
     Attributes:
+        git: git's configuration in jails.
         system_calls: filter of code in jails, in classic BPF; None if there is no table for this
             machine's system calls.
 
@@ -148,6 +153,7 @@ class BwrapLauncher:
         self.limits = limits or SessionLimits()
         self.bwrap_path = bwrap_path
         self._search_path = search_path
+        self.git = GitSettings(search_path, {})
         self._jail_uid, self._private_mounts = jail_uid, mounts
         self._agent_source = agent_source
         self._agent_code = ProgramCode(AGENT, AGENT_PATH)
@@ -313,6 +319,7 @@ class BwrapLauncher:
         )
 
     async def _launch(self, plan: JailPlan) -> BwrapJail:
+        plan = replace(plan, git=await self.git.of(plan.project))
         try:
             starting = self._start(plan)
         except OSError as error:
@@ -480,9 +487,9 @@ class BwrapLauncher:
 
 def _files(plan: JailPlan, owned: ExitStack) -> list[FileData]:
     # The unpacked image has those files already.
-    usual = SYNTHETIC_FILES if plan.image is None else ()
+    usual = (*SYNTHETIC_FILES, (GIT_SETTINGS_PATH, plan.git)) if plan.image is None else ()
     made = dict((*usual, *(network_files() if plan.host_network else ())))
-    contents = {**plan.programs, **{path: text.encode() for path, text in made.items()}}
+    contents = {**plan.programs, **{path: os.fsencode(text) for path, text in made.items()}}
     return [
         FileData(descriptor=memory_file(content, owned), target=path)
         for path, content in contents.items()

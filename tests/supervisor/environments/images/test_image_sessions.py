@@ -75,7 +75,7 @@ def bash_layer() -> bytes:
     )
 
 
-ETC = ("group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
+ETC = ("gitconfig", "group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
 
 PATH = "PATH=/opt:/usr/bin:/bin"
 

@@ -1,0 +1,96 @@
+"""git's configuration in jails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nsmd.jail.git_settings import GitSettings
+from nsmd.model.values import ProjectMount
+from realjail import (
+    SYSTEM_PATH,
+    environments,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    new_launcher,
+    open_directory,
+    talking_to,
+)
+
+TRUST = "[safe]\n\tdirectory = *\n"
+
+
+def settings(home: Path, text: str, path: str = SYSTEM_PATH) -> GitSettings:
+    (home / ".gitconfig").write_text(text)
+    return GitSettings(path, {"HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        (
+            "[user]\nname = Ada\nemail = a@b.c\n[credential]\nhelper = store\n",
+            '[user]\n\tname = "Ada"\n\temail = "a@b.c"\n',
+        ),
+        ("[user]\nname = Ada\n", '[user]\n\tname = "Ada"\n'),
+        ("[user]\nname = Ada\nname = Eve\n", '[user]\n\tname = "Eve"\n'),
+        ("", ""),
+        ("[broken", ""),
+    ],
+)
+async def test_the_users_name_and_nothing_else(tmp_path: Path, text: str, user: str) -> None:
+    assert await settings(tmp_path, text).of(None) == f"{user}{TRUST}"
+
+
+async def test_without_git_or_a_home_there_is_no_name(tmp_path: Path) -> None:
+    assert await settings(tmp_path, "[user]\nname = Ada\n", "/nowhere").of(None) == TRUST
+    assert await GitSettings(SYSTEM_PATH, {}).of(None) == TRUST
+
+
+def repository(directory: Path) -> ProjectMount:
+    """A repository with a commit."""
+    run = partial(subprocess.run, check=True, env={**os.environ, "HOME": "/nowhere"})
+    me = ["-c", "user.name=x", "-c", "user.email=x"]
+    run(["git", "init", "-q", str(directory)])
+    run(["git", "-C", str(directory), *me, "commit", "-q", "--allow-empty", "-m", "first"])
+    return mount_of(directory)
+
+
+async def test_a_name_for_some_directories(tmp_path: Path) -> None:
+    """A repository that is broken does not hide the name for all."""
+    work, other, broken = (tmp_path / name for name in ("work", "other", "broken"))
+    mine = f'[user]\nname = Ada\n[includeIf "gitdir:{work}/"]\npath = {tmp_path}/of-work\n'
+    (tmp_path / "of-work").write_text("[user]\nname = Dr. Ada\n")
+    found = settings(tmp_path, mine)
+    assert '"Dr. Ada"' in await found.of(repository(work))
+    assert '"Ada"' in await found.of(repository(other))
+    there = repository(broken)
+    (broken / ".git/config").write_text("[broken")
+    assert '"Ada"' in await found.of(there)
+
+
+COMMITS = """
+git -C /project log --format=%s || exit
+git init -q copy && cd copy && git commit -q --allow-empty -m x && git log --format='%an <%ae>'
+git config user.name 'Somebody Else' && git commit -q --allow-empty -m x && git log -1 --format=%an
+"""
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_git_in_a_session(tmp_path: Path) -> None:
+    """Under a supervisor of root, the project belongs to another user than the one in the jail."""
+    launcher = new_launcher()
+    launcher.git = settings(tmp_path, "[user]\nname = Ada Lovelace\nemail = ada@example.org\n")
+    with open_directory() as project:
+        spec = jail_spec(environments()["bash"], repository(project))
+        async with launched(launcher, spec) as jail, talking_to(jail, "bash") as session:
+            outcome = await session.run(COMMITS)
+    told = ["first", "Ada Lovelace <ada@example.org>", "Somebody Else"]
+    assert outcome.stdout.splitlines() == told, outcome.stderr
