@@ -984,7 +984,7 @@ def test_files_that_are_swapped_under_way(jailed: AgentProcess) -> None:
 @jail
 @needs_bwrap
 def test_a_fork_bomb_meanwhile(jailed: AgentProcess) -> None:
-    jailed.send(type="hello", limits={"processes": 60})
+    jailed.send(type="hello", limits={"processes": 24})
     request = jailed.begin("b() { b | b & }; b; sleep 600", "bash", timeout_s=1, grace_s=0.2)
     for number in range(20):
         store(jailed, f"file{number}", b"x" * 10_000)

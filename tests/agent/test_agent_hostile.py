@@ -122,6 +122,9 @@ def test_the_agent_cannot_be_looked_into(shared_jailed: AgentProcess, name: str)
     assert works(shared_jailed)
 
 
+FEW_PROCESSES = 24
+"""For bombs: all of them compute at once, and slow down the tests of other workers."""
+
 BOMBS: dict[str, tuple[Interpreter, str]] = {
     "bash": ("bash", "b() { b | b & }; b; sleep 60"),
     "bash in sessions of their own": (
@@ -161,6 +164,7 @@ time.sleep(60)
 )
 @pytest.mark.parametrize("name", one_in(2, BOMBS))
 def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
+    limited.send(type="hello", limits={"processes": FEW_PROCESSES})
     interpreter, code = BOMBS[name]
     other: Interpreter = "bash" if interpreter == "python" else "python"
     if others:

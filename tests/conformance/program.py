@@ -27,10 +27,14 @@ from conformance.targets import (
 
 JOBS = 4
 
+PROCESSES = 32
+"""Enough for every case; fork bombs are among them, whose processes all compute at once."""
+
 CONFIGURATION = f"""
 [defaults]
 interrupt_grace_seconds = {GRACE_S}
 timeout_seconds = 60
+processes = {PROCESSES}
 """
 
 

@@ -259,7 +259,7 @@ ENDS_OF_INTERPRETERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def hasty() -> Generator[Supervisor]:
     """A supervisor that gives interrupted code little time."""
-    config = "[defaults]\ninterrupt_grace_seconds = 0.1\n"
+    config = "[defaults]\ninterrupt_grace_seconds = 0.1\nprocesses = 32\n"
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as path,
         supervisor(Path(path), config=config) as it,
