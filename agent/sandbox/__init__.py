@@ -33,6 +33,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `job_start`: how a program is started, and why it is not.
 - `job_output`: what jobs print, bounded, in memory and in a file.
 - `process_trees`: which process belongs to which interpreter or job, and how all are killed.
+- `fork_bombs`: copies of an interpreter that code leaves behind, and that multiply.
 - `processes`: processes as /proc shows them, and signals to them.
 - `capture`: output of interpreters; what a reply has room for, and files for the rest.
 - `displays`: bounds of what code displays.

@@ -14,6 +14,7 @@ from sandbox.channel import Channel
 from sandbox.checkpoints import Checkpoints
 from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
+from sandbox.fork_bombs import ForkBombs
 from sandbox.framing import READ_BYTES, RESUMED, encode_frame, resume_marker
 from sandbox.interpreters import INTERPRETERS
 from sandbox.jobs import JOB_REQUESTS, Jobs
@@ -87,6 +88,7 @@ class Agent:
         self.setups = Setups(self)
         self.questions = Questions(self)
         self.trees = ProcessTrees(self)
+        self.fork_bombs = ForkBombs(self)
         self.checkpoints: Checkpoints | None = None
         self.layers: Sequence[OverlayLayers] = ()
         self.workers: ImageWorkers | None = None

@@ -71,7 +71,7 @@ class CurrentExecution:
         self.undoes = False
         self.started = time.monotonic()
         self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
-        self._last_pid = last_pid
+        self.last_pid = last_pid
         self.timed_out = False
         self.interrupted = False
 
@@ -86,7 +86,7 @@ class CurrentExecution:
         Pids grow, and begin again with low ones after the highest.
         """
         if row.started == self.started_ticks:
-            ahead = row.pid - self._last_pid
+            ahead = row.pid - self.last_pid
             return 0 < ahead < TICK_PIDS or ahead < -TICK_PIDS
         return row.started > self.started_ticks
 
@@ -344,6 +344,11 @@ class Executor:
             self._note_background(execution)
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
+            # A look at processes takes long: not if nothing has been started.
+            if execution.step is None and self._newest.pid() != execution.last_pid:
+                may_wait = not (execution.stopping or execution.one_shot)
+                if self._agent.fork_bombs.end(interpreter, may_wait=may_wait):
+                    code = code or 137
             self.finish(execution, code)
 
     def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:

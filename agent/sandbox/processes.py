@@ -21,9 +21,14 @@ ENDING_LOOKS = 50
 
 
 class Process:
-    """One row of /proc; `started` in clock ticks since boot."""
+    """One row of /proc; `started` in clock ticks since boot.
 
-    __slots__ = ("group", "parent", "pid", "session", "started", "state")
+    Attributes:
+        stack: where its stack begins, which a fork keeps and another program does not; 0 if it has
+            ended or hides it.
+    """
+
+    __slots__ = ("group", "parent", "pid", "session", "stack", "started", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything; what follows the last one is numbers.
@@ -32,6 +37,7 @@ class Process:
         self.state = fields[0]
         self.parent, self.group, self.session = (int(fields[1]), int(fields[2]), int(fields[3]))
         self.started = int(fields[19])
+        self.stack = int(fields[25])
 
     @property
     def alive(self) -> bool:

@@ -123,7 +123,7 @@ def test_the_agent_cannot_be_looked_into(shared_jailed: AgentProcess, name: str)
 
 
 FEW_PROCESSES = 24
-"""For bombs: all of them compute at once, and slow down the tests of other workers."""
+"""A limit for bombs, all of which compute at once and slow down the tests of other workers."""
 
 BOMBS: dict[str, tuple[Interpreter, str]] = {
     "bash": ("bash", "b() { b | b & }; b; sleep 60"),
@@ -182,6 +182,57 @@ def test_fork_bombs(limited: AgentProcess, name: str, others: bool) -> None:
     if others:
         reply = limited.run(GET[other], other)
         assert (reply.stdout, reply.interpreter_restarted) == ("5\n", False)
+
+
+BOMBS_LEFT_BEHIND: dict[str, tuple[Interpreter, str]] = {
+    "bash": ("bash", ":(){ :|:& };:"),
+    "bash, slowly": ("bash", "b() { sleep 0.1; b | b & }; b"),
+    "python": (
+        "python",
+        """
+import os
+if os.fork() == 0:
+    while True:
+        try: os.fork()
+        except OSError: pass
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS_LEFT_BEHIND)
+def test_a_fork_bomb_that_code_leaves_behind(limited: AgentProcess, name: str) -> None:
+    """The note is in its own result or, on a busy machine, in the next one."""
+    limited.send(type="hello", limits={"processes": FEW_PROCESSES})
+    interpreter, code = BOMBS_LEFT_BEHIND[name]
+    limited.run(SET[interpreter], interpreter)
+    replies = [limited.run(code, interpreter)]
+    becomes_true(lambda: background(limited) == 0, "it is ended")
+    replies.append(limited.run(GET[interpreter], interpreter))
+    notes = [note for reply in replies for note in reply.frame.get("notes", ())]
+    assert [note for note in notes if note.endswith("(a fork bomb)")]
+    # The interpreter itself goes on.
+    assert (replies[1].stdout, replies[1].exit_code) == ("5\n", 0)
+    assert not any(reply.interpreter_restarted for reply in replies)
+
+
+def test_what_is_no_fork_bomb_goes_on(limited: AgentProcess) -> None:
+    """Copies that the shell itself has started up to the limit, and some that copies have."""
+    limited.send(type="hello", limits={"processes": FEW_PROCESSES})
+    start = "mkfifo here; (for i in {1..5}; do (read <here) & echo $! >>pids; done; wait) &"
+    limited.bash(f"{start} for i in {{1..15}}; do (read <here) & echo $! >>pids; done")
+    assert background(limited) == FEW_PROCESSES - 3
+    reply = limited.bash("for pid in $(<pids); do kill -0 $pid || echo $pid is gone; done")
+    assert (reply.stdout, reply.frame.get("notes")) == ("", None)
+
+
+def test_copies_of_code_that_runs_are_no_fork_bomb(limited: AgentProcess) -> None:
+    limited.send(type="hello", limits={"processes": FEW_PROCESSES})
+    limited.bash("mkfifo here; (read <here) &")  # left behind: it is looked at
+    code = "(for i in {1..19}; do (read -t 0.2 <>here; echo $i) & done; wait)"
+    reply = limited.bash(code)
+    assert sorted(reply.stdout.split(), key=int) == [str(number) for number in range(1, 20)]
+    assert "notes" not in reply.frame
 
 
 def test_the_agent_can_start_interpreters_while_code_uses_up_all_processes(
