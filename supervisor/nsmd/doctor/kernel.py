@@ -1,10 +1,11 @@
-"""Checks for obstacles by the kernel, a security module or a container."""
+"""Checks for obstacles by the kernel, a security module or a container, and for Landlock."""
 
 from __future__ import annotations
 
 import shutil
 
 from nsm.checks import HostCheck, fail, ok, rows, warn
+from nsm.jail import landlock
 from nsm.jail.failure import read_host_facts
 from nsmd.doctor.host import Host
 
@@ -25,6 +26,27 @@ def check_kernel(host: Host, *, jails_work: bool) -> list[HostCheck]:
         ("container", _container(host, jails_work=jails_work)),
         ("/proc", _covered(host)),
     )
+
+
+def check_landlock(version: int) -> HostCheck:
+    """Check what the kernel's Landlock can do, and say what is weaker without it.
+
+    Args:
+        version: of its interface; 0 for none.
+    """
+    no_scopes = (
+        "sessions cannot be forked, and code with the host's network reaches abstract sockets"
+    )
+    if not version:
+        return warn(
+            "none, so whoever takes over a secret helper, which reads what code sends, can read "
+            f"your files; besides, {no_scopes}",
+            "Use a kernel with CONFIG_SECURITY_LANDLOCK=y (Linux 5.13), and if the parameter lsm= "
+            "of its command line lists security modules, add landlock to them.",
+        )
+    if version < landlock.SCOPES_SOCKETS:
+        return ok(f"version {version}, without scopes (Linux 6.12): {no_scopes}")
+    return ok(f"version {version}")
 
 
 def _user_namespaces(host: Host, *, jails_work: bool) -> HostCheck:

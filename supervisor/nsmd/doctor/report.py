@@ -17,13 +17,14 @@ import trio
 
 from nsm import paths
 from nsm.checks import HostCheck, fail, ok, render_json, render_text, rows, warn
+from nsm.jail import landlock
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.bridge import check_bridge
 from nsmd.doctor.clients import check_clients
 from nsmd.doctor.devices import check_devices
 from nsmd.doctor.host import this_host
 from nsmd.doctor.http import check_http
-from nsmd.doctor.kernel import check_kernel
+from nsmd.doctor.kernel import check_kernel, check_landlock
 from nsmd.doctor.limit_checks import check_limits, look_at_limits
 from nsmd.doctor.places import check_places
 from nsmd.doctor.room import check_room
@@ -116,6 +117,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
             ("state directory", check_directory(_ensure_state_dir)),
         ),
         *check_kernel(host, jails_work=bool(working)),
+        *rows(("landlock", check_landlock(landlock.version()))),
         *check_service(host),
         *check_places(host),
         *check_room(host, settings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doctor_world import World, named
-from nsmd.doctor.kernel import check_kernel
+from nsmd.doctor.kernel import check_kernel, check_landlock
 
 
 def test_a_host_that_forbids_nothing(world: World) -> None:
@@ -76,3 +76,12 @@ def test_a_covered_proc(world: World) -> None:
     row = named(check_kernel(world.host, jails_work=True), "/proc")
     assert row.detail.startswith("covered at /proc/kcore, so")
     assert "systempaths=unconfined" in row.fix
+
+
+def test_landlock() -> None:
+    none, old, new = map(check_landlock, (0, 5, 6))
+    assert (none.status, old.status, new.status) == ("warn", "ok", "ok")
+    assert "read your files" in none.detail
+    assert "lsm=" in none.fix
+    assert "cannot be forked" in old.detail
+    assert new.detail == "version 6"
