@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from box.facts_made import request
+from box.world import HOME, PROJECT, have_git
 from nsmbox.model.plan import BoxError
 from nsmbox.start import launch
 
@@ -54,6 +57,28 @@ plan = Plan(
 for name in ("/", "/etc"):
     os.set_inheritable(os.open(name, os.O_RDONLY), True)
 launch.become(plan, sys.argv[1])
+"""
+
+
+REPLACES = """\
+import sys
+from nsmbox.host import nsm_itself
+from nsmbox.model.plan import BoxError, Mount, Network, Plan
+from nsmbox.start import launch
+command = nsm_itself.starter(("/bin/true",), proxy=False)
+plan = Plan(
+    profile="shell",
+    mounts=(Mount(kind="ro-bind", source=sys.argv[1], target="/hooks", linkless=True),),
+    variables=(),
+    network=Network(),
+    command=command,
+    starter=len(command) - 1,
+    directory="/",
+)
+try:
+    launch.become(plan, sys.argv[2])
+except BoxError as error:
+    print(error.message, error.hint, sep="\\n")
 """
 
 
@@ -132,3 +157,48 @@ def test_a_bwrap_that_is_none(world: World) -> None:
     done = world.box("true", variables={"PATH": f"/home/ada/bin:{found}"})
     assert done.returncode == 1
     assert "/home/ada/bin/bwrap cannot be executed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("rmdir {0}; mkdir {0}", "the box does not start while another program replaces /hooks."),
+        ("rmdir {0}; ln -s / {0}", "a symbolic link has come on the way to it"),
+        (":", "The jail did not start: bwrap: some words"),
+    ],
+)
+def test_why_bwrap_makes_no_box_is_said_by_nsm(tmp_path: Path, does: str, said: str) -> None:
+    (tmp_path / "hooks").mkdir()
+    does = does.format(tmp_path / "hooks")
+    fails = program(tmp_path, f"#!/bin/sh\n{does}\necho bwrap: some words >&2\nexit 1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACES, str(tmp_path / "hooks"), fails],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_file_that_the_host_replaces_meanwhile(world: World, times: int) -> None:
+    """As `git config` and editors do, whatever the box is doing."""
+    have_git(world)
+    bwrap = shutil.which("bwrap")
+    script = f"""\
+        #!/bin/sh
+        # This takes --ro-bind-fd, as what it becomes does.
+        echo >>{HOME}/starts
+        if [ "$(wc -l <{HOME}/starts)" -le {times} ]; then
+            cp {PROJECT}/.git/config {HOME}/config && mv {HOME}/config {PROJECT}/.git/config
+        fi
+        exec {bwrap} "$@"
+        """
+    world.write(f"{HOME}/bin/bwrap", textwrap.dedent(script), 0o755)
+    done = world.box(
+        *("sh", "-c", "echo here; git config a.b c; git status -s"),
+        variables={"PATH": f"{HOME}/bin:{world.variables['PATH']}"},
+    )
+    assert done.stdout == "here\n", done.stderr
+    assert "bwrap" not in done.stderr

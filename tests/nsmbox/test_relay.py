@@ -23,7 +23,9 @@ BOXED = """\
 import os, signal, sys
 from nsmbox.start import relay
 relay.GRACE_S, relay.SETTLE_S = float(sys.argv[1]), float(sys.argv[2])
-relay.part()
+heard = relay.prepare()
+if child := relay.fork():
+    relay.follow(child, heard)
 words = ["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev"]
 words += ["--proc", "/proc", "--", "env", "--default-signal=TERM" + sys.argv[3], *sys.argv[4:]]
 os.execvp("bwrap", ["bwrap", *words])
@@ -164,9 +166,9 @@ def tell(*_):
         fifo.write("end\\n")
     return False
 relay._tell_command = tell
-relay.part()
+heard =\
 """
-    code = BOXED.replace("relay.part()\n", nobody)
+    code = BOXED.replace("heard =", nobody)
     script = f"trap '' TERM; echo up; read x <{tmp_path}/fifo; exit 7"
     with ending(boxed("bash", "-c", script, code=code)) as box:
         says(box, "up")

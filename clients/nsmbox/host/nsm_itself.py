@@ -153,6 +153,12 @@ def starter(
     return (PYTHON, "-I", "-S", _STARTER, *limit, *way, "--", *command)
 
 
+def with_stderr(command: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """A command from `starter` whose starter and command have that descriptor as stderr."""
+    at = command.index(_STARTER) + 1
+    return (*command[:at], "--stderr", str(number), *command[at:])
+
+
 def _program(module: str) -> bytes:
     """A program that runs nsm's module, whatever the environment in which it is started.
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Collection, Mapping, Sequence
 
+from nsm.dataclass import replace
 from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection.secrets import printable
+
+MAX_COPY_BYTES = 1024 * 1024
 
 _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
@@ -61,3 +65,51 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
             hint="See who changes it (another box may run there), and start again.",
         ) from error
     return found
+
+
+def replaced(mounts: Sequence[Mount], opened: Mapping[int, int]) -> list[int]:
+    """Return the indexes of mounts in whose places something else lies by now."""
+    return [
+        index
+        for index, fd in opened.items()
+        if _identity(mounts[index].source) != _identity(f"/proc/self/fd/{fd}", follow=True)
+    ]
+
+
+def _identity(path: str, *, follow: bool = False) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def copied(
+    mounts: Sequence[Mount], opened: Mapping[int, int], indexes: Collection[int]
+) -> tuple[tuple[Mount, ...], dict[int, int]]:
+    """Have a box see copies of some of its read-only files, if they are small: bwrap fails if a
+    file has been replaced since it was opened, and mounts a copy in no time.
+
+    Returns:
+        The mounts, and the descriptors of those that are no copies.
+    """
+    found, left = list(mounts), dict(opened)
+    for index in indexes:
+        if (copy := _copy(mounts[index], opened[index])) is not None:
+            found[index] = copy
+            os.set_inheritable(left.pop(index), False)
+    return tuple(found), left
+
+
+def _copy(mount: Mount, fd: int) -> Mount | None:
+    status = os.fstat(fd)
+    if mount.kind != "ro-bind" or not stat.S_ISREG(status.st_mode):
+        return None
+    try:
+        with open(f"/proc/self/fd/{fd}", "rb") as file:
+            data = file.read(MAX_COPY_BYTES + 1)
+    except OSError:
+        return None
+    if len(data) > MAX_COPY_BYTES:
+        return None
+    return replace(mount, kind="ro-file", source="", data=data, mode=status.st_mode & 0o555)

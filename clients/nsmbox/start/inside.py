@@ -3,7 +3,7 @@
 Run as a file of its own by whatever Python there is (`python -I -S inside.py`), so it imports the
 standard library only and nothing of nsm::
 
-    inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
+    inside.py [--stderr N] [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]
 
 As process 1 it stays, reaps whoever is left to it, and ends as the command does: bwrap in its place
 would show in the box what has made the box. Nobody in the box can look into it or read its command
@@ -13,7 +13,8 @@ It gives the command the signals that the launcher has set aside (bwrap's own pr
 of Ctrl-C, nor of SIGTERM before the command has) and, with `--proxy`, has the supervisor serve a
 proxy in the box: a socket that listens on the box's own loopback is sent over the Unix socket
 SOCKET, and serves whoever is in the box from then on, without any process here. With
-`--descriptors` it sets a limit that is too small for bwrap, which makes the box.
+`--descriptors` it sets a limit that is too small for bwrap, which makes the box. With `--stderr`
+the descriptor N becomes stderr, which is bwrap's own until then.
 
 Exit codes: of the command; 127 where there is none of that name, 126 where it cannot be started,
 2 for wrong arguments, 1 where there is no proxy.
@@ -52,11 +53,17 @@ _PR_SET_DUMPABLE = 4  # linux/prctl.h
 _SET_ASIDE = ("SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ")
 """By the launcher the first two, by Python itself the others."""
 
-_USAGE = "usage: inside.py [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]"
+_USAGE = (
+    "usage: inside.py [--stderr N] [--descriptors N] [--proxy SOCKET PORT] -- COMMAND [ARGUMENT...]"
+)
 
 
 def main(arguments: list[str]) -> int:
     """Prepare the box, then start the command."""
+    if len(arguments) >= 2 and arguments[0] == "--stderr" and arguments[1].isdecimal():
+        os.dup2(int(arguments[1]), 2)
+        os.close(int(arguments[1]))
+        arguments = arguments[2:]
     descriptors = 0
     if len(arguments) >= 2 and arguments[0] == "--descriptors" and arguments[1].isdecimal():
         descriptors = int(arguments[1])

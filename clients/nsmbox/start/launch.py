@@ -6,17 +6,19 @@ import errno
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from nsm import paths
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsm.jail import landlock
+from nsmbox.host import nsm_itself
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import bwrap
 from nsmbox.profiles.profile import Profile
 from nsmbox.protection import mount_sources
+from nsmbox.protection.secrets import printable
 from nsmbox.start import relay
 from nsmbox.start.confinement import Gate, limit_descriptors
 
@@ -34,6 +36,11 @@ MAX_ARGUMENTS = 8990
 
 _BWRAP_DESCRIPTORS = 16
 """More than bwrap itself opens at once."""
+
+_ATTEMPTS = 50
+"""Attempts to make a box while its files are replaced on the host; each takes some 50 ms."""
+
+_MAX_SAID_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,26 +223,77 @@ def _too_few_descriptors(plan: Plan) -> BoxError:
 def _become(
     plan: Plan, program: str, sockets: str, wait: Wait, tell: Callable[[str], None]
 ) -> NoReturn:
-    from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
-
     for number in _open_descriptors():
         os.set_inheritable(number, False)
     if wait.alive is not None:
         os.set_inheritable(wait.alive, True)
     limit_descriptors(plan.limits.descriptors, bwrap.descriptors(plan.mounts))
+    _set_signals()
+    if not plan.starter:
+        opened = mount_sources.open_sources(plan.mounts)
+        _execute(plan, program, sockets, wait.alive, opened)
+    heard = relay.prepare()
+    replaced: set[int] = set()
+    for _ in range(_ATTEMPTS):
+        opened = mount_sources.open_sources(plan.mounts)
+        gate, said = Gate(), _memory_file(b"")
+        child = relay.fork()
+        if child == 0:
+            mounts, kept = mount_sources.copied(plan.mounts, opened, replaced)
+            shown = replace(plan, mounts=mounts)
+            _execute(shown, program, sockets, wait.alive, kept, gate, said)
+        lacking = gate.set_limits(plan.limits, plan.inodes, alone=not sockets)
+        # bwrap says something if it fails, before its processes end.
+        if (error := _not_made(said, program)) is None:
+            if lacking:
+                tell(f"the box lacks limits: {lacking}")
+            if now := mount_sources.replaced(plan.mounts, opened):
+                tell(f"{_names(plan, now)} was replaced meanwhile, and the box can change it")
+            _follow(child, heard, gate.mounts, said, program, wait, tell)
+        os.waitpid(child, 0)
+        now = mount_sources.replaced(plan.mounts, opened)
+        if not now:
+            raise error
+        replaced.update(now)
+        for number in (*opened.values(), said, *([] if gate.mounts is None else [gate.mounts])):
+            os.close(number)
+    raise BoxError(
+        f"the box does not start while another program replaces {_names(plan, replaced)}.",
+        hint="Start it when that program has ended, or let the box change that (--unprotect).",
+    )
+
+
+def _names(plan: Plan, indexes: Collection[int]) -> str:
+    return ", ".join(sorted(printable(plan.mounts[index].target) for index in indexes))
+
+
+def _execute(
+    plan: Plan,
+    program: str,
+    sockets: str,
+    alive: int | None,
+    opened: dict[int, int],
+    gate: Gate | None = None,
+    said: int | None = None,
+) -> NoReturn:
+    """Execute bwrap.
+
+    Args:
+        gate: somebody outside lets the command start.
+        said: file for bwrap's own words, where a starter of nsm's gives the command its stderr.
+    """
+    from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
+
     syscalls = filter_program(os.uname().machine)
-    opened = mount_sources.open_sources(plan.mounts)
     if not mount_sources.is_known_to(program):
         # It finds them by path once more; what has been exchanged up to now is at least noticed.
         for number in opened.values():
             os.close(number)
         opened = {}
-    # Somebody outside has to let the command start.
-    gate = Gate() if plan.starter else None
     lines = [
         *(gate.arguments if gate is not None else []),
         *bwrap.arguments(
-            plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=wait.alive
+            plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=alive
         ),
         *bwrap.variables(plan),
     ]
@@ -249,30 +307,60 @@ def _become(
     listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     if listed + _BWRAP_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    _set_signals()
-    if gate is not None:  # the starter gives the command its signals back
-
-        def set_limits() -> int | None:
-            if lacking := gate.set_limits(plan.limits, plan.inodes, alone=not sockets):
-                tell(f"the box lacks limits: {lacking}")
-            return gate.mounts
-
-        relay.part(
-            wait.afterwards,
-            set_limits,
-            keep=wait.keep if wait.alive is None else (wait.alive, *wait.keep),
-            watch=wait.watch,
-        )
+    command, stderr = plan.command, None
+    if said is not None and _is_open(2) and command[0] == nsm_itself.PYTHON:
+        stderr = os.dup(2)
+        os.set_inheritable(stderr, True)
+        os.dup2(said, 2)
+        command = nsm_itself.with_stderr(command, stderr)
     landlock.close_scopes()
     try:
         os.execve(  # noqa: S606
-            program, ["bwrap", "--args", str(listed), "--", *plan.command], {}
+            program, ["bwrap", "--args", str(listed), "--", *command], {}
         )
     except OSError as error:
+        if stderr is not None:
+            os.dup2(stderr, 2)
         raise BoxError(
             f"{program} cannot be executed: {error.strerror}",
             hint="`claudebox --check` tells what is missing.",
         ) from error
+
+
+def _follow(
+    child: int,
+    heard: Collection[signal.Signals],
+    mounts: int | None,
+    said: int,
+    program: str,
+    wait: Wait,
+    tell: Callable[[str], None],
+) -> NoReturn:
+    """Wait for the box outside of it."""
+
+    def ended() -> None:
+        if (error := _not_made(said, program)) is not None:
+            tell(f"{error.message} {error.hint}")
+        if wait.afterwards is not None:
+            wait.afterwards(mounts)
+
+    keep = (said, *wait.keep, *(each for each in (wait.alive, mounts) if each is not None))
+    relay.follow(child, heard, ended, keep=keep, watch=wait.watch)
+
+
+def _not_made(said: int, program: str) -> BoxError | None:
+    """The error for a box of which bwrap said that it cannot be; None if it said nothing.
+
+    Args:
+        said: file with its words.
+    """
+    words = os.pread(said, _MAX_SAID_BYTES, 0).decode(errors="replace")
+    if not words:
+        return None
+    from nsm.jail import failure  # noqa: PLC0415  # where something has failed
+
+    error = failure.explain(words, failure.read_host_facts(), program)
+    return BoxError(error.message, hint=error.hint)
 
 
 def _set_signals() -> None:

@@ -41,56 +41,74 @@ program takes a second one for being in a hurry."""
 _GONE_S = 2.0
 """Time limit for the kernel to end all processes of a box; they may be in the middle of a write."""
 
+_OURS = frozenset({signal.SIGCHLD, signal.SIGCONT})
+"""Signals that tell the process outside of what its child does."""
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _STATUS_BYTES = 8192
 
 
-def part(
-    afterwards: Callable[[int | None], None] | None = None,
-    meanwhile: Callable[[], int | None] | None = None,
-    *,
-    keep: Collection[int] = (),
-    watch: Callable[[], None] | None = None,
-) -> None:
-    """Go on as a child of this process, which does not return: it ends as the child has ended.
+def prepare() -> frozenset[signal.Signals]:
+    """Block the signals that end a box, and those that tell of its process; before `fork`. The
+    caller has no threads.
 
-    The signals of `ENDS` are blocked in the child. The caller has no threads.
-
-    Args:
-        afterwards: done by this process when the child has ended, with the descriptor that was kept
-            for it; what goes wrong there has no effect on the exit code.
-        meanwhile: done by this process at once; returns a descriptor to keep, or None.
-        keep: descriptors that this process keeps open to its end.
-        watch: done in a thread of this process, after that; it may take as long as the box.
+    Returns:
+        Those that end the box.
     """
     heard = {number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN}
     # An ignored one is inherited, too, and would have the kernel reap the child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ours = {signal.SIGCHLD, signal.SIGCONT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, *ours})
-    parent = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*heard, *_OURS})
     # Process 1 of the box outlives bwrap's own for a moment, and would be somebody else's then.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return frozenset(heard)
+
+
+def fork() -> int:
+    """Fork: returns 0 in the child, which is to become bwrap, with the signals of `ENDS` blocked.
+    The parent is then to `follow` it, or to reap it and to `fork` another one."""
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
         _die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        return
+        return 0
     # bwrap asks for the same of whoever has started it: no box outlives that.
     _die_with_parent(signal.SIGHUP)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    kept = None if meanwhile is None else meanwhile()
-    _close_all(keep if kept is None else (*keep, kept))
+    return child
+
+
+def follow(
+    child: int,
+    heard: Collection[signal.Signals],
+    afterwards: Callable[[], None] | None = None,
+    *,
+    keep: Collection[int] = (),
+    watch: Callable[[], None] | None = None,
+) -> NoReturn:
+    """Pass signals on to the box, and end as its process has ended.
+
+    Args:
+        child: from `fork`.
+        heard: from `prepare`.
+        afterwards: done when the child has ended; what goes wrong there has no effect on the exit
+            code.
+        keep: descriptors that this process keeps open to its end.
+        watch: done in a thread of this process; it may take as long as the box.
+    """
+    _close_all(keep)
     if watch is not None:
         threading.Thread(target=watch, daemon=True).start()
     asked, code = _wait(child, heard)
     if afterwards is not None:
         _await_all()
         with suppress(Exception):  # whatever it is, the command's own end is what counts
-            afterwards(kept)
+            afterwards()
     if asked is not None and code in (None, 128 + asked):  # bwrap's, for a command that died of it
         _die_of(asked)
     os._exit(128 if code is None else code)
