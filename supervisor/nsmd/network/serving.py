@@ -37,6 +37,9 @@ reset.
 
 PIECE_BYTES = 64 * 1024
 
+MAX_WAITING = 16
+"""Pieces of further requests that are read while one is answered."""
+
 
 class ProxyPolicy(Interface):
     """Interface to the session's network, which decides and records."""
@@ -121,6 +124,17 @@ class _ProxyConnection(ABC):
             busy: as for `serve`.
             patience: ends with the request.
         """
+        await self._serve_request(first, busy, patience)
+        while wait_s := self._begin_next():
+            self._open = trio.CancelScope()
+            with trio.move_on_after(wait_s) as patience:
+                await self._serve_request(b"", busy, patience)
+
+    def _begin_next(self) -> float:
+        """Get ready for another request, for so many seconds; 0 if there can be none."""
+        return 0.0
+
+    async def _serve_request(self, first: bytes, busy: str, patience: trio.CancelScope) -> None:
         host: Host = ""
         port = 0
         try:
@@ -180,6 +194,10 @@ class _ProxyConnection(ABC):
     async def _refuse(self, refused: RefusedError) -> None:
         with trio.move_on_after(LINGER_S):
             await self._client.send_all(self._refusal(refused))
+        await self._linger()
+
+    async def _linger(self) -> None:
+        with trio.move_on_after(LINGER_S):
             await self._client.send_eof()
             while await self._client.receive_some(PIECE_BYTES):
                 pass
@@ -273,13 +291,17 @@ class _Web(_ProxyConnection):
     def __init__(self, client: trio.SocketStream, policy: ProxyPolicy) -> None:
         super().__init__(client, policy)
         # Saves 10 ms at the start of every supervisor; most never need it.
-        from nsmd.network.web_proxy import WebProxy  # noqa: PLC0415
+        from nsmd.network.web_proxy import KEEP_ALIVE_S, WebProxy  # noqa: PLC0415
 
-        self._proxy = WebProxy()
+        self._proxy, self._keep_s = WebProxy(), KEEP_ALIVE_S
 
     async def _request(self, first: bytes) -> tuple[Host, int] | None:
-        self._proxy.receive_data(first)
+        if first:
+            self._proxy.receive_data(first)
+        self.protocol = "http"
         while (request := self._proxy.next_request()) is None:
+            if self._proxy.ended:
+                return None
             await self._read(self._proxy.receive_data)  # `next_request` reports its end
         if request.tunnel:
             self.protocol = "connect"
@@ -313,6 +335,8 @@ class _Web(_ProxyConnection):
             nursery.start_soon(self._send_request, server, nursery.cancel_scope)
             await self._return_answer(server)
             nursery.cancel_scope.cancel()
+        if not self._proxy.done:
+            await self._linger()
 
     async def _send_request(self, server: trio.SocketStream, scope: trio.CancelScope) -> None:
         try:
@@ -332,12 +356,12 @@ class _Web(_ProxyConnection):
 
     async def _await_end_of_client(self, scope: trio.CancelScope) -> None:
         try:
-            while await self._client.receive_some(PIECE_BYTES):
-                pass  # further requests go nowhere
+            for _ in range(MAX_WAITING):  # of its next requests, which wait for this answer
+                if not await self._read(self._proxy.receive_data):
+                    self._client_ended()
+                    return
         except trio.BrokenResourceError:
             scope.cancel()  # nobody reads the answer
-        else:
-            self._client_ended()
 
     async def _send(self, server: trio.SocketStream, data: bytes) -> None:
         if data:
@@ -345,11 +369,15 @@ class _Web(_ProxyConnection):
             self._sent(len(data))
 
     async def _return_answer(self, server: trio.SocketStream) -> None:
-        """Return all that comes: the server was told to close its end after one answer."""
+        """Return the answer up to its end."""
         with suppress(trio.BrokenResourceError):
-            while data := await server.receive_some(PIECE_BYTES):
+            while not self._proxy.answered:
+                data = await server.receive_some(PIECE_BYTES)
                 self._received(len(data))
-                await self._client.send_all(data)
+                await self._client.send_all(self._proxy.receive_answer(data))
+
+    def _begin_next(self) -> float:
+        return self._keep_s if self._proxy.begin_next() else 0.0
 
     def _refusal(self, refused: RefusedError) -> bytes:
         return http_response(refused)

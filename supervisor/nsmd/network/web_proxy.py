@@ -3,8 +3,8 @@
 h11 reads the client's bytes; it is strict about requests, and `check_length` refuses the rest of
 what servers may read differently. The server of a URL gets what the URL
 says: its path, and its host in place of any `Host` header. So only the URL decides which server
-gets which request. Each connection carries one request, because a second one could be for another
-host.
+gets which request. A connection of a client may carry several requests, each for another host. A
+connection to a server carries one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest size of a request's first line and headers; cookies and tokens make some long."""
+
+KEEP_ALIVE_S = 15
+"""Time for a client to send another request on its connection, which takes room meanwhile."""
 
 MAX_QUOTED = 200
 """Characters of h11's reasons that the client gets: they quote headers whole."""
@@ -64,13 +67,23 @@ class WebRequest:
 
 
 class WebProxy:
-    """One connection of an HTTP client, from its first byte to the end of its request."""
+    """One connection of an HTTP client.
+
+    Attributes:
+        done: the whole request has been passed on.
+        answered: nothing more of the server is passed on.
+    """
 
     def __init__(self) -> None:
         self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-        self._server = h11.Connection(h11.CLIENT)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._server = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._head: h11.Request | None = None
-        self._done = False
+        self.done = self.answered = False
+        self._head_of_answer = b""
+        self._as_is = False
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes of the client; empty at the end."""
@@ -80,16 +93,14 @@ class WebProxy:
             raise _bad(str(error)) from None
 
     def next_request(self) -> WebRequest | None:
-        """Read the request; None until it is complete.
+        """Read the request; None until it is complete, and if the client has ended.
 
         Raises:
             RefusedError: this is no request to a proxy.
         """
         event = self._next()
-        if event is h11.NEED_DATA:
-            return None
         if not isinstance(event, h11.Request):
-            raise _bad("it ended before a request")
+            return None
         self._head = event
         try:
             check_length(event)
@@ -103,6 +114,11 @@ class WebProxy:
         except (BadHostError, UnicodeDecodeError) as error:
             raise _bad(f"its target {error}") from None
         return WebRequest(host=host, port=port, tunnel=False)
+
+    @property
+    def ended(self) -> bool:
+        """True if the client has ended, and no request follows."""
+        return self._client.their_state is h11.CLOSED
 
     def begin_tunnel(self) -> tuple[bytes, bytes]:
         """The answer to a `CONNECT`, and the bytes that the client has already sent for
@@ -133,11 +149,6 @@ class WebProxy:
             ],
         )
 
-    @property
-    def done(self) -> bool:
-        """True once the whole request has been passed on."""
-        return self._done
-
     def next_body(self) -> bytes | None:
         """Read more of the request's body for the server; None until more arrives.
 
@@ -145,18 +156,62 @@ class WebProxy:
             RefusedError: this is no valid body.
         """
         passed = b""
-        while not self._done:
+        while not self.done:
             event = self._next()
             if isinstance(event, h11.Data):
                 passed += self._server.send(h11.Data(data=event.data)) or b""
             elif isinstance(event, h11.EndOfMessage):
                 passed += self._server.send(h11.EndOfMessage()) or b""
-                self._done = True
+                self.done = True
             elif event is h11.NEED_DATA:
                 return passed or None
             else:
                 raise _bad("its body ended too early")
         return passed
+
+    def receive_answer(self, data: bytes) -> bytes:
+        """Take bytes of the server, empty at its end; returns those for the client.
+
+        A head that h11 does not understand goes on as it is, and the connection ends with it.
+        """
+        if self._as_is:
+            self.answered = not data
+            return data
+        begun = self._client.our_state is not h11.SEND_RESPONSE
+        if not begun:
+            self._head_of_answer += data
+        passed = b""
+        try:
+            self._server.receive_data(data)
+            while not self.answered and (event := self._server.next_event()) is not h11.NEED_DATA:
+                passed += self._answer(event)
+        except (h11.RemoteProtocolError, h11.LocalProtocolError):
+            self._as_is = not begun and not passed
+            self.answered = not (self._as_is and data)
+            return self._head_of_answer if self._as_is else passed
+        return passed
+
+    def _answer(self, event: object) -> bytes:
+        """Return the bytes for the client that stand for an event of the server."""
+        if isinstance(event, h11.Response):
+            headers = _kept(event.headers.raw_items())
+            if not self.done:  # what it is still sending could be taken for its next request
+                headers.append((b"Connection", b"close"))
+            else:
+                headers.append((b"Keep-Alive", b"timeout=%d" % KEEP_ALIVE_S))
+            event = h11.Response(
+                status_code=event.status_code, reason=event.reason, headers=headers
+            )
+        self.answered = not isinstance(event, h11.Response | h11.InformationalResponse | h11.Data)
+        return self._client.send(event) or b"" if isinstance(event, h11.Event) else b""
+
+    def begin_next(self) -> bool:
+        """Get ready for the client's next request; False if there can be none."""
+        if (self._client.our_state, self._client.their_state) != (h11.DONE, h11.DONE):
+            return False
+        self._client.start_next_cycle()
+        self._begin()
+        return True
 
     def _next(self) -> object:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import struct
 from collections.abc import AsyncGenerator, Callable
@@ -22,7 +23,7 @@ from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
-from nsmd.network import Gateway, SessionNetwork, allowed_hosts, listener, serving
+from nsmd.network import Gateway, SessionNetwork, allowed_hosts, listener, serving, web_proxy
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS
 from nsmd.network.listener import ListenerError, NamespaceListener
 from sandbox.framing import MessageReader, encode_frame
@@ -520,16 +521,41 @@ async def hold(_: trio.SocketStream) -> None:
     await trio.sleep_forever()
 
 
-async def test_a_second_request_on_a_connection_goes_nowhere() -> None:
+async def test_each_request_on_a_connection_is_decided_anew() -> None:
+    """However early it comes."""
     async with open_world() as world, open_bench(ALLOWED) as bench:
         port = await bench.listen()
-        one = f"GET http://host.nsm.internal:{world.port}/1 HTTP/1.1\r\nHost: x\r\n\r\n"
-        two = "GET http://other.test/2 HTTP/1.1\r\nHost: x\r\n\r\n"
+        host = f"host.nsm.internal:{world.port}"
+        requests = [
+            f"POST http://{host}/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody",
+            f"GET http://{host}/2 HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET http://other.test/3 HTTP/1.1\r\nHost: x\r\n\r\n",
+            f"GET http://{host}/4 HTTP/1.1\r\nHost: x\r\n\r\n",
+        ]
         with trio.fail_after(120):
-            answer = await read_all(await say(port, (one + two).encode()))
-        assert answer.count(b"HTTP/1.1") == 1
-        assert [request.splitlines()[0] for request in world.requests] == ["GET /1"]
-        assert len(bench.network.decisions_since()) == 1
+            answer = await read_all(await say(port, "".join(requests).encode()))
+        # With a refusal, the connection ends.
+        assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"200", b"403"]
+        assert answer.count(b"world: POST /1 body") == answer.count(b"world: GET /2 ") == 1
+        assert [request.splitlines()[0] for request in world.requests] == ["POST /1", "GET /2"]
+        verdicts = [decision.verdict for decision in bench.network.decisions_since()]
+        assert verdicts == ["allowed", "allowed", "not-allowed"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_connection_for_further_requests_ends_without_them(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not ends:
+        monkeypatch.setattr(web_proxy, "KEEP_ALIVE_S", 0.1)
+    async with open_world() as world, open_bench(ALLOWED) as bench:
+        port = await bench.listen()
+        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n"
+        with trio.fail_after(120):
+            stream = await say(port, request.encode())
+            if ends:
+                await stream.send_eof()
+            assert (await read_all(stream)).endswith(b"world: GET / ")
 
 
 async def test_decisions_are_bounded_and_so_is_their_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,7 +88,7 @@ def test_the_server_is_told_what_the_url_says_and_nothing_of_the_connection() ->
         b"Connection: close\r\n\r\n"
     )
     assert proxy.next_body() == b"body"
-    # What follows is another request, for whichever host: it goes nowhere.
+    # What follows is another request, for whichever host: it does not go there.
     assert proxy.done
     assert proxy.next_body() == b""
 
@@ -224,6 +224,71 @@ def test_servers_that_read_lengths_differently_see_the_same_one_request(
         assert not (chunked and b"content-length:" in sent.lower())
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+KEPT = b"Keep-Alive: timeout=15\r\n"
+CLOSED = b"Connection: close\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize(
+    ("version", "answer", "passed", "goes_on"),
+    [
+        # Its connection ends after each answer, said or not; that of the client goes on.
+        (
+            "1.1",
+            OK + b"Connection: close, X-One\r\nX-One: 1\r\nKeep-Alive: timeout=5\r\n"
+            b"Content-Length: 2\r\n\r\nok",
+            OK + b"Content-Length: 2\r\n" + KEPT + b"\r\nok",
+            True,
+        ),
+        ("1.1", OK + b"\r\n", OK + KEPT + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", True),
+        ("1.1", b"HTTP/1.0 304 \r\n\r\n", b"HTTP/1.1 304 \r\n" + KEPT + b"\r\n", True),
+        (
+            "1.1",
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 204 \r\n\r\n",
+            b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 204 \r\n" + KEPT + b"\r\n",
+            True,
+        ),
+        # A client that does not know where an answer ends learns it by the end.
+        ("1.0", OK + b"\r\nok", OK + KEPT + CLOSED + b"\r\nok", False),
+        # What is cut off is not completed.
+        (
+            "1.1",
+            OK + b"Content-Length: 9\r\n\r\nhalf",
+            OK + b"Content-Length: 9\r\n" + KEPT + b"\r\nhalf",
+            False,
+        ),
+        # What cannot be read is for the client.
+        ("1.1", b"ICY 200 OK\r\n\r\nmusic", b"ICY 200 OK\r\n\r\nmusic", False),
+        ("1.1", b"", b"", False),
+    ],
+)
+def test_an_answer_says_whether_the_client_s_connection_goes_on(
+    version: str, answer: bytes, passed: bytes, goes_on: bool, size: int
+) -> None:
+    proxy, _ = web(f"GET http://a.test/ HTTP/{version}\r\nHost: x\r\n\r\n".encode())
+    proxy.head()
+    assert proxy.next_body() == b""
+    pieces = [answer[place : place + size] for place in range(0, len(answer), size)]
+    received = b""
+    for piece in [*pieces, b""]:
+        if not proxy.answered:
+            received += proxy.receive_answer(piece)
+    assert proxy.answered
+    assert received == passed
+    assert proxy.begin_next() is goes_on
+
+
+def test_an_answer_to_half_a_request_ends_the_connection() -> None:
+    proxy, _ = web(b"POST http://a.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+    proxy.head()
+    proxy.next_body()
+    passed = proxy.receive_answer(OK + b"Content-Length: 0\r\n\r\n")
+    assert passed == OK + b"Content-Length: 0\r\n" + CLOSED + b"\r\n"
+    assert proxy.answered
+    assert not proxy.begin_next()
+
+
 def test_a_body_that_breaks_off_is_not_completed() -> None:
     proxy, _ = web(b"POST http://example.org/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
     proxy.head()
@@ -306,11 +371,11 @@ def test_every_verdict_has_its_words_in_every_protocol() -> None:
             assert 0 < socks_code(refused) < 9
 
 
-@given(st.lists(st.binary(max_size=40), max_size=8))
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=8))
 def test_garbage_gives_a_refusal_or_a_plain_host(pieces: list[bytes]) -> None:
     for proxy in (WebProxy(), SocksProxy()):
         with suppress(RefusedError):
-            for piece in pieces:
+            for piece in [*pieces, b""]:
                 proxy.receive_data(piece)
                 request = proxy.next_request()
                 if request is not None:
