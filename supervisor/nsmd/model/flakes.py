@@ -21,7 +21,7 @@ MAX_REFERENCE_CHARS = 2000
 _RELATIVE = re.compile(
     r"(?:path:|git\+file:(?://)?)?(?:\.{1,2}(?:[/#?]|$)|~)|(?:path|git\+file):(?!/)"
 )
-_WORD = re.compile(r"[^#/:]+")
+_NAME_ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXAMPLES = "`github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`"
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 _FALLBACK_NAME = "environment"
@@ -33,7 +33,7 @@ def check_reference(text: str) -> str:
     Raises:
         BadRequestError: it is invalid; the message says why.
     """
-    if ENVIRONMENT_NAME.fullmatch(text):
+    if _NAME_ALONE.fullmatch(text):
         raise BadRequestError(
             f"{text} is a name: what is the environment to be made from?",
             hint=f"`nsm env add {text} --pip PACKAGES`, or --npm, --requirements, --pyproject, "
@@ -42,8 +42,7 @@ def check_reference(text: str) -> str:
     if why := why_no_reference(text):
         raise BadRequestError(
             f"{text!r:.200} is no reference to a flake: {why}.",
-            hint=f"A reference is like {_EXAMPLES}. An environment of packages or an image needs "
-            "an option: `nsm env add NAME --pip PACKAGES`, `--npm`, `--requirements` or `--image`.",
+            hint=f"A reference is like {_EXAMPLES}.",
         )
     return text
 
@@ -60,8 +59,6 @@ def why_no_reference(text: str) -> str | None:
         return "it has spaces or control characters (in a path, write them as %20 and so on)"
     if _RELATIVE.match(text):
         return "its path is not absolute, and a supervisor serves many directories"
-    if _WORD.fullmatch(text):
-        return "it is a name alone, without `#NAME`"
     local = _local(text)
     if local and local[1].keys() - {"dir"}:
         return (

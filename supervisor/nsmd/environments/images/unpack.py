@@ -10,6 +10,7 @@ image's PATH; `max_files` and `max_bytes`.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import stat
 import sys

@@ -129,21 +129,6 @@ def test_a_project_is_its_file_or_its_directory(
     assert asked == [{"project": str(tmp_path / "pyproject.toml")}] * 3
 
 
-def test_a_python_is_given_by_path_or_version(
-    supervisor: FakeSupervisor, nsm: Nsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "python3.99"
-    program.write_text("")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
-    for given in ("3.99", "./python3.99"):
-        assert nsm("env", "add", "x", "--pip", "six", "--python", given)[0] == 0
-        assert supervisor.requests[-1].args["packages"]["interpreter"] == str(program)
-    code, _, said = nsm("env", "add", "x", "--pip", "six", "--python", "3.98")
-    assert (code, "there is no python3.98 on PATH" in said) == (2, True)
-
-
 def test_devices_are_asked_for_beside_the_packages(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     supervisor.handlers["env_add"] = lambda _: {"environment": READY}
     options = ("--device", "nvidia:0", "--device", "nvidia:1")

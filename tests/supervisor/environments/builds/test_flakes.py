@@ -50,7 +50,6 @@ def test_what_nix_is_asked_for(reference: str) -> None:
         ("git+file:envs#x", "not absolute"),
         ("~/envs#x", "not absolute"),
         ("x" * 3000, "characters"),
-        ("x", "a name alone"),
         ("git+file:///home/me/envs?ref=main#x", "now: leave out ref"),
         ("git+file:/home/me/envs?submodules=1&dir=a&shallow=1#x", "leave out shallow, submodules"),
         ("/home/me/envs?rev=#x", "leave out rev"),
