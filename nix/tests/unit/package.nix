@@ -97,7 +97,6 @@ in
       "cloudpickle"
       "cryptography"
       "h11"
-      "h2"
       "httpcore2"
       "idna"
       "mcp"

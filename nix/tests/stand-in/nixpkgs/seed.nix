@@ -18,7 +18,6 @@ let
       cloudpickle = "3.1.2";
       cryptography = "50.0.2";
       h11 = "0.16.0";
-      h2 = "4.4.1";
       hatchling = "1.33.0";
       httpcore2 = "2.16.2";
       httpx2 = "2.16.2";

@@ -15,8 +15,6 @@ authority       in a helper: its certificate authority
 client_hello    in a helper: the first message of a TLS client
 host_rules      in a helper: rules for requests to one host, and for its responses
 http1           in a helper: HTTP/1.1 of one connection
-http2_end       in a helper: one end of a connection of HTTP/2
-http2           in a helper: HTTP/2 of one connection
 carrying        in a helper: one connection, with TLS on both sides
 helper          in a helper: its messages
 records         facts about grants for the next supervisor

@@ -19,6 +19,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nsm.dataclass import dataclass
 
+PROTOCOL = "http/1.1"
+"""The only protocol that is offered to both sides: what nsm reads and writes again (RFC 7301)."""
+
 AUTHORITY_DAYS = 3650
 """Validity of an authority: longer than any session lives, since what it signs is bounded by its
 name constraints, and its key goes with the session.
@@ -57,7 +60,7 @@ class Authority:
         self._certificate = certificate
         # One key for all hosts: whoever had it could do no more than with one of each.
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._signed: dict[tuple[str, str], Signed] = {}
+        self._signed: dict[str, Signed] = {}
 
     @classmethod
     def make(cls, names: Iterable[str], now: datetime) -> Authority:
@@ -97,20 +100,16 @@ class Authority:
         """The certificate that code has to trust, as PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
-    def context(self, host: str, protocol: str, now: datetime) -> ssl.SSLContext:
-        """Return the TLS context of a server of that name.
-
-        Args:
-            protocol: the only protocol that it offers (RFC 7301).
-        """
-        found = self._signed.get((host, protocol))
+    def context(self, host: str, now: datetime) -> ssl.SSLContext:
+        """Return the TLS context of a server of that name."""
+        found = self._signed.get(host)
         if found is None or not found.is_good_at(now):
             if len(self._signed) >= 1000:  # of `*.example.org` code can ask for many
                 self._signed.clear()
-            found = self._signed[host, protocol] = self._sign(host, protocol, now)
+            found = self._signed[host] = self._sign(host, now)
         return found.context
 
-    def _sign(self, host: str, protocol: str, now: datetime) -> Signed:
+    def _sign(self, host: str, now: datetime) -> Signed:
         # A name as the common name may have 64 characters at most; programs read the other one.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         public = self._leaf_key.public_key()
@@ -128,7 +127,7 @@ class Authority:
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_alpn_protocols([protocol])
+        context.set_alpn_protocols([PROTOCOL])
         _load(context, pem + _private(self._leaf_key))
         return Signed(
             context=context,

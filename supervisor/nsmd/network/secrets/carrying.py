@@ -10,11 +10,10 @@ import h11
 import trio
 
 from nsmd.model.host_rules import AllowList
-from nsmd.network.secrets.authority import Authority, now_utc
+from nsmd.network.secrets.authority import PROTOCOL, Authority, now_utc
 from nsmd.network.secrets.client_hello import ClientHello, NoTlsError, read_client_hello
 from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
 from nsmd.network.secrets.http1 import Http1
-from nsmd.network.secrets.http2 import Http2
 from nsmd.network.secrets.vault import Vault
 
 HANDSHAKE_S = 30.0
@@ -23,7 +22,6 @@ HANDSHAKE_S = 30.0
 IDLE_S = 900.0
 """A connection without a byte in either direction ends after that time, as in `nsmd.network`."""
 
-HTTP_1, HTTP_2 = "http/1.1", "h2"
 
 Outcome = Literal["", "no-tls", "server-name", "certificate", "server-tls", "client-tls"]
 """How a connection failed before its first request; empty if it did not."""
@@ -178,11 +176,14 @@ class SecretCarrier:
             why = f"the client asked the proxy for {host}, and the server for {asked:.100}"
             await self._failed(host, port, "server-name", why)
             return
+        if hello.protocols and PROTOCOL not in hello.protocols:
+            why = (
+                f"the client speaks {', '.join(hello.protocols):.100} only, and nsm reads requests "
+                f"to {host} in HTTP/1.1: have it use that"
+            )
+            await self._failed(host, port, "client-tls", why)
+            return
         problem = ""
-        # A client is offered what the server speaks, so nothing is translated. A context has its
-        # protocols for the next connection only: making another one costs 4 MB.
-        offered = [each for each in (HTTP_2, HTTP_1) if each in hello.protocols]
-        self._trusted.set_alpn_protocols(offered or [HTTP_1])
         outside = trio.SSLStream(server, self._trusted, server_hostname=host, https_compatible=True)
         try:
             await outside.do_handshake()
@@ -190,12 +191,9 @@ class SecretCarrier:
             problem = _why(error, host)
             outcome: Outcome = "certificate" if _is_of_certificate(error) else "server-tls"
             await self._failed(host, port, outcome, problem)
-            protocol = HTTP_1
-        else:
-            protocol = outside.selected_alpn_protocol() or HTTP_1
         inside = trio.SSLStream(
             ReplayStream(client, first),
-            self._authority.context(host, protocol, now_utc()),
+            self._authority.context(host, now_utc()),
             server_side=True,
         )
         try:
@@ -210,8 +208,6 @@ class SecretCarrier:
             rules = HostRules(host, port, self._vault, request_rules)
             if problem:
                 await _answer_problem(inside, problem)
-            elif protocol == HTTP_2:
-                await Http2(inside, outside, rules, traffic).run()
             else:
                 await Http1(inside, outside, rules, traffic).run()
         finally:

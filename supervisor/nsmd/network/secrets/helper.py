@@ -40,8 +40,8 @@ from nsmd.host.rights import give_up_rights
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.asker import Asker
-from nsmd.network.secrets.authority import Authority, now_utc
-from nsmd.network.secrets.carrying import HTTP_1, SecretCarrier
+from nsmd.network.secrets.authority import PROTOCOL, Authority, now_utc
+from nsmd.network.secrets.carrying import SecretCarrier
 from nsmd.network.secrets.source import SourceError
 from nsmd.network.secrets.vault import Vault
 
@@ -114,6 +114,7 @@ class Helper:
             kept = {"authority": authority.to_pem(), "stand_ins": vault.stand_ins}
             os.pwrite(state, json.dumps(kept).encode(), 0)
             trusted = ssl.create_default_context()
+            trusted.set_alpn_protocols([PROTOCOL])
             load_directories(trusted)
         except SourceError as error:
             return {"op": "failed", "why": str(error)}
@@ -121,7 +122,7 @@ class Helper:
             os.close(state)
         for name in message.get("revoked", ()):
             vault.revoke(name)
-        authority.context("nsm.invalid", HTTP_1, now_utc())  # it imports what signing takes
+        authority.context("nsm.invalid", now_utc())  # it imports what signing takes
         give_up_rights(memory_files=True)
         self._vault = vault
         self._carrier = SecretCarrier(

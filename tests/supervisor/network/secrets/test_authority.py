@@ -16,7 +16,7 @@ def shake_hands(authority: Authority, name: str, signed: Authority | None = None
     """Have OpenSSL check the certificate for a name; returns why not, or nothing."""
     client = ssl.create_default_context(cadata=authority.certificate)
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
-    server = (signed or authority).context(name, "http/1.1", NOW)
+    server = (signed or authority).context(name, NOW)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),
@@ -65,7 +65,7 @@ YEAR = timedelta(days=366)
 def test_a_clock_that_jumps_and_comes_back_leaves_certificates_good(jump: timedelta) -> None:
     authority = Authority.make(["a.example.org"], NOW)
     assert shake_hands(authority, "a.example.org") == ""
-    authority.context("a.example.org", "http/1.1", NOW + jump)
+    authority.context("a.example.org", NOW + jump)
     assert shake_hands(authority, "a.example.org") == ""
 
 
@@ -78,8 +78,8 @@ def test_a_session_that_begins_with_a_wrong_clock_can_go_on_with_the_right_one(
 
 def test_certificates_are_kept_until_time_has_gone_by_or_has_jumped() -> None:
     authority = Authority.make(["a.example.org"], NOW)
-    first = authority.context("a.example.org", "http/1.1", NOW)
-    assert authority.context("a.example.org", "http/1.1", NOW + timedelta(days=1)) is first
+    first = authority.context("a.example.org", NOW)
+    assert authority.context("a.example.org", NOW + timedelta(days=1)) is first
     for days in (-40, 29, 300):
         later = NOW + timedelta(days=days)
-        assert authority.context("a.example.org", "http/1.1", later) is not first
+        assert authority.context("a.example.org", later) is not first
