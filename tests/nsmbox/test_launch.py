@@ -183,7 +183,7 @@ def test_why_bwrap_makes_no_box_is_said_by_nsm(tmp_path: Path, does: str, said: 
 
 @pytest.mark.parametrize("times", [1, 9])
 def test_a_file_that_the_host_replaces_meanwhile(world: World, times: int) -> None:
-    """As `git config` and editors do, whatever the box is doing."""
+    """Replace it as `git config` and editors do, whatever the box is doing."""
     have_git(world)
     bwrap = shutil.which("bwrap")
     script = f"""\

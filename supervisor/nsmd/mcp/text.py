@@ -8,8 +8,8 @@ _SEQUENCES = re.compile(
     r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
     r"|([\n\r\b])"
 )
-"""What a terminal acts on (ECMA-48, and xterm's strings that end with BEL): CSI with parameters and
-final byte, strings such as titles and links, other escape sequences; and line ends and backspace.
+"""Text that a terminal acts on (ECMA-48, and xterm's strings that end with BEL): CSI with parameters
+and final byte, strings such as titles and links, other escape sequences; line ends and backspace.
 """
 
 _SCREEN_ROWS = 24
@@ -17,7 +17,9 @@ _MOST_COLUMNS = 120
 """Largest column to which a sequence moves: few characters must not become many spaces."""
 
 _MOST_SETTLED_CHARS = 1024 * 1024
-"""Of a longer text, which no agent of ours sends by default, sequences are just left out."""
+"""Longest text to settle: of a longer one, which agents send on request only, sequences are just
+left out.
+"""
 
 
 def clean(text: str) -> str:

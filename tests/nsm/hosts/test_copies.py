@@ -121,7 +121,7 @@ def test_all_of_a_directory_without_a_repository_is_copied(tmp_path: Path) -> No
 
 
 def test_what_ssh_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the copy would lie is the first thing that a host is asked for."""
+    """Check the first question to a host: where the copy would lie."""
     program = tmp_path / "ssh"
     program.write_text("#!/bin/sh\necho 'me@big: Permission denied (publickey).' >&2; exit 255\n")
     program.chmod(0o755)

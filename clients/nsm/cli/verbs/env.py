@@ -237,9 +237,9 @@ def _interpreter(text: str) -> str:
     """Path of a program, which may be given as a version of Python or by its name."""
     version = re.fullmatch(r"(3(?:\.\d+)?)(?:\.\d+)?", text)
     name = f"python{version[1]}" if version else text
-    from shutil import which  # noqa: PLC0415  # 4 ms that few commands pay
+    import shutil  # noqa: PLC0415  # 4 ms that few commands pay
 
-    path = name if "/" in name else which(name, path=paths.programs())
+    path = name if "/" in name else shutil.which(name, path=paths.programs())
     if path is None:
         raise argparse.ArgumentTypeError(f"there is no {name} on PATH; name the program's path")
     return os.path.abspath(os.path.expanduser(path))
