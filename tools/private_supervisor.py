@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,10 @@ class NotStartedError(Exception):
 
 @contextmanager
 def private_supervisor(
-    prefix: str, configuration: str = "", more: Mapping[str, str] = {}
+    prefix: str,
+    configuration: str = "",
+    more: Mapping[str, str] = {},
+    program: Sequence[str] = ("-P", "-m", "nsmd"),
 ) -> Generator[dict[str, str]]:
     """Start a supervisor in a new directory; end it and remove the directory afterwards.
 
@@ -37,6 +40,7 @@ def private_supervisor(
         prefix: of the directory's name.
         configuration: text of its `config.toml`.
         more: environment variables for the supervisor alone.
+        program: arguments of Python that run it.
 
     Yields:
         The variables that lead nsm's programs to it.
@@ -53,7 +57,7 @@ def private_supervisor(
             folder.mkdir(parents=True)
             (folder / "config.toml").write_text(configuration)
         with interrupts_deferred():
-            process, reading = start({**variables, **more}, directory / "log")
+            process, reading = start({**variables, **more}, directory / "log", program)
         with open(reading, "rb") as ready:
             answer = ready.readline()
         if answer != b"\n":
@@ -94,7 +98,9 @@ def variables_for(directory: Path) -> dict[str, str]:
     }
 
 
-def start(variables: dict[str, str], log: Path) -> tuple[subprocess.Popen[bytes], int]:
+def start(
+    variables: dict[str, str], log: Path, program: Sequence[str] = ("-P", "-m", "nsmd")
+) -> tuple[subprocess.Popen[bytes], int]:
     """Start a supervisor.
 
     Returns:
@@ -104,7 +110,7 @@ def start(variables: dict[str, str], log: Path) -> tuple[subprocess.Popen[bytes]
     try:
         with log.open("ab") as log_file:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "nsmd", "--ready-fd", str(writing)],
+                [sys.executable, *program, "--ready-fd", str(writing)],
                 env={**os.environ, **variables},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
