@@ -7,8 +7,9 @@ import signal
 import time
 
 from sandbox.capture import Preview
-from sandbox.fields import as_object, is_id, is_seconds, is_whole
+from sandbox.fields import are_arguments, as_object, is_id, is_seconds, is_whole
 from sandbox.framing import FrameError
+from sandbox.interpreters.bash_driver import with_arguments
 from sandbox.processes import NewestPid, is_helper
 from sandbox.standard_input import StandardInput
 
@@ -242,6 +243,10 @@ class Executor:
         for capture in interpreter.captures.values():
             capture.bound_reply(reply_bytes or self._agent.limits.reply_bytes, reply_chars)
         interpreter.resume_output()
+        argv = message.get("argv")
+        interpreter.argv = argv if are_arguments(argv) else []
+        if interpreter.argv and interpreter.name == "bash":
+            code = with_arguments(code, interpreter.argv, one_shot=one_shot)
         try:
             interpreter.send_code(
                 execution.number,

@@ -37,6 +37,16 @@ def is_module_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= MAX_MODULE and bool(_MODULE.fullmatch(value))
 
 
+def are_arguments(value: Any) -> TypeGuard[list[str]]:
+    """Tell whether this is a list of a program and its arguments."""
+    items: list[Any] = value
+    return isinstance(value, list) and bool(items) and all(map(is_argument, items))
+
+
+def is_argument(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
 def is_id(value: object) -> TypeGuard[str | int]:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 

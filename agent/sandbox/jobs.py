@@ -10,7 +10,7 @@ import signal
 import time
 
 from sandbox.execution import GRACE_S, LAG_BYTES
-from sandbox.fields import as_object, as_texts, is_seconds, is_whole
+from sandbox.fields import are_arguments, as_object, as_texts, is_argument, is_seconds, is_whole
 from sandbox.job import JobProcess
 from sandbox.job_output import OutputStore, cut_character
 from sandbox.job_start import JobRefusal, write_program
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
     from collections.abc import Mapping
-    from typing import Any, TypeGuard
+    from typing import Any
 
     from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
@@ -121,11 +121,11 @@ class Jobs:
             argv = [self._interpreter(code, interpreter).program]
         cwd, env = message.get("cwd"), as_texts(message.get("env"))
         timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
-        if not _are_arguments(argv):
+        if not are_arguments(argv):
             raise JobRefusal("argv must be a list of texts without NUL, the program first")
         if env is None:
             raise JobRefusal("env must have names of variables, and values without NUL")
-        if not (cwd is None or _is_argument(cwd)):
+        if not (cwd is None or is_argument(cwd)):
             raise JobRefusal("cwd must be a path")
         if not (timeout_s is None or is_seconds(timeout_s)) or not is_seconds(grace_s):
             raise JobRefusal("timeout_s and grace_s must be numbers of seconds, 0 or more")
@@ -452,15 +452,6 @@ def _remove(file: str | None) -> None:
     if file is not None:
         with contextlib.suppress(OSError):
             os.unlink(file)
-
-
-def _are_arguments(value: Any) -> TypeGuard[list[str]]:
-    items: list[Any] = value
-    return isinstance(value, list) and bool(items) and all(map(_is_argument, items))
-
-
-def _is_argument(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
 
 
 def _size_of(given: object) -> tuple[int, int]:

@@ -13,6 +13,7 @@ CAPABILITIES = (
     "execute.one_shot",
     "execute.reset",
     "execute.stdin",
+    "execute.argv",
     "execute.undo",
     "result.notes",
     "result.imports",

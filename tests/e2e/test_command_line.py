@@ -82,6 +82,34 @@ def sh(shared: Supervisor, directory: Path) -> Iterator[Shell]:
             path.unlink()
 
 
+SCRIPTS = {
+    "s.py": "import sys\nprint(sys.argv[1:], __file__)\n",
+    "s.sh": '#!/bin/bash\nset -u\necho "$1,$2"\n',
+    "s.js": "console.log(process.argv.slice(2).join(), __filename)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("s.py", "['a', '--b c'] /project/s.py\n"),
+        ("s.sh", "a,--b c\n"),
+        ("s.js", "a,--b c /project/s.js\n"),
+    ],
+)
+def test_a_script_finds_its_arguments(sh: Shell, name: str, printed: str) -> None:
+    (sh.directory / name).write_text(SCRIPTS[name])
+    assert sh.out(f"nsm run {name} -- a '--b c'") == printed
+    assert sh.out(f"nsm run -s scripts-{name[2:]} -f {name} -- a '--b c'") == printed
+
+
+def test_what_comes_after_a_script_has_none(sh: Shell) -> None:
+    (sh.directory / "s.py").write_text(SCRIPTS["s.py"])
+    sh.out("nsm run -s work s.py a")
+    code = "import sys; print(sys.argv, '__file__' in globals())"
+    assert sh.out(f"nsm run -s work {shlex.quote(code)}") == "[''] False\n"
+
+
 # Files.
 
 

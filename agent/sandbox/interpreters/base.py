@@ -100,6 +100,7 @@ class Interpreter:
         self._aside: tuple[dict[str, Capture], str] | None = None
         self.link: NonblockingStream | None = None
         self.question: InterpreterQuestion | None = None
+        self.argv: list[str] = []  # of the script that runs; empty for other code
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
 

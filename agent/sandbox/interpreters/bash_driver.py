@@ -32,3 +32,12 @@ PARTS = _parts_of(text_of("workers/bash/driver.sh"))
 def quoted(text: str) -> str:
     """Give the text as one word of a shell."""
     return "'" + text.replace("'", "'\\''") + "'"
+
+
+def with_arguments(code: str, argv: list[str], *, one_shot: bool) -> str:
+    """Give the code of a script such that it finds its arguments, and its name in `$0`.
+
+    Line numbers stay. The name would stay, too, in a session that goes on.
+    """
+    name = f" BASH_ARGV0={quoted(argv[0])};" if one_shot else ""
+    return f"set -- {' '.join(map(quoted, argv[1:]))};{name} {code}"

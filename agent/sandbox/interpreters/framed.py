@@ -48,6 +48,8 @@ class FramedInterpreter(Interpreter):
             message["one_shot"] = True
         if stdin:
             message["stdin"] = stdin
+        if self.argv:
+            message["argv"] = self.argv
         self.send(message)
 
     def send_question(self, kind: str, number: int, fields: Mapping[str, Any]) -> None:

@@ -81,6 +81,13 @@ def language_of(file: str | None, code: str) -> str:
     return languages.of_suffix(os.path.splitext(file or "")[1])
 
 
+def argv_of(file: str | None, arguments: list[str]) -> list[str]:
+    """What a script finds of its name and arguments; empty for code that is in no file."""
+    if file is None:
+        return []
+    return [file if file == "-" else os.path.abspath(file), *arguments]
+
+
 def _decode(data: bytes, what: str) -> str:
     try:
         code = data.decode("utf-8-sig")  # a byte order mark is no part of the code

@@ -98,6 +98,7 @@ def run_arguments(
     must_exist: bool = False,
     stdin: bool = False,
     data: bool = False,
+    argv: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The arguments of `run`; what is None is left out, for the supervisor to decide.
 
@@ -106,6 +107,7 @@ def run_arguments(
         inherit: names of variables of this process that the supervisor asked for.
         language: language of the code, if `env` is empty.
         data: have output as bytes, which need not be UTF-8, where it is streamed.
+        argv: absolute path of the file that the code is from, and the script's arguments.
 
     Raises:
         BadRequestError: the code has characters that no UTF-8 text can have.
@@ -134,6 +136,8 @@ def run_arguments(
         arguments["stdin"] = True
     if data:
         arguments["bytes"] = True
+    if argv:
+        arguments["argv"] = list(argv)
     optional = {"timeout_s": timeout_s, "execution_id": execution_id}
     return arguments | {key: value for key, value in optional.items() if value is not None}
 

@@ -123,6 +123,7 @@ def _request(call: Call, code: str) -> RunRequest:
         reset=arguments.flag(args, "reset"),
         must_exist=arguments.flag(args, "must_exist"),
         stdin=arguments.flag(args, "stdin"),
+        argv=tuple(arguments.texts(args, "argv")),
         project_mode=project.mode if project is not None and wanted.get("mode") else None,
         project_chosen=arguments.flag(wanted, "chosen") or arguments.flag(args, "no_project"),
     )

@@ -403,6 +403,7 @@ class RunRequest:
         must_exist: the session must be there.
         stdin: the client sends standard input while it runs; else that is empty.
         undo: how many of the session's last calls to undo, in place of running code.
+        argv: path of the script's file on the host, and its arguments; empty for other code.
     """
 
     client: ClientIdentity
@@ -421,6 +422,7 @@ class RunRequest:
     must_exist: bool = False
     stdin: bool = False
     undo: int = 0
+    argv: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

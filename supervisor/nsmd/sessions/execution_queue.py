@@ -6,18 +6,20 @@ its answer to those that wait. The session decides when the next one may start.
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from nsm.dataclass import replace
 from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
+from nsmd.host.paths import is_within
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail
 from nsmd.jail.cgroups import Confinement
 from nsmd.model.events import Events
 from nsmd.model.limits import longest_setup_s
-from nsmd.model.values import Environment, Outcome, Output, SessionLimits
+from nsmd.model.values import Environment, JailSpec, Outcome, Output, ProjectMount, SessionLimits
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
 from nsmd.sessions.lateness import ANSWER_MARGIN_S, Lateness
 from nsmd.sessions.transcripts import Transcript
@@ -41,6 +43,7 @@ class Owner(Protocol):
     id: str
     transcript: Transcript
     active_s: float
+    spec: JailSpec
 
     @property
     def jail(self) -> Jail | None:
@@ -240,10 +243,17 @@ class ExecutionQueue:
         self._events.publish("execution_started", session=owner.id, subject=execution)
         if (confinement := owner.confinement) is not None:
             confinement.begun()
-        if execution.request.stdin and not owner.offers("execute.stdin"):
+        given = {
+            "stdin": execution.request.stdin and "standard input",
+            "argv": len(execution.request.argv) > 1 and "arguments",
+        }
+        lacks = [
+            what for kind, what in given.items() if what and not owner.offers(f"execute.{kind}")
+        ]
+        if lacks:
             self._answered(
                 UnknownOperationError(
-                    "The session's agent is too old to give code standard input; it was not run.",
+                    f"The session's agent is too old to give code {lacks[0]}; it was not run.",
                     hint="End the session and start another; if Nix has built its environment for "
                     "an older nsm, build it again first.",
                 )
@@ -262,6 +272,8 @@ class ExecutionQueue:
             frame["one_shot"] = True
         if execution.request.reset:
             frame["reset"] = True
+        if execution.request.argv:
+            frame["argv"] = _arguments_in(execution.request.argv, owner.spec.project)
         if execution.request.undo:
             frame["undo"] = execution.request.undo
         if execution.request.stdin and not execution.input_lost:
@@ -447,6 +459,15 @@ class ExecutionQueue:
 
     def _finished(self, execution: Execution) -> None:
         self._events.publish("execution_finished", session=self._owner.id, subject=execution)
+
+
+def _arguments_in(argv: Sequence[str], project: ProjectMount | None) -> list[str]:
+    """The same arguments, with the script's path as code sees it: its name, if it does not."""
+    file, *arguments = argv
+    if project is not None and is_within(file, project.path):
+        inside = os.path.relpath(file, project.path)
+        return [os.path.join(project.mount_point, inside), *arguments]
+    return [os.path.basename(file), *arguments]
 
 
 def _number(agent_id: str) -> int:

@@ -142,7 +142,22 @@ const findConflicts = ({ lexical, vars }) => {
   return conflicts;
 };
 
-const run = ({ id, token, one_shot, stdin, names, failure, hoisted, expression, lines }) => {
+const { execPath } = process;
+let hasArguments = false;
+// What a script finds of its name and arguments, until the next execution.
+const setArguments = (argv) => {
+  if (!argv && !hasArguments) return;
+  hasArguments = Boolean(argv);
+  process.argv = [execPath];
+  deleteProperty(globalThis, '__filename');
+  if (!argv) return;
+  for (let at = 0; at < argv.length; at++) process.argv[at + 1] = argv[at];
+  globalThis.__filename = argv[0];
+};
+
+const run = ({
+  id, token, one_shot, stdin, argv, names, failure, hoisted, expression, lines,
+}) => {
   if (load(state, INTERRUPTED) === id) { finish(id, token, 130); return; }
   const name = '<exec-' + id + '>';
   if (failure) {
@@ -155,6 +170,7 @@ const run = ({ id, token, one_shot, stdin, names, failure, hoisted, expression, 
   running = id;
   failed = false;
   if (stdin) openInput(stdin);
+  try { setArguments(argv); } catch {}  // code has frozen what they are in
   if (one_shot) beginOneShot(id, token);
   else takeExitCode();  // of what ran between executions
   const before = one_shot || countResources();

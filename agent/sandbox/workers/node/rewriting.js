@@ -97,11 +97,11 @@ const looksLikeModule = (code) =>
 const needsRewriting = ({ code, one_shot }, isFirst) => looksLikeModule(code) ||
   (!one_shot && (isFirst ? /\bconst\b/ : /\b(?:class|const|function|let|var)\b/).test(code));
 
-const prepare = (vm, { id, token, code, one_shot, stdin }, rewritten) => {
+const prepare = (vm, { id, token, code, one_shot, stdin, argv }, rewritten) => {
   const { text, hoisted, names, failure } = rewritten ?? { text: asExpression(vm, code) };
   const url = '\n//# sourceURL=<exec-' + id + '>';
   return {
-    type: 'run', id, token, one_shot, stdin, names, failure,
+    type: 'run', id, token, one_shot, stdin, argv, names, failure,
     hoisted: hoisted && rewriteImports(hoisted) + url,
     expression: rewriteImports(text) + url,
     lines: code.split(/\r\n|[\n\r\u2028\u2029]/),  // as V8 counts them

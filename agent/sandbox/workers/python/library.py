@@ -1,7 +1,8 @@
-"""Modules: those of the standard library, and those written lately."""
+"""Modules: those of the standard library, those written lately, and `__main__` as a script."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 TYPE_CHECKING = False
@@ -36,3 +37,18 @@ def find_modules_anew() -> None:
         invalidate = getattr(finder, "invalidate_caches", None)
         if invalidate is not None:
             invalidate()
+
+
+def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
+    """Have code find what a script finds of its name and arguments, until the next execution.
+
+    Args:
+        argv: None for code that is no script's.
+        namespace: of `__main__`.
+    """
+    with contextlib.suppress(Exception):  # code may have put anything there
+        if argv:
+            sys.argv, namespace["__file__"] = argv, argv[0]
+        elif "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
+            sys.argv = [""]
+            del namespace["__file__"]

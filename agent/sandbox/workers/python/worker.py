@@ -27,7 +27,7 @@ from sandbox.workers.python.event_loop import COROUTINE, EventLoop
 from sandbox.workers.python.fork_hooks import adopt_fork_hooks, steps_of_fork
 from sandbox.workers.python.freezer import Freezer
 from sandbox.workers.python.import_timer import ImportTimer
-from sandbox.workers.python.library import Library, find_modules_anew
+from sandbox.workers.python.library import Library, find_modules_anew, set_arguments
 from sandbox.workers.python.outbox import Outbox
 from sandbox.workers.python.reporter import Reporter
 from sandbox.workers.python.shows import Shows
@@ -203,9 +203,9 @@ class PythonWorker:
                 self._fork(message["id"])
             elif message["type"] == "run":
                 number = message["id"]
-                one_shot = message.get("one_shot") is True
-                stdin = message.get("stdin", "")
-                exit_code = self._run(number, message["code"], one_shot=one_shot, stdin=stdin)
+                set_arguments(message.get("argv"), self._namespace)
+                given = {key: message[key] for key in ("one_shot", "stdin") if key in message}
+                exit_code = self._run(number, message["code"], **given)
                 if os.getpid() != self._pid:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():

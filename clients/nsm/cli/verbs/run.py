@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.cli import terminal
-from nsm.cli.code_source import has_unread_input, language_of, read_code
+from nsm.cli.code_source import argv_of, has_unread_input, language_of, read_code
 from nsm.cli.files.pictures import Folder
 from nsm.cli.options import (
     EXIT_INTERRUPTED,
@@ -60,7 +60,8 @@ exit codes:
 examples:
   nsm run -e python 'print(6 * 7)'
   nsm run -e bash -s work 'cd /project && git log | head'
-  nsm run -f script.js
+  nsm run script.py a b
+  nsm run -e science -f train.py -- --epochs 3
   cat script.py | nsm run -e python -t 10
   nsm run -i -e bash 'sort | uniq -c' < words.txt
   nsm run -e python -s plots --images . -f plot.py
@@ -72,12 +73,25 @@ def parser() -> Parser:
     parser = Parser(
         "run", "Run code in a session, or in a fresh jail that is thrown away.", _EPILOG
     )
-    parser.usage = "nsm run [OPTIONS] [CODE]"
+    parser.usage = "nsm run [OPTIONS] [CODE | FILE [ARG ...]]"
     code = parser.add_argument_group("code")
     code.add_argument(
-        "code", nargs="?", metavar="CODE", help="the code; `-` or nothing: standard input"
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="the code, or the file that has it, such as script.py; `-` or nothing: standard input",
     )
-    code.add_argument("-f", "--file", metavar="FILE", help="read the code from a file")
+    code.add_argument(
+        "arguments",
+        nargs="*",
+        default=[],
+        metavar="ARG",
+        help="what a file's code finds in sys.argv, process.argv or $1; after `--` if it begins "
+        "with `-`",
+    )
+    code.add_argument(
+        "-f", "--file", metavar="FILE", help="read the code from a file, whatever its name"
+    )
     code.add_argument(
         "-i",
         "--stdin",
@@ -139,8 +153,7 @@ def main(arguments: list[str]) -> int:
     """Run."""
     verb = parser()
     options = verb.parse_args(arguments)
-    if options.file is not None and options.code is not None:
-        verb.error("give the code or a file, not both")
+    _find_script(verb, options)
     if options.project_mode is not None and options.no_project:
         verb.error("--project-mode is about a project, and --no-project mounts none")
     if options.images is not None and options.json:
@@ -167,6 +180,27 @@ def main(arguments: list[str]) -> int:
     if not reads_input and has_unread_input():
         terminal.note("standard input was not read: `nsm run -i` gives it to the code")
     return code
+
+
+def _find_script(verb: Parser, options: argparse.Namespace) -> None:
+    """Tell a script with its arguments from code."""
+    words = [word for word in (options.code, *options.arguments) if word is not None]
+    if options.file is None:
+        if not words or not os.path.isfile(words[0]):
+            if options.arguments and language_of(words[0], ""):
+                verb.error(f"there is no file {words[0]!r}")
+            if options.arguments:
+                verb.error(
+                    f"unrecognized arguments: {' '.join(options.arguments)}; arguments are for a "
+                    "file. Code is one word: quote it"
+                )
+            return
+        # Bash runs `./tool.sh` itself, in the directory where the session is.
+        language = language_of(words[0], "")
+        if not options.arguments and (not language or (language == "bash" and "/" in words[0])):
+            return
+        options.file, *words = words
+    options.code, options.arguments = None, words
 
 
 def _has_no_code(options: argparse.Namespace) -> bool:
@@ -252,6 +286,7 @@ class _Execution:
             inherit=self._client.server.inherit,
             reset=options.reset,
             stdin=options.stdin,
+            argv=argv_of(options.file, options.arguments),
             language="" if options.env else language_of(options.file, code),
         )
         wire = self._call(arguments)

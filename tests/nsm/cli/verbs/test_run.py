@@ -248,7 +248,8 @@ def test_an_endless_file_is_too_large(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["-e", "python", "-f", "x", "y"], "give the code or a file, not both"),
+        (["-e", "bash", "echo", "hi"], "unrecognized arguments: hi; arguments are for a file"),
+        (["gone.py", "a"], "there is no file 'gone.py'"),
         (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
         (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
