@@ -31,6 +31,10 @@ WHY_NOT_STARTED = {
 }
 
 
+TERMINFO_PLACES = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/lib/terminfo")
+"""Where distributions keep descriptions of terminals (terminfo(5))."""
+
+
 class JobRefusal(Exception):  # noqa: N818  # clients have a JobError
     """A request about a job cannot be carried out; `number` is an errno."""
 
@@ -219,3 +223,23 @@ def limited(limits: Mapping[str, int]) -> Generator[None, None, None]:
     finally:
         for kind, both in before.items():
             resource.setrlimit(kind, both)
+
+
+def terminal_type(wanted: object, variables: Mapping[str, str]) -> str:
+    """Choose the TERM of a program with a terminal: what is wanted if terminfo knows that here.
+
+    Args:
+        wanted: TERM of the terminal that shows it.
+        variables: the session's; its TERM stays if somebody has set it.
+    """
+    own = variables.get("TERM", "")
+    if own not in ("", "dumb"):
+        return own
+    places = [*variables.get("TERMINFO_DIRS", "").split(":"), *TERMINFO_PLACES]
+    for name in (wanted, "xterm"):
+        if not isinstance(name, str) or not name or "/" in name:
+            continue
+        for folder in (name[0], f"{ord(name[0]):x}"):  # term(5)
+            if any(os.path.isfile(os.path.join(place, folder, name)) for place in places if place):
+                return name
+    return "dumb"

@@ -13,7 +13,7 @@ from sandbox.execution import GRACE_S, LAG_BYTES
 from sandbox.fields import are_arguments, as_object, as_texts, is_argument, is_seconds, is_whole
 from sandbox.job import JobProcess
 from sandbox.job_output import OutputStore, cut_character
-from sandbox.job_start import JobRefusal, write_program
+from sandbox.job_start import JobRefusal, terminal_type, write_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,11 @@ class Jobs:
             raise JobRefusal("cwd must be a path")
         if not (timeout_s is None or is_seconds(timeout_s)) or not is_seconds(grace_s):
             raise JobRefusal("timeout_s and grace_s must be numbers of seconds, 0 or more")
-        size = _size_of(message["tty"]) if message.get("tty") is not None else None
+        size = None
+        terminal: Any = message.get("tty")
+        if terminal is not None:
+            size = _size_of(terminal)
+            env = {"TERM": terminal_type(terminal.get("term"), os.environ), **env}
         if len(self._live) >= MAX_JOBS:
             raise JobRefusal(
                 f"{MAX_JOBS} jobs run in this session, which is the limit: stop one first",

@@ -274,6 +274,23 @@ def test_a_terminal_its_size_and_its_interrupt(jobs: Jobs) -> None:
     assert (facts["signal"], facts["exit_code"]) == (signal.SIGINT, 130)
 
 
+@pytest.mark.parametrize(
+    ("term", "env", "told"),
+    [
+        ("vt100", {}, "vt100"),
+        ("no-such-terminal", {}, "xterm"),
+        ("../x/xterm", {}, "xterm"),
+        ("vt100", {"TERM": "mine"}, "mine"),
+        (None, {}, "xterm"),
+    ],
+)
+def test_the_type_of_a_terminal(
+    jobs: Jobs, term: str | None, env: dict[str, str], told: str
+) -> None:
+    job = jobs.shell("echo $TERM", tty={"rows": 24, "columns": 80, "term": term}, env=env)
+    assert jobs.output(job)[0].decode() == f"{told}\r\n"
+
+
 def test_what_is_typed_into_a_terminal(jobs: Jobs) -> None:
     job = jobs.start("cat", stdin=True, tty={"rows": 24, "columns": 80})
     jobs.write(job, b"hello\n")

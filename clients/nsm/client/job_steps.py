@@ -231,7 +231,7 @@ def _program_arguments(argv: Sequence[str], settings: ProgramSettings) -> dict[s
     if settings.get("stdin"):
         args["stdin"] = True
     if (tty := settings.get("tty")) is not None:
-        args["tty"] = {"rows": tty[0], "columns": tty[1]}
+        args["tty"] = {"rows": tty[0], "columns": tty[1], "term": os.environ.get("TERM", "")}
     if (timeout_s := settings.get("timeout_s")) is not None:
         args["timeout_s"] = timeout_s
     if (wait_s := settings.get("wait_s")) and "stdin" not in args:

@@ -124,7 +124,8 @@ def _options(call: Call) -> dict[str, Any]:
             )
         wanted["timeout_s"] = timeout_s
     if (terminal := arguments.optional_map(args, "tty")) is not None:
-        wanted["tty"] = _size(terminal)
+        term = arguments.optional_text(terminal, "term")
+        wanted["tty"] = _size(terminal) | ({} if term is None else {"term": term})
     if (key := _key(args, "execution_id")) is not None:
         wanted["key"] = f"{call.scope} {key}"
     return wanted
