@@ -1,5 +1,6 @@
 """Linux, for the rest of nsmd. This package knows nothing of sessions.
 
+bounded_reads    reads of files whose disk may hang
 channel_process  a Python process of nsm that talks with the supervisor and may outlive it
 descriptors      division of the supervisor's descriptors between their uses
 heap             give freed memory back to the system

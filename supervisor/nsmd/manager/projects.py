@@ -11,12 +11,16 @@ import posixpath
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 from nsm.wire.errors import BadProjectError
+from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, why_private
 from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMode, ProjectMount
+
+T = TypeVar("T")
 
 Unreadable = Callable[[str], str | None]
 """Returns why some user cannot read a path; None if it can."""
@@ -248,6 +252,7 @@ class Projects:
         unreadable: Unreadable,
     ) -> None:
         self._settings = settings
+        self._reads = BoundedReads()
         self._home = os.path.realpath(home)
         self._private = tuple(os.path.realpath(item) for item in private)
         self._unreadable = unreadable
@@ -260,17 +265,36 @@ class Projects:
         self, *, variables: Mapping[str, str], root: str | None, cwd: str | None
     ) -> tuple[ProjectMount | None, str]:
         """Choose a project as `choose_project` does."""
-        return choose_project(
-            variables=variables,
-            root=root,
-            configured=self._settings.path,
-            cwd=cwd,
-            mount_point=variables.get("PROJECT_MOUNT") or self._settings.mount_point,
-            home=self._home,
-            private=self._private,
-            unreadable=self._unreadable,
-            mode=project_mode(variables.get("PROJECT_MODE")) or self._settings.mode,
+        named = variables.get("PROJECT_DIR") or root or variables.get("CLAUDE_PROJECT_DIR")
+        return self._read(
+            named or self._settings.path or cwd or "",
+            partial(
+                choose_project,
+                variables=variables,
+                root=root,
+                configured=self._settings.path,
+                cwd=cwd,
+                mount_point=variables.get("PROJECT_MOUNT") or self._settings.mount_point,
+                home=self._home,
+                private=self._private,
+                unreadable=self._unreadable,
+                mode=project_mode(variables.get("PROJECT_MODE")) or self._settings.mode,
+            ),
         )
+
+    def _read(self, path: str, function: Callable[[], T]) -> T:
+        """Look at a project for a moment at most.
+
+        Raises:
+            BadProjectError: its disk hangs.
+        """
+        try:
+            return self._reads.read(path, function)
+        except TimeoutError as error:
+            raise BadProjectError(
+                f"The project directory {path} cannot be read: {error.strerror}.",
+                hint="Is the machine reachable that has it? Other projects work meanwhile.",
+            ) from error
 
     def check(
         self,
@@ -287,16 +311,20 @@ class Projects:
         mount_point = mount_point or self._settings.mount_point
         mode = mode or self._settings.mode
         known = shown and (shown.path, shown.mount_point, shown.mode)
-        if shown is not None and known == (path, mount_point, mode) and _is_there(shown):
-            return shown
-        return check_project(
-            path,
-            mount_point,
-            self._home,
-            private=self._private,
-            unreadable=self._unreadable,
-            mode=mode,
-        )
+
+        def look() -> ProjectMount:
+            if shown is not None and known == (path, mount_point, mode) and _is_there(shown):
+                return shown
+            return check_project(
+                path,
+                mount_point,
+                self._home,
+                private=self._private,
+                unreadable=self._unreadable,
+                mode=mode,
+            )
+
+        return self._read(path, look)
 
     def current(self, mount: ProjectMount | None) -> ProjectMount | None:
         """Check a project once more: the directory may have been replaced since the first check.
@@ -304,7 +332,7 @@ class Projects:
         Raises:
             BadProjectError: it can or must no longer be mounted.
         """
-        if mount is None or _is_there(mount):
+        if mount is None or self._read(mount.path, partial(_is_there, mount)):
             return mount
         found = self.check(mount.path, mount.mount_point, mount.mode)
         if found.path != mount.path:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsm.wire.errors import BadProjectError
+from nsmd.host import bounded_reads
 from nsmd.manager.projects import Projects, check_mount_point, check_project, choose_project
 from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMount
@@ -279,3 +281,19 @@ def test_what_a_live_session_shows_is_only_looked_for(home: Path) -> None:
     (home / "code/app").mkdir()
     with pytest.raises(BadProjectError, match="is closed"):
         projects.check(shown.path, shown=shown)
+
+
+def test_a_project_whose_disk_hangs_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
+    mended = threading.Event()
+
+    def why_unreadable(path: str) -> None:
+        mended.wait()
+
+    projects = Projects(ProjectSettings(), home=str(home), private=(), unreadable=why_unreadable)
+    path = str(home / "code/app")
+    with pytest.raises(BadProjectError, match="cannot be read: its disk does not answer"):
+        projects.check(path)
+    with pytest.raises(BadProjectError, match="cannot be read: its disk does not answer"):
+        projects.choose(variables={"PROJECT_DIR": path}, root=None, cwd=None)
+    mended.set()

@@ -12,6 +12,7 @@ from nsmd.environments.devices.device_host import DeviceHost
 from nsmd.environments.devices.equipment import Equipment, Words, equip, find_equipment
 from nsmd.environments.devices.libraries import CUDA
 from nsmd.environments.devices.nodes import CAPABILITIES
+from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.host.watching.trail import ANY, WatchedPaths
 from nsmd.model.values import Environment
@@ -44,19 +45,25 @@ class DeviceFinder:
         self._host = host
         self._found: dict[Words, Equipment] = {}
         self._watching: SourceWatcher | None = None
+        self._reads = BoundedReads()
         self.changed: Callable[[], None] = _nothing
 
     def __repr__(self) -> str:
         return f"<DeviceFinder of {len(self._found)} wishes>"
 
     def equip(self, environment: Environment) -> Environment:
-        """Make an environment with its devices. Blocks for some ms when these are new."""
+        """Make an environment with its devices. Waits a moment when these are new."""
         words = environment.devices
         if not words:
             return environment
         found = self._found.get(words)
         if found is None:
-            found = self._found[words] = find_equipment(words, self._host)
+            look = partial(find_equipment, words, self._host)
+            try:
+                found = self._reads.read(words, look)
+            except TimeoutError:
+                found = Equipment(problem="a look at them does not come to its end")
+            self._found[words] = found
             self._watch(words)
         return equip(environment, found)
 

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -28,6 +29,7 @@ from nsmd.environments.devshell.evaluation import (
 )
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
+from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.locales import locale_part
 from nsmd.model.setup_step import SetupStep
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
@@ -120,6 +122,7 @@ class DevShells:
         self._nix = nix
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(AT_ONCE)
+        self._reads = BoundedReads()
         self._projects: OrderedDict[_Directory, _Project] = OrderedDict()
         self._subscribers: list[Callable[[], None]] = []
 
@@ -177,7 +180,11 @@ class DevShells:
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
-        flake = files.look(project.path, known.flake if known is not None else None)
+        look = partial(files.look, project.path, known.flake if known is not None else None)
+        try:
+            flake = self._reads.read(project.path, look)
+        except TimeoutError:
+            return known
         if flake is None:
             if known is not None:
                 del self._projects[directory]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from nsm.dataclass import dataclass, field
 from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.agreements import UseAgreement
 from nsmd.environments.project.description import shown_path
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError
+from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, printable
 from nsmd.model.values import ProjectMount
 
@@ -48,37 +50,25 @@ class AgreedEnvironment:
             return self.is_list and self.signature is not None
         return self.found.packages_key != self.agreement.packages_key
 
-    def look(self, project: ProjectMount) -> bool:
+    def look(self, project: ProjectMount, reads: BoundedReads) -> bool:
         """Read the files again if they may have changed.
 
         Returns:
             True if it has become usable or unusable.
         """
-        agreement = self.agreement
-        files = (
-            package_lists.signature(project, agreement.files)
-            if self.is_list
-            else reading.signature(project, agreement.path, agreement.kind, agreement.version)
-        )
-        sign = (project.device, project.inode, *files)
-        if sign == self.signature:
-            return False
         first, before, changed = self.signature is None, self.problem, self.changed
-        self.signature = sign
         try:
-            if self.is_list:
-                self.found = package_lists.read(project, agreement.path).found
-            else:
-                self.found = reading.read(project, agreement.path, details=False)
-        except NoEnvironmentError as error:
-            self.found = None
-            if not self.is_list:  # else nsm has a copy
-                self.problem = f"{shown_path(agreement.path)}: {error}"
-        else:
-            self.problem = _why_not(self.found, agreement, project)
+            read = reads.read(project.path, partial(_read, self, project, self.signature))
+        except TimeoutError as error:
+            if first and not self.is_list:  # else nsm has a copy
+                self.problem = f"{shown_path(self.agreement.path)}: {error.strerror}"
+            return False
+        if read is None:
+            return False
+        self.signature, self.found, self.problem = read
         if self.changed and not changed:
             self.told.clear()
-            log.info("the packages in %s have changed", printable(agreement.source))
+            log.info("the packages in %s have changed", printable(self.agreement.source))
         return not first and self.problem != before
 
     def note(self, scope: str) -> str:
@@ -99,6 +89,34 @@ class AgreedEnvironment:
             f"the packages in the project's {path} have changed since somebody agreed to them; "
             f"{agrees}"
         )
+
+
+def _read(
+    agreed: AgreedEnvironment, project: ProjectMount, known: tuple[object, ...] | None
+) -> tuple[tuple[object, ...], FoundEnvironment | None, str] | None:
+    """Read the files unless they are as known. Blocks.
+
+    Returns:
+        What `AgreedEnvironment` has as `signature`, `found` and `problem`; None if nothing changed.
+    """
+    agreement = agreed.agreement
+    files = (
+        package_lists.signature(project, agreement.files)
+        if agreed.is_list
+        else reading.signature(project, agreement.path, agreement.kind, agreement.version)
+    )
+    sign = (project.device, project.inode, *files)
+    if sign == known:
+        return None
+    try:
+        if agreed.is_list:
+            found = package_lists.read(project, agreement.path).found
+        else:
+            found = reading.read(project, agreement.path, details=False)
+    except NoEnvironmentError as error:
+        # Of a list nsm has a copy.
+        return sign, None, "" if agreed.is_list else f"{shown_path(agreement.path)}: {error}"
+    return sign, found, _why_not(found, agreement, project)
 
 
 def why_python_refused(home: str, project: ProjectMount) -> str:

@@ -10,6 +10,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -31,6 +33,7 @@ from nsmd.environments.project.pythons import FindPython, Pythons
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError
 from nsmd.environments.project.rows import ProjectRow, find_rows
 from nsmd.environments.project.safe_files import parts
+from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, printable
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import check_packages
@@ -75,6 +78,7 @@ class ProjectEnvironmentManager:
         self._pythons = Pythons(nursery, self._tell)
         self._subscribers: list[Callable[[], None]] = []
         self._writing = trio.Lock()
+        self._reads = BoundedReads()
         self._take(agreements)
 
     def __repr__(self) -> str:
@@ -115,7 +119,7 @@ class ProjectEnvironmentManager:
         """All of them, as clients with the usual mount point have them."""
         found: list[Environment] = []
         for path, agreed in self._projects.items():
-            project = _mount_of(path)
+            project = self._mount_of(path)
             found += [self._environment(each, project) for each in agreed]
         return found
 
@@ -410,7 +414,7 @@ class ProjectEnvironmentManager:
         return () if client.project is None else self._projects.get(client.project.path, ())
 
     def _look(self, agreed: AgreedEnvironment, project: ProjectMount) -> None:
-        if agreed.look(project):
+        if agreed.look(project, self._reads):
             self._tell()
 
     def _environment(self, agreed: AgreedEnvironment, project: ProjectMount) -> Environment:
@@ -425,6 +429,14 @@ class ProjectEnvironmentManager:
             base = self._pythons.ask(agreement.home, agreement.version).environment
         modules = agreed.found.modules if agreed.found is not None else ()
         return make_environment(agreement, base, mount_point, problem=problem, modules=modules)
+
+    def _mount_of(self, path: str) -> ProjectMount:
+        """The project at a path, with an impossible identity if there is none."""
+        device = inode = -1
+        with suppress(OSError):
+            found = self._reads.read(path, partial(os.stat, path))
+            device, inode = found.st_dev, found.st_ino
+        return ProjectMount(path=path, mount_point="/project", device=device, inode=inode)
 
     def _tell(self) -> None:
         for changed in self._subscribers:
@@ -443,17 +455,6 @@ def _not_remembered(error: OSError) -> EnvironmentUnavailableError:
         f"The agreement cannot be saved, so nothing was changed: {error.strerror}.",
         hint="`nsm doctor` says what is wrong with nsm's directories.",
     )
-
-
-def _mount_of(path: str) -> ProjectMount:
-    """The project at a path, with an impossible identity if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        device = inode = -1
-    else:
-        device, inode = found.st_dev, found.st_ino
-    return ProjectMount(path=path, mount_point="/project", device=device, inode=inode)
 
 
 def _mount(agreed: AgreedEnvironment, target: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from pathlib import Path
 
+import pytest
 import trio
 
 from gpu_world import GpuWorld, nvidia_world
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.devices.equipment import equip, find_equipment
+from nsmd.host import bounded_reads
 from nsmd.host.watching.source_watcher import open_source_watcher
 from nsmd.model.images import ImageRoot
 from nsmd.model.values import ClientIdentity, Environment, SessionLimits
@@ -84,6 +88,25 @@ def test_no_silent_processor_in_the_place_of_a_gpu(tmp_path: Path) -> None:
     assert equipped.problem is not None
     assert equipped.problem.startswith("its devices (nvidia): there is no /dev/nvidia-uvm")
     assert equipped.shown_devices is None
+
+
+async def test_a_look_at_devices_that_hangs_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
+    answers = threading.Event()
+    world = nvidia_world(tmp_path)
+    host = dataclasses.replace(world.host, can_use=lambda _: answers.wait())
+    finder = DeviceFinder(host)
+    problem = finder.equip(environment("nvidia")).problem
+    assert problem == "its devices (nvidia): a look at them does not come to its end"
+    found = trio.Event()
+    finder.changed = found.set
+    async with open_source_watcher() as watching:
+        finder.watch(watching)
+        answers.set()
+        await found.wait()
+    assert finder.equip(environment("nvidia")).problem is None
 
 
 async def test_devices_come_go_and_get_another_driver(tmp_path: Path) -> None:

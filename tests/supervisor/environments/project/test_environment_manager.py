@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -18,12 +19,14 @@ from nsm.wire.errors import (
     UnknownEnvironmentError,
 )
 from nsmd.environments.host_presets import find_python_in
+from nsmd.environments.project import reading
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import (
     ListOptions,
     ProjectEnvironmentManager,
 )
 from nsmd.environments.project.reading import read
+from nsmd.host import bounded_reads
 from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 from venvs import install, make_project_venv
@@ -100,6 +103,20 @@ async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: P
         assert not used.environments(client(other))
         assert not used.environments(client(None))
         assert [row.source for row in used.rows()] == [f"{project}/.venv"]
+
+
+async def test_a_project_whose_disk_hangs_holds_nobody_up(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as used:
+        await used.use(mount(project), ".venv", None, taken=())
+        before = used.environments(client(project))
+        assert [each.problem for each in before] == [None]
+        mended = threading.Event()
+        monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
+        monkeypatch.setattr(reading, "signature", lambda *_: mended.wait())
+        assert used.environments(client(project)) == before, "as far as is known"
+        mended.set()
 
 
 async def test_it_gets_no_devices_of_the_preset(tmp_path: Path, project: Path) -> None:
