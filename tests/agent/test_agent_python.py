@@ -7,12 +7,13 @@ import base64
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from agent_process import PYTHON, AgentProcess, becomes_true, json_of
+from agent_process import PYTHON, AgentProcess, Reply, becomes_true, json_of
 from nsm.wire.results import PLACE
 from selection import one_in
 
@@ -377,26 +378,54 @@ def test_the_beginning_of_a_long_value_is_shown(agent: AgentProcess) -> None:
 
 
 PYPLOT = """
-import matplotlib.pyplot
-matplotlib.pyplot.figures = [1, 2]
+import matplotlib.pyplot as plt
+plt.figure(1); plt.figure(2)
 """
 
-FAKE_PYPLOT = """
-figures = []
+MATPLOTLIB = {
+    "matplotlib/__init__.py": "",
+    "matplotlib/figure.py": """
 class Figure:
+    stale = True
     def __init__(self, number): self.number = number
-    def __repr__(self): return f'Figure({self.number})'
+    def __repr__(self): return f'<Figure {self.number}>'
     def savefig(self, file, **options):
         if self.number == 13: raise RuntimeError('cannot draw')
         file.write(b'png of %d' % self.number)
-def get_fignums(): return list(figures)
+    def show(self, warn=True): raise AttributeError('no window')
+""",
+    "matplotlib/pyplot.py": """
+import atexit
+from matplotlib.figure import Figure
+figures = {}
+current = None
+def get_fignums(): return sorted(figures)
+def gcf(): return figures[current]
 def show():
     import warnings
     warnings.warn('FigureCanvasAgg is non-interactive, and thus cannot be shown', stacklevel=2)
     warnings.warn('Another warning', stacklevel=2)
-def figure(number): return Figure(number)
-def close(figure): figures.remove(figure.number)
-"""
+def figure(number):
+    global current
+    current = number
+    return figures.setdefault(number, Figure(number))
+def close(which):
+    for figure in [each for each in figures.values() if which in ('all', each)]:
+        del figures[figure.number]
+atexit.register(close, 'all')
+""",
+}
+
+
+def add_modules(agent: AgentProcess, modules: Mapping[str, str]) -> None:
+    for name, text in modules.items():
+        path = agent.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def pictures(reply: Reply) -> list[bytes]:
+    return [base64.b64decode(each["image/png"]) for each in reply.displays]
 
 
 SHOWS = {
@@ -430,10 +459,7 @@ renderers = renderers()
 
 
 def test_libraries_that_show_values_elsewhere_display_them(agent: AgentProcess) -> None:
-    for name, text in SHOWS.items():
-        path = agent.workspace / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    add_modules(agent, SHOWS)
     agent.python("class Rich:\n    def _repr_html_(self): return '<i>rich</i>'")
     reply = agent.python(
         "from IPython.display import *\n"
@@ -459,26 +485,52 @@ def test_libraries_that_show_values_elsewhere_display_them(agent: AgentProcess) 
 
 
 def test_open_figures_are_displayed_and_closed(agent: AgentProcess) -> None:
-    package = agent.workspace / "matplotlib"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "pyplot.py").write_text(FAKE_PYPLOT)
+    add_modules(agent, MATPLOTLIB)
     assert agent.python("import sys; 'matplotlib' in sys.modules").shown == ["False"]
-    reply = agent.python(PYPLOT)
-    assert [bundle["image/png"] for bundle in reply.displays] == [
-        base64.b64encode(b"png of 1").decode(),
-        base64.b64encode(b"png of 2").decode(),
-    ]
-    assert reply.shown == ["Figure(1)", "Figure(2)"]
+    reply = agent.python(PYPLOT + "None")
+    assert pictures(reply) == [b"png of 1", b"png of 2"]
+    assert reply.shown == ["<Figure 1>", "<Figure 2>"]
     assert agent.python("1").shown == ["1"]
-    shown = agent.python("matplotlib.pyplot.figures = [3]; matplotlib.pyplot.show()")
-    assert shown.shown == ["Figure(3)"]
+    shown = agent.python("_ = plt.figure(3); plt.show()")
+    assert pictures(shown) == [b"png of 3"]
     assert "Another warning" in shown.stderr
     assert "non-interactive" not in shown.stderr
-    broken = agent.python("matplotlib.pyplot.figures = [13]; 1/0")
+    broken = agent.python("_ = plt.figure(13); 1/0")
     assert "cannot draw" in broken.stderr
     assert broken.exit_code == 1
-    assert agent.python("matplotlib.pyplot.figures").shown == ["[]"]
+    assert agent.python("plt.figures").shown == ["{}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "numbers"),
+    [
+        ("plt.show(); plt.close('all')", (1, 2)),
+        ("plt.show(); plt.show()", (1, 2)),
+        ("plt.show(); plt.gcf().stale = True", (1, 2, 2)),
+        ("plt.show(); assert plt.gcf().number == 2", (1, 2)),
+        ("display(plt.gcf()); plt.close('all')", (2,)),
+        ("display(plt.gcf())", (2, 1)),
+        ("plt.gcf()", (2, 1)),
+        ("plt.gcf().show(); plt.close('all')", (2,)),
+        ("plt.close('all')", ()),
+    ],
+)
+def test_each_figure_that_is_shown_is_one_picture(
+    agent: AgentProcess, code: str, numbers: tuple[int, ...]
+) -> None:
+    add_modules(agent, MATPLOTLIB)
+    reply = agent.python(PYPLOT + code)
+    assert reply.exit_code == 0, reply.stderr
+    assert pictures(reply) == [b"png of %d" % number for number in numbers]
+
+
+@pytest.mark.parametrize("end", ["", "; import sys; sys.exit(0)", "; plt.show()"])
+def test_figures_of_a_one_shot_are_displayed_before_the_program_ends(
+    agent: AgentProcess, end: str
+) -> None:
+    add_modules(agent, MATPLOTLIB)
+    reply = agent.python(f"import matplotlib.pyplot as plt; _ = plt.figure(1){end}", one_shot=True)
+    assert (reply.exit_code, pictures(reply)) == (0, [b"png of 1"])
 
 
 # Await.

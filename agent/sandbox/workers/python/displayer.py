@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _weakref
 import io
 import os
 import sys
@@ -45,6 +46,12 @@ class Displayer:
         self._reporter = reporter
         self._builtins = builtins
         self.images = 0
+        self._figures: dict[int, _weakref.ref[Any]] = {}
+
+    def begin(self) -> None:
+        """Begin with a piece of code."""
+        self.images = 0
+        self._figures.clear()
 
     def display_hook(self, value: object) -> None:
         if value is not None:
@@ -107,6 +114,13 @@ class Displayer:
             text = repr(value)
         found: dict[str, Any] = {"text/plain": text}
         kind = type(value)
+        figures = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
+        if isinstance(figures, type) and issubclass(kind, figures):
+            try:
+                found["image/png"] = self._picture(value)
+            except Exception as error:
+                self._reporter.print_error(error)
+            return self._all_plain(found)
         for method, mime in self.REPRESENTATIONS:
             if callable(getattr(kind, method, None)):
                 found[mime] = self._ask(value, method)
@@ -150,19 +164,43 @@ class Displayer:
         except (TypeError, ValueError, RecursionError):
             return None
 
-    def show_figures(self) -> None:
-        """Display and close matplotlib's open figures, if code has imported it."""
+    def _picture(self, figure: Any) -> bytes:
+        """A figure of matplotlib as it is now."""
+        png = io.BytesIO()
+        figure.savefig(png, format="png", bbox_inches="tight")
+        figure.stale = False  # matplotlib sets it when the figure changes
+        self._figures[id(figure)] = _weakref.ref(figure)
+        return png.getvalue()
+
+    def _is_shown(self, figure: Any) -> bool:
+        """Return whether the running code has displayed a figure as it is now."""
+        known = self._figures.get(id(figure))
+        return known is not None and known() is figure and not getattr(figure, "stale", True)
+
+    def show_figures(self, *, close: bool = True) -> None:
+        """Display matplotlib's open figures, if code has imported it, unless that was done.
+
+        Args:
+            close: close them, too, since the code has ended. Else they are displayed in their place
+                among what is printed.
+        """
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return
         try:
-            for number in pyplot.get_fignums():
+            numbers = pyplot.get_fignums()
+            current = pyplot.gcf() if numbers and not close else None
+            for number in numbers:
                 figure = pyplot.figure(number)
-                png = io.BytesIO()
                 try:
-                    figure.savefig(png, format="png", bbox_inches="tight")
+                    if not self._is_shown(figure):
+                        png = self._plain(self._picture(figure))
+                        bundle = {"text/plain": repr(figure), "image/png": png}
+                        self._show(bundle) if close else self._display(bundle)
                 finally:
-                    pyplot.close(figure)
-                self._show({"text/plain": repr(figure), "image/png": self._plain(png.getvalue())})
+                    if close:
+                        pyplot.close(figure)
+            if current is not None:
+                pyplot.figure(current.number)
         except Exception as error:
             self._reporter.print_error(error)

@@ -23,6 +23,8 @@ class Shows:
         self._steps: dict[str, Callable[[Any], None]] = {
             "IPython.core.display_functions": self._ipython,
             "PIL.ImageShow": self._pillow,
+            "matplotlib.figure": self._figure,
+            "matplotlib.pyplot": self._pyplot,
             "bokeh.util.browser": self._bokeh,
             "plotly.io._renderers": self._plotly,
         }
@@ -78,6 +80,25 @@ class Shows:
                 return 1
 
         module.register(Viewer(), -1)
+
+    def _figure(self, module: Any) -> None:
+        """Have `Figure.show` display, since there is no window."""
+        displayer = self._displayer
+
+        def show(self: Any, warn: bool = True) -> None:  # noqa: ARG001  # as matplotlib's
+            displayer.display(self)
+
+        module.Figure.show = show
+
+    def _pyplot(self, module: Any) -> None:
+        """Have `show` display: the next thing that code does may be to close the figures."""
+        show, displayer = module.show, self._displayer
+
+        def show_here(*arguments: Any, **options: Any) -> Any:
+            displayer.show_figures(close=False)
+            return show(*arguments, **options)
+
+        module.show = show_here
 
     def _bokeh(self, module: Any) -> None:
         """Display the file that would be opened in a browser."""

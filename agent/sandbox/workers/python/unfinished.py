@@ -7,6 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from sandbox.workers.python.event_loop import EventLoop
@@ -75,11 +76,14 @@ class Unfinished:
         atexit = sys.modules.get("atexit")
         return 0 if atexit is None else atexit._ncallbacks()  # noqa: SLF001
 
-    def end_program(self) -> int:
+    def end_program(self, show_figures: Callable[[], None]) -> int:
         """Do what Python does at the end of a program, since nothing comes after a one-shot.
 
         Cancel the tasks that are left, as `asyncio.run` does; wait for threads; call the functions
         of `atexit`.
+
+        Args:
+            show_figures: displays matplotlib's figures. One of these functions closes them.
 
         Returns:
             An exit code if that went wrong, else 0.
@@ -103,6 +107,7 @@ class Unfinished:
                 f"the code had ended, but not {_counted(running, 'thread')} that it started"
             )
             return 130
+        show_figures()
         if self._count_exit_functions() != self._exit_functions:
             sys.modules["atexit"]._run_exitfuncs()  # noqa: SLF001
         return 0

@@ -414,7 +414,7 @@ class PythonWorker:
         except Exception:  # noqa: S110
             pass  # all this belongs to code, and may be anything
         exit_code = 1
-        self._displayer.images = 0
+        self._displayer.begin()
         try:
             try:
                 self._restore_descriptors()
@@ -429,7 +429,9 @@ class PythonWorker:
                     self._reporter.hint(error, name, code)
                 if one_shot and os.getpid() == self._pid:
                     try:
-                        exit_code = self._unfinished.end_program() or exit_code
+                        exit_code = (
+                            self._unfinished.end_program(self._displayer.show_figures) or exit_code
+                        )
                     except BaseException as error:
                         exit_code = self._reporter.report(error) or exit_code
                 self._displayer.show_figures()
