@@ -369,6 +369,76 @@ def _repository(directory: str) -> _Repository | None:
     return None
 
 
+def shared_directory(worktree: str) -> tuple[str, str] | None:
+    """Find the git directory that a linked worktree shares with its repository.
+
+    Anybody may have written a `.git` file. So it is believed only if the directory that it names
+    says, too, that it belongs to this worktree.
+
+    Args:
+        worktree: absolute, all links followed.
+
+    Returns:
+        The real path, and the path by which the worktree names it, which may be relative to it;
+        None if it is no such worktree.
+    """
+    named = git_file(os.path.join(worktree, ".git"))
+    if named is None:
+        return None
+    own = os.path.realpath(os.path.join(worktree, named))
+    common = common_directory(own)
+    place = os.path.dirname(os.path.dirname(os.path.normpath(named)))
+    if (
+        own == common
+        or not is_repository(own, whole=False)
+        or not is_repository(common)
+        or why_no_worktree(worktree, own, common)
+        or os.path.realpath(os.path.join(worktree, place)) != common
+    ):
+        return None
+    return common, place
+
+
+def why_no_worktree(worktree: str, own: str, common: str) -> str | None:
+    """Why a git directory is not that of a linked worktree; None if it is.
+
+    Args:
+        worktree: the worktree, absolute, all links followed.
+        own, common: the git directory, and what it shares with others; likewise.
+    """
+    if own != os.path.join(common, "worktrees", os.path.basename(own)):
+        return f"it is no worktree of {common!r}"
+    back = pointer(os.path.join(own, "gitdir"))
+    if back is None or resolved(own, back) != os.path.join(worktree, ".git"):
+        return "it is that of another working directory"
+    return None
+
+
+def common_directory(own: str) -> str:
+    """Real path of what a git directory shares with others; itself if it shares nothing."""
+    pointed = pointer(os.path.join(own, "commondir"))
+    return own if pointed is None else os.path.realpath(os.path.join(own, pointed))
+
+
+def resolved(base: str, path: str) -> str:
+    """Real path of what a file in a git directory names; the last component stays as it is."""
+    whole = os.path.normpath(os.path.join(base, path))
+    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+
+
+def is_repository(path: str, *, whole: bool = True) -> bool:
+    """Return whether a directory looks like git's own: `HEAD`, and, with `whole`, the shared parts
+    of worktrees."""
+    needed = (("HEAD", stat.S_ISREG), ("objects", stat.S_ISDIR), ("refs", stat.S_ISDIR))
+    try:
+        return all(
+            is_kind(os.lstat(os.path.join(path, name)).st_mode)
+            for name, is_kind in (needed if whole else needed[:1])
+        )
+    except (OSError, ValueError):
+        return False
+
+
 def git_file(path: str) -> str | None:
     """Read the path in a `.git` file; None where there is no such file."""
     return _pointed(path, b"gitdir:")

@@ -341,3 +341,32 @@ def test_no_other_program_runs_either(top: Path, tmp_path: Path) -> None:
     (top / ".gitattributes").write_text("* filter=x diff=x\n")
     assert listed(top) == [".gitattributes", *ALL]
     assert not proof.exists()
+
+
+# Linked worktrees
+
+
+def test_a_linked_worktree_shares_a_directory(top: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    run(top, "worktree", "add", "-q", str(linked))
+    common = str(top / ".git")
+    assert git.shared_directory(str(linked)) == (common, common)
+    (linked / ".git").write_text("gitdir: ../top/.git/worktrees/linked\n")
+    assert git.shared_directory(str(linked)) == (common, "../top/.git")
+    assert git.shared_directory(str(top)) is None
+
+
+def test_a_file_that_names_what_is_not_its_own_is_not_believed(top: Path, tmp_path: Path) -> None:
+    linked, other = tmp_path / "linked", tmp_path / "other"
+    run(top, "worktree", "add", "-q", str(linked))
+    other.mkdir()
+    (other / ".git").write_text((linked / ".git").read_text())
+    assert git.shared_directory(str(other)) is None
+    # The directory itself is written to look like a worktree's: its repository is no other.
+    own = tmp_path / "own" / "worktrees" / "x"
+    own.mkdir(parents=True)
+    for name, text in (("HEAD", "x"), ("gitdir", f"{other}/.git"), ("commondir", f"{top}/.git")):
+        (own / name).write_text(text)
+    for named in (own, top / ".git", tmp_path / "nowhere"):
+        (other / ".git").write_text(f"gitdir: {named}\n")
+        assert git.shared_directory(str(other)) is None

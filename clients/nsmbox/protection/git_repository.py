@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import nsm.git
 from nsm.dataclass import dataclass
-from nsm.git import git_file, pointer
+from nsm.git import git_file, is_repository
 from nsmbox.model.plan import Mount
 from nsmbox.protection import git_programs, secrets
 from nsmbox.protection.secrets import Known, printable, within
@@ -208,7 +208,7 @@ def _repository(
     if named is None:
         return None
     own = os.path.realpath(os.path.join(directory, named))
-    common = _common(own)
+    common = nsm.git.common_directory(own)
     reason = _why_not_its_own(directory, own, common, known, git, variables)
     if reason is not None:
         notes.append(
@@ -217,11 +217,6 @@ def _repository(
         )
         return None
     return own, common
-
-
-def _common(own: str) -> str:
-    pointed = pointer(os.path.join(own, "commondir"))
-    return own if pointed is None else os.path.realpath(os.path.join(own, pointed))
 
 
 def _why_not_its_own(
@@ -249,12 +244,7 @@ def _why_not_its_own(
             return None
         return "its common directory lies outside of the working directory"
     if own != common:
-        if own != os.path.join(common, "worktrees", os.path.basename(own)):
-            return f"it is no worktree of {printable(common)}"
-        back = pointer(os.path.join(own, "gitdir"))
-        if back is None or _resolved(own, back) != os.path.join(directory, ".git"):
-            return "it is that of another working directory"
-        return None
+        return nsm.git.why_no_worktree(directory, own, common)
     if git is None:
         return "git is not installed"
     said = run(
@@ -263,15 +253,9 @@ def _why_not_its_own(
         variables,
     )
     worktree = "" if isinstance(said, str) else os.fsdecode(said.rstrip(b"\0"))
-    if not worktree or _resolved(own, worktree) != directory:
+    if not worktree or nsm.git.resolved(own, worktree) != directory:
         return "it does not say that it is that of this directory"
     return None
-
-
-def _resolved(base: str, path: str) -> str:
-    """Real path of what a file in a git directory names; the last component stays as it is."""
-    whole = os.path.normpath(os.path.join(base, path))
-    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
 
 
 def _is_plain(own: str, common: str) -> bool:
@@ -284,19 +268,6 @@ def _is_plain(own: str, common: str) -> bool:
         except OSError:
             continue
     return is_repository(common)
-
-
-def is_repository(path: str, *, whole: bool = True) -> bool:
-    """Return whether a directory looks like git's own: `HEAD`, and, with `whole`, the shared parts
-    of worktrees."""
-    needed = (("HEAD", stat.S_ISREG), ("objects", stat.S_ISDIR), ("refs", stat.S_ISDIR))
-    try:
-        return all(
-            is_kind(os.lstat(os.path.join(path, name)).st_mode)
-            for name, is_kind in (needed if whole else needed[:1])
-        )
-    except (OSError, ValueError):
-        return False
 
 
 def repository_above(directory: str, known: Known) -> str | None:

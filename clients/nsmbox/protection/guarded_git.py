@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsm import autorun
-from nsm.git import small_file
+from nsm.git import is_repository, small_file
 from nsmbox.model.plan import BoxError
 from nsmbox.protection import git_programs, git_repository
 from nsmbox.protection.git_reader import MAX_CONFIG_BYTES
@@ -187,7 +187,7 @@ def nested(search: Search, directory: str, depth: int = 2) -> Iterator[str]:
         path = os.path.join(directory, name)
         if kind_of(os.path.join(path, ".git")) == "directory":
             yield os.path.join(path, ".git")
-        elif git_repository.is_repository(path):
+        elif is_repository(path):
             yield path
         elif depth > 1:
             yield from nested(search, path, depth - 1)

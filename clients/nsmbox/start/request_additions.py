@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from nsm import paths
 from nsm.dataclass import replace
+from nsm.git import is_repository
 from nsmbox.host import added_directories
 from nsmbox.host.added_directories import RequestedDirectory
 from nsmbox.host.facts import BoxRequest, Facts
@@ -211,7 +212,7 @@ def _is_ours(top: str, known: secrets.Known) -> bool:
     if os.path.islink(place):
         return False
     return os.stat(top).st_uid == os.lstat(place).st_uid == os.geteuid() and (
-        git_repository.is_repository(place) or os.path.isfile(place)
+        is_repository(place) or os.path.isfile(place)
     )
 
 

@@ -436,16 +436,18 @@ class BwrapLauncher:
             for bind in needed_binds(plan.binds, plan.project, places)
         ]
         if plan.project is not None:
-            path, directory = open_project(self.user, plan.project)
-            owned.callback(os.close, directory)
-            if plan.copy is not None:
-                place, layer = plan.project.mount_point, (CHANGED, WORK)
-                mounts.append(BindMount(source=PROJECT, target=place, layer=layer))
-                handed = [directory, *plan.copy.inherited]
-                return plan.copy.command(directory, self.user), handed, mounts
-            # A descriptor is exactly what was checked. Older versions take a path, a moment later.
-            source = directory if program.binds_descriptors else path
-            mounts.append(BindMount(source=source, target=plan.project.mount_point))
+            git = plan.project.git if plan.image is None else None  # a root of its own has no room
+            for project in (git, plan.project) if git else (plan.project,):
+                path, directory = open_project(self.user, project)
+                owned.callback(os.close, directory)
+                if project.copied and plan.copy is not None:
+                    place, layer = project.mount_point, (CHANGED, WORK)
+                    mounts.append(BindMount(source=PROJECT, target=place, layer=layer))
+                    handed = [directory, *plan.copy.inherited]
+                    return plan.copy.command(directory, self.user), handed, mounts
+                # A descriptor is exactly what was checked; older versions take a path, just later.
+                source = directory if program.binds_descriptors else path
+                mounts.append(BindMount(source=source, target=project.mount_point))
         return [], [], mounts
 
     def _way_to(self, source: str, image: ImageRoot | None) -> str:

@@ -7,10 +7,10 @@ import os
 from nsm.wire.errors import BadProjectError
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.user import JailUser, OtherGroupError
-from nsmd.model.values import ProjectMount
+from nsmd.model.checked_directory import CheckedDirectory
 
 
-def open_project(user: JailUser, project: ProjectMount) -> tuple[str, int]:
+def open_project(user: JailUser, project: CheckedDirectory) -> tuple[str, int]:
     """Return a project's path for the jails' user, and a descriptor of it.
 
     Raises:

@@ -14,9 +14,12 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TypeVar
 
+from nsm import git
+from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError
 from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, why_private
+from nsmd.model.checked_directory import CheckedDirectory
 from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMode, ProjectMount
 
@@ -130,13 +133,50 @@ def check_project(
             hint="Open it to that user, start nsm as the project's owner, or set [defaults] "
             "jail_uid in config.toml.",
         )
-    return ProjectMount(
+    mount = ProjectMount(
         path=real,
         mount_point=mount_point,
         device=found.st_dev,
         inode=found.st_ino,
         mode=mode,
     )
+    if (shared := git.shared_directory(real)) is None:
+        return mount
+    return replace(mount, git=_shared_git(mount, *shared, home, tuple(private), unreadable))
+
+
+def _shared_git(
+    project: ProjectMount,
+    path: str,
+    named: str,
+    home: str,
+    private: tuple[str, ...],
+    unreadable: Unreadable,
+) -> CheckedDirectory | None:
+    """Check the git directory that a linked worktree shares; None if jails cannot show it, and git
+    does not work there.
+
+    Args:
+        path, named: from `git.shared_directory`.
+    """
+    place = posixpath.normpath(posixpath.join(project.mount_point, named))
+    taken = (project.mount_point, *_RESERVED)
+    try:
+        if (
+            # Below /tmp there is room in a jail of the session's own.
+            (not is_within(place, "/tmp") and any(is_within(place, each) for each in taken))  # noqa: S108
+            or any(is_within(each, place) for each in taken)
+            or why_private(path, home, private)
+            or not os.access(path, os.R_OK | os.X_OK)
+            or unreadable(path)
+        ):
+            return None
+        found = _looked_at(path)
+        if found.st_uid not in (os.geteuid(), os.stat(project.path).st_uid):
+            return None
+    except OSError:
+        return None
+    return CheckedDirectory(path=path, mount_point=place, device=found.st_dev, inode=found.st_ino)
 
 
 @lru_cache
@@ -225,12 +265,15 @@ def _looked_at(real: str) -> os.stat_result:
 
 
 def _is_there(mount: ProjectMount) -> bool:
-    """Return whether the directory is still the one that was checked."""
+    """Return whether the directories are still those that were checked."""
     try:
-        status = os.stat(mount.path)
+        for each in (mount, mount.git) if mount.git else (mount,):
+            status = os.stat(each.path)
+            if (status.st_dev, status.st_ino) != (each.device, each.inode):
+                return False
     except OSError:
         return False
-    return (status.st_dev, status.st_ino) == (mount.device, mount.inode)
+    return True
 
 
 class Projects:

@@ -265,6 +265,8 @@ def policy_of(
                 source=project.path,
             )
         )
+        if (git := project.git) is not None and not (environment.image or environment.artifact):
+            mounts.append(MountRule(path=git.mount_point, kind="bind", source=git.path))
     enforcement = limits.enforcement
     # a jail for each execution, without agent: `nsmd.jail.run_only`
     if not environment.keeps_state:

@@ -9,6 +9,7 @@ from nsm.dataclass import dataclass, field
 from nsm.wire.network import is_request_rule
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
+from nsmd.model.checked_directory import CheckedDirectory
 from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import EACH_PROCESS, Enforcement, LimitEvent
@@ -211,26 +212,20 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectMount:
-    """A checked project directory, and its path in the jail.
+class ProjectMount(CheckedDirectory):
+    """A checked project directory.
 
     Attributes:
-        path: absolute host path with symlinks resolved.
-        mount_point: absolute path in the jail.
-        device, inode: identity of the directory at the check; a jail is used only while the path
-            still has it.
         mode: read-only, or an overlay that code may change.
+        git: the git directory that it shares with its repository if it is a linked worktree; None
+            for all others.
     """
 
-    path: str
-    mount_point: str
-    device: int
-    inode: int
     mode: ProjectMode = "readonly"
+    git: CheckedDirectory | None = None
 
     @property
     def copied(self) -> bool:
-        """True if each session has an overlay of it."""
         return self.mode == "overlay"
 
 

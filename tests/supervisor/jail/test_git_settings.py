@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from isolation.weakjails import forking
 from nsmd.jail.git_settings import GitSettings
+from nsmd.manager.projects import check_project
 from nsmd.model.values import ProjectMount
 from realjail import (
     SYSTEM_PATH,
@@ -73,6 +75,37 @@ async def test_a_name_for_some_directories(tmp_path: Path) -> None:
     there = repository(broken)
     (broken / ".git/config").write_text("[broken")
     assert '"Ada"' in await found.of(there)
+
+
+@pytest.mark.jail
+@needs_bwrap
+@pytest.mark.parametrize("kind", ["cold", "forked"])
+async def test_a_linked_worktree_is_a_repository_in_a_session(kind: str) -> None:
+    # Not below /tmp, which forks have for themselves.
+    with open_directory("/var/tmp") as place:
+        linked = linked_worktree(place)
+        project = check_project(str(linked), "/project", "/nowhere")
+        spec = jail_spec(environments()["bash"], project)
+        async with forking(new_launcher()) as launcher:
+            one = launcher if kind == "forked" else new_launcher()
+            async with launched(one, spec) as jail, talking_to(jail, "bash") as session:
+                outcome = await session.run(
+                    "git -C /project log --format=%s; git -C /project tag x"
+                )
+            assert launcher.reasons == {}
+            assert jail.policy is not None
+            shown = jail.policy.mount_at(f"{place}/repository/.git")
+    assert outcome.stdout == "first\n", outcome.stderr
+    assert "Read-only file system" in outcome.stderr
+    assert (shown and shown.path, shown and shown.mode) == (f"{place}/repository/.git", "ro")
+
+
+def linked_worktree(place: Path) -> Path:
+    repository(place / "repository")
+    linked = place / "linked"
+    words = ["git", "-C", str(place / "repository"), "worktree", "add", "-q", str(linked)]
+    subprocess.run(words, check=True)
+    return linked
 
 
 COMMITS = """

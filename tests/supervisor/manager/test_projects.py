@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -297,3 +298,29 @@ def test_a_project_whose_disk_hangs_is_refused(home: Path, monkeypatch: pytest.M
     with pytest.raises(BadProjectError, match="cannot be read: its disk does not answer"):
         projects.choose(variables={"PROJECT_DIR": path}, root=None, cwd=None)
     mended.set()
+
+
+def test_a_linked_worktree_has_the_directory_that_it_shares(home: Path) -> None:
+    app, linked = home / "code/app", home / "code/linked"
+    subprocess.run(["git", "init", "-q", str(app)], check=True)
+    me = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(
+        ["git", "-C", str(app), *me, "commit", "-q", "--allow-empty", "-m", "x"], check=True
+    )
+    subprocess.run(["git", "-C", str(app), "worktree", "add", "-q", str(linked)], check=True)
+    mount = check(linked, home)
+    assert mount.git is not None
+    assert (mount.git.path, mount.git.mount_point) == (f"{app}/.git", f"{app}/.git")
+    assert check(app, home).git is None
+    # By a relative path, as seen from where the project is shown.
+    (linked / ".git").write_text("gitdir: ../app/.git/worktrees/linked\n")
+    relative = check(linked, home, "/srv/project").git
+    assert relative is not None
+    assert relative.mount_point == "/srv/app/.git"
+    # Nothing of the jail's own is covered, and nothing private is shown.
+    assert check(linked, home, "/srv/app").git is None
+    assert check_project(str(linked), "/project", str(home), private=(f"{app}",)).git is None
+    closed = check_project(
+        str(linked), "/project", str(home), unreadable=lambda p: "no" if "/app" in p else None
+    )
+    assert closed.git is None

@@ -160,7 +160,7 @@ def why_unforkable(spec: JailSpec) -> str | None:
             if is_within(target, mount_point):
                 # At its start Python runs the lines of its own `.pth` files.
                 return f"{target} is part of the project, whose code is not for a template to run"
-        targets.append(mount_point)
+        targets += [mount_point, *([git.mount_point] if (git := spec.project.git) else [])]
     for target in targets:
         for place, _, _ in session_file_systems(spec.sizes):
             if is_within(target, place):
