@@ -172,6 +172,34 @@ def test_git_works_in_a_linked_worktree(world: World) -> None:
     assert world.box("ls", PROJECT, directory=f"{HOME}/side").stdout.split() == []
 
 
+MAKES_A_WORKTREE = """\
+set -e
+git worktree add -q .claude/worktrees/side
+cd .claude/worktrees/side
+git commit -qm 'from the box' --allow-empty
+touch ordinary .envrc
+touch ../../hooks 2>/dev/null || echo protected
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_claude_makes_worktrees_beside_its_settings(world: World, *, before: bool) -> None:
+    have_git(world)
+    if before:
+        world.write(f"{PROJECT}/.claude/settings.json", "{}\n")
+    done = world.run("claudebox", "--yes", "run", "sh", "-c", MAKES_A_WORKTREE)
+    assert (done.stdout, done.returncode) == ("protected\n", 0), done.stderr
+    assert git(world, "log", "-1", "--format=%s", "side") == "from the box\n"
+    side = ".claude/worktrees/side"
+    assert world.host(f"{PROJECT}/{side}/ordinary").exists()
+    assert f"{side}/.envrc" in done.stderr
+    assert f"{side}/ordinary" not in done.stderr
+    # What an earlier box has made still works, and where its repository is cannot be changed.
+    script = f"git -C {side} status --short && echo x >{side}/.git"
+    again = world.run("claudebox", "--yes", "run", "sh", "-c", script)
+    assert ("ordinary" in again.stdout, again.returncode) == (True, 2), again.stderr
+
+
 REBASES = """\
 set -e
 git commit -q --allow-empty -m first

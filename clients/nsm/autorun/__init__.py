@@ -15,6 +15,7 @@ lookup   finds the entry of a path
 from nsm.autorun.entry import MAX_CONTENT_BYTES, Autorun, Measure
 from nsm.autorun.homes import IN_HOME
 from nsm.autorun.lookup import (
+    CLAUDE_WORKTREES,
     DENIED,
     DENIED_FILE,
     ENDINGS,
@@ -27,6 +28,7 @@ from nsm.autorun.lookup import (
 from nsm.autorun.names import NAMES
 
 __all__ = [
+    "CLAUDE_WORKTREES",
     "DENIED",
     "DENIED_FILE",
     "ENDINGS",

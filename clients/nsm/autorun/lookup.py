@@ -19,6 +19,9 @@ PACKAGE_DIRECTORIES = frozenset(
 )
 """Directories full of other people's projects, which nobody opens as projects."""
 
+CLAUDE_WORKTREES = (".claude", "worktrees")
+"""Directory in which Claude Code makes worktrees of git; each is a project of its own."""
+
 # Characters that file systems without regard to case may also leave out (as HFS+ and casefolded
 # ext4 do); git's list of them is the same (utf8.c, next_hfs_char).
 _LEFT_OUT = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
@@ -60,6 +63,8 @@ def find(path: str) -> Autorun | None:
     """
     parts = tuple(map(folded, path.split("/")))
     for place, name in enumerate(parts):
+        if parts[place : place + 2] == CLAUDE_WORKTREES and len(parts) > place + 2:
+            continue
         for wanted, entry in _BY_FIRST.get(name, ()):
             end = place + len(wanted)
             if parts[place:end] == wanted and (end == len(parts) or not entry.says):

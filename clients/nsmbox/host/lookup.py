@@ -111,6 +111,9 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             where = secrets.printable(path)
             found = replace(found, notes=tuple(f"In {where}: {note}" for note in found.notes))
             found = guarded_files.joined((found, worktrees.look(path)))
+        if repository.git_directory:
+            make = request.profile.name == "claude" and path == directory
+            found = worktrees.of_claude(found, path, make=make)
         guarded.append(found)
     every = guarded_files.joined(guarded)
     tools = _tools(tool, request, programs, nix)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-from nsmbox.protection.guarded_files import Guarded
+from nsm.autorun import CLAUDE_WORKTREES
+from nsm.dataclass import replace
+from nsmbox.protection.guarded_files import Guarded, joined
 
 MAX_WORKTREES = 64
 """Each costs two mounts."""
@@ -33,6 +35,28 @@ def look(directory: str) -> Guarded:
         read_only=tuple(os.path.join(place, ".git") for place in linked[:MAX_WORKTREES]),
         notes=(over,) if len(linked) > MAX_WORKTREES else (),
     )
+
+
+def of_claude(guarded: Guarded, directory: str, *, make: bool) -> Guarded:
+    """Let Claude Code make its worktrees, which lie beside its settings; what else is there stays
+    protected.
+
+    Args:
+        directory: the working directory: the top of a repository.
+        make: make the directory if even that of the settings is not there.
+    """
+    settings, path = (os.path.join(directory, *CLAUDE_WORKTREES[:n]) for n in (1, 2))
+    absent = any(each.path == settings for each in guarded.stand_ins)
+    if (settings not in guarded.read_only and not (absent and make)) or (
+        os.path.lexists(path) and not stat.S_ISDIR(_mode(path))
+    ):
+        return guarded
+    missing = [each for each in (settings, path) if absent or not os.path.lexists(each)]
+    found = Guarded(
+        held=(path,), read_only=(settings,), made=tuple((each, None) for each in missing)
+    )
+    kept = tuple(each for each in guarded.stand_ins if each.path != settings)
+    return joined((replace(guarded, stand_ins=kept), found, look(path)))
 
 
 def _mode(path: str) -> int:
