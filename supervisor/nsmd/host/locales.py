@@ -1,4 +1,5 @@
-"""The user's language and time zone: all that jails get of the supervisor's own environment.
+"""The user's language and time zone: all that jails get of the supervisor's own environment. The
+zone may also be the host's, of `/etc/localtime`, which jails do not show.
 
 A value is passed on only if it means the same in a jail. For a missing locale, shells would
 complain at each start; for a missing time zone, the C library uses UTC under another name
@@ -40,6 +41,9 @@ _RULE = re.compile(
 )
 """A time zone that needs no file: ``CET-1CEST,M3.5.0,M10.5.0/3`` (tzset(3))."""
 
+_UTC = ("UTC", "UCT", "Zulu", "Universal")
+"""Names of the zone that jails have without a variable."""
+
 _LC_ALL_MASK = 0x1FBF  # locale.h of the GNU C library, all but LC_ALL itself
 
 
@@ -64,7 +68,7 @@ def passed_on(
             continue  # the default of jails; mostly our own Python set it (PEP 538)
         if _LOCALE.fullmatch(value) and _is_shown(value, root) and known(value):
             chosen.append((name, value))
-    zone = variables.get("TZ", "")
+    zone = variables.get("TZ") or _zone_of_host(root)
     if _RULE.fullmatch(zone) or _is_zone(zone, root):
         chosen.append(("TZ", zone))
     return tuple(chosen)
@@ -91,6 +95,19 @@ def _is_zone(value: str, root: str) -> bool:
     return found is not None and os.path.isfile(
         os.path.join(root, "usr/share/zoneinfo", found.group(1))
     )
+
+
+def _zone_of_host(root: str) -> str:
+    """Name of the zone that the host has for all programs; empty if it is UTC or unknown."""
+    try:
+        zone = os.readlink(os.path.join(root, "etc/localtime")).rpartition("/zoneinfo/")[2]
+    except OSError:  # no link: some systems copy the file, and have the name beside it
+        try:
+            with open(os.path.join(root, "etc/timezone"), "rb") as file:
+                zone = file.read(256).decode(errors="replace").strip()
+        except OSError:
+            return ""
+    return "" if zone.removeprefix("Etc/") in _UTC else zone
 
 
 def _is_locale(name: str) -> bool:

@@ -51,7 +51,7 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
     (GIT_SETTINGS_PATH, jail_settings({})),
 )
 """Files that describe user and host without facts about the real ones. There is no /etc/localtime,
-so time is UTC everywhere.
+so time is UTC without a variable for the zone.
 """
 
 

@@ -57,7 +57,7 @@ def test_a_locale_that_would_mean_something_else(root: str, value: str) -> None:
 
 def test_what_the_c_library_does_not_know_does_not_pass(root: str) -> None:
     assert passed_on({"LANG": "de_DE.UTF-8"}, root=root, is_locale=lambda _: False) == ()
-    assert passed_on({"LANG": "xx_XX.UTF-8"}) == ()
+    assert passed_on({"LANG": "xx_XX.UTF-8", "TZ": "/none"}) == ()
 
 
 @pytest.mark.parametrize("value", [*ZONES, ":Europe/Berlin", "CET-1CEST,M3.5.0,M10.5.0/3", "UTC0"])
@@ -72,6 +72,29 @@ def test_no_time_zone(root: str, value: str) -> None:
     assert not passed(root, "TZ", value)
 
 
+@pytest.mark.parametrize(
+    ("link", "name", "zone"),
+    [
+        ("/usr/share/zoneinfo/Europe/Berlin", "UTC", "Europe/Berlin"),
+        ("../usr/share/zoneinfo/Etc/GMT+5", "", "Etc/GMT+5"),
+        ("/usr/share/zoneinfo/Europe/Nowhere", "Europe/Berlin", ""),
+        ("/usr/share/zoneinfo/Etc/UTC", "Europe/Berlin", ""),
+        ("", "Europe/Berlin\n", "Europe/Berlin"),
+        ("", "Etc/UTC\n", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_hosts_time_zone(tmp_path: Path, root: str, link: str, name: str, zone: str) -> None:
+    (tmp_path / "usr").symlink_to(f"{root}/usr")
+    (tmp_path / "etc").mkdir()
+    if link:
+        (tmp_path / "etc/localtime").symlink_to(link)
+    (tmp_path / "etc/timezone").write_text(name)
+    found = dict(passed_on({}, root=str(tmp_path)))
+    assert found == ({"TZ": zone} if zone else {})
+    assert passed_on({"TZ": "UTC0"}, root=str(tmp_path)) == (("TZ", "UTC0"),)
+
+
 @pytest.mark.parametrize("name", ["LANGUAGE", "LC_", "LC_ANYTHING", "TZDIR", "LOCPATH", "PATH"])
 def test_other_variables_stay_outside(root: str, name: str) -> None:
     for value in ("de_DE.UTF-8", "UTC"):
@@ -82,7 +105,7 @@ def test_on_this_host() -> None:
     """Ask the real C library."""
     has_it = any(Path("/usr/lib/locale", name).exists() for name in ("C.utf8", "locale-archive"))
     expected = (("LC_ALL", "C.UTF-8"),) if has_it else ()
-    assert passed_on({"LC_ALL": "C.UTF-8"}) == expected
+    assert passed_on({"LC_ALL": "C.UTF-8", "TZ": "/none"}) == expected
 
 
 def test_the_part_of_others() -> None:
