@@ -1,4 +1,4 @@
-"""Markdown fences around code: models often answer with them."""
+"""Markdown fences around code, byte order marks and line ends: models and editors add them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ _MAX_TAG_CHARS = 20
 def take_off(code: str, interpreter: Interpreter) -> tuple[str, str]:
     """Remove a fence around all of the code. Returns the code, and a note if there was a fence.
 
-    In no language here does valid code begin and end like that.
+    In no language here does valid code begin and end like that. A byte order mark at the beginning
+    goes, too, and for Bash the carriage returns if every line ends with one: Python and Node read
+    such line ends as others.
 
     Args:
         interpreter: interpreter that runs the code.
     """
+    code = code.removeprefix("\ufeff")
+    if interpreter == "bash" and "\r" in code:
+        *lines, last = code.split("\n")
+        if all(line.endswith("\r") for line in lines):
+            code = "\n".join(line.removesuffix("\r") for line in (*lines, last))
     if "```" not in code[:100].lstrip()[:3]:
         return code, ""
     found = _FENCE.fullmatch(code)

@@ -260,7 +260,7 @@ class RunService:
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self.session_for(request, environment)
         code, note = code_fences.take_off(request.code, environment.interpreter)
-        request = replace(request, code=code) if note else request
+        request = replace(request, code=code) if code != request.code else request
         origin = Origin(
             env=environment.name,
             created=live is None,

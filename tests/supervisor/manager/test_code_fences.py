@@ -44,6 +44,21 @@ def test_other_code_is_left_as_it_is(code: str) -> None:
     assert take_off(code, "python") == (code, "")
 
 
+@pytest.mark.parametrize(
+    ("code", "inner"),
+    [
+        ("\ufeffcd /tmp\r\npwd\r\n", "cd /tmp\npwd\n"),
+        ("cd /tmp\r\npwd", "cd /tmp\npwd"),
+        ("cd /tmp\r\npwd\r", "cd /tmp\npwd"),
+        ("\ufeff```bash\r\npwd\r\n```\r\n", "pwd\n"),
+        ("printf 'a\r\n'\npwd\n", "printf 'a\r\n'\npwd\n"),  # not all of them
+    ],
+)
+def test_byte_order_marks_and_carriage_returns(code: str, inner: str) -> None:
+    assert take_off(code, "bash")[0] == inner
+    assert take_off(code, "python")[0] in (code.removeprefix("\ufeff"), "pwd\r\n")
+
+
 def test_it_takes_no_time() -> None:
     code = "```\n" + "` \n" * 300_000
     assert take_off(code, "bash") == (code, "")
