@@ -758,6 +758,15 @@ def test_a_hint_for_what_is_not_python(shared: AgentProcess, code: str, note: st
 
 
 @pytest.mark.parametrize(
+    "call", ["asyncio.run(f())", "asyncio.get_event_loop().run_until_complete(f())"]
+)
+def test_a_hint_for_a_second_event_loop(shared: AgentProcess, call: str) -> None:
+    code = f"import asyncio\nasync def f(): pass\nawait asyncio.sleep(0)\n{call}"
+    (note,) = shared.python(code).frame["notes"]
+    assert note.startswith("code with `await` runs in an event loop already: write `await f()`")
+
+
+@pytest.mark.parametrize(
     "code",
     ["x = (1 +", "undefined", "def f(): return ls\nf()", "'%d' % 'a'", "raise NameError", "x?y"],
 )

@@ -62,7 +62,21 @@ def hidden(place: str) -> str:
     )
 
 
+INPUT = (
+    "policy: standard input is empty, and nobody types: put the input into the code, or pipe it to "
+    "the program"
+)
+TERMINAL = (
+    "policy: there is no terminal, and nobody presses keys: edit files with code or `sed -i`, and "
+    "give texts as options (`git commit -m`)"
+)
+
 NOTES = {
+    "bus": "policy: a bus error can mean that /dev/shm is full (at most 6 MB, 768 files)",
+    "input": INPUT,
+    "signing": "policy: there are no keys to sign with, so nothing was committed: the user can "
+    "sign, or allow `git commit --no-gpg-sign`",
+    "terminal": TERMINAL,
     "apt-package": APT,
     "network": OFF,
     "project": PROJECT,

@@ -28,6 +28,10 @@ Kind = Literal[
     "hidden",
     "missing",
     "privilege",
+    "shared",
+    "input",
+    "terminal",
+    "signing",
     "gpu-memory",
     "gpu-driver",
     "gpu-lost",
@@ -37,7 +41,8 @@ Kind = Literal[
 a host; install a Python package; import a module; require a Node module; install one; install a
 system package; make a socket of that kind; get memory, or an array of that size, or live without;
 start a thread, or a process; open a file; write more; see a file of the host; find one in its
-working directory; be root, mount or make namespaces; get memory on a GPU; use a GPU, since its
+working directory; be root, mount or make namespaces; use memory of a file (SIGBUS); read standard
+input; use a terminal; sign a commit; get memory on a GPU; use a GPU, since its
 driver was upgraded, since it is lost, or since there is none.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import signal
 from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
@@ -23,6 +24,8 @@ BASH_GIVES_UP = 2
 NODE_GIVES_UP = "\n<--- Last few GCs --->\n"
 """First words of Node if it gets no memory. It may get none for more words, and crash."""
 
+KILLED_BY_SIGBUS = 128 + signal.SIGBUS
+
 MOST_MISSING = 5
 """Largest number of files to look for in the project, for one execution."""
 
@@ -38,6 +41,7 @@ class Circumstances:
         refused: hosts, with ports, that the session was refused meanwhile.
         keeps_state: its session should outlive it.
         environments: environments that the client can use.
+        has_input: it had standard input.
         environment: environment of the session; None for one with the host's programs.
     """
 
@@ -48,6 +52,7 @@ class Circumstances:
     keeps_state: bool = True
     environments: Sequence[Environment] = ()
     environment: Environment | None = None
+    has_input: bool = False
 
 
 def explain(
@@ -66,6 +71,10 @@ def explain(
         circumstances: other facts.
     """
     found = reading.evidence_of(outcome, circumstances.code)
+    if circumstances.has_input:
+        found = [one for one in found if one.kind != "input"]
+    if outcome.exit_code == KILLED_BY_SIGBUS and not found:
+        found.append(Evidence(kind="shared"))
     memory = [event for event in events if event.kind == "memory"]
     lost = LOST if outcome.interpreter_restarted and circumstances.keeps_state else ""
     notes: list[str] = []

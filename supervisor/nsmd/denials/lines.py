@@ -93,6 +93,14 @@ TRIGGERS = (
     "sudo:",
     "are you root",
     "o such file",
+    "us error",
+    "a terminal",
+    "not a tty",
+    "tty get",
+    "ning terminal",
+    "is dumb",
+    "sign the data",
+    "oad public key",
     *GPU_TRIGGERS,
 )
 """A line without any of them is skipped, as most lines are."""
@@ -197,6 +205,14 @@ PHRASES = (
         r"^sudo: (?:effective uid is not 0|The \"no new privileges\" flag|.*must be owned)",
     ),
     _phrase("privilege", r"^E: .*are you root\?$|^\S+: cannot clone: Operation not permitted$"),
+    _phrase("shared", r"^Fatal Python error: Bus error$|: +\d+ Bus error\b|by signal: Bus error\b"),
+    _phrase(
+        "terminal",
+        r"^(?:Vim: Warning: Input is not from a terminal|\S+: standard input is not a tty"
+        r"|Error opening terminal: .*|\S+: failed tty get|error: Terminal is dumb, but EDITOR unset"
+        r"|(?:the input device|stdin) is not a (?:TTY|terminal|tty).*)$",
+    ),
+    _phrase("signing", r"^error: (?:gpg failed to sign the data|Couldn't load public key)"),
     *(_phrase(kind, pattern) for kind, pattern in GPU_PHRASES),
 )
 """Searched in a line. If a `host` is this machine, it is no evidence."""

@@ -34,6 +34,10 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
     "exhausted": ("out of memory",),
     "threads": ("can't start new thread", "resource temporarily unavailable"),
     "processes": ("resource temporarily unavailable", "cannot fork"),
+    "shared": ("bus error",),
+    "input": ("eof when reading",),
+    "terminal": ("a terminal", "a tty"),
+    "signing": ("failed to sign",),
     "privilege": ("operation not permitted", "must be superuser"),
     "gpu-memory": ("out of memory",),
     "gpu-driver": ("version mismatch",),
@@ -117,8 +121,8 @@ def _counts(one: Evidence, outcome: Outcome, code: str, lowered: str) -> bool:
     if any(words in lowered for words in _WORDS.get(one.kind, ())):
         return False
     match one.kind:
-        case "hidden" | "missing":
-            return outcome.exit_code != 0  # programs that continue without a file print this, too
+        case "hidden" | "missing" | "terminal":
+            return outcome.exit_code != 0  # programs that continue without it print this, too
         case "index":
             return not _OWN_INDEX.search(code)
         case "array" if is_beyond_machines(code):

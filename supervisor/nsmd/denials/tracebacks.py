@@ -126,6 +126,8 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
     if error.name.endswith("MemoryError"):
         if not is_beyond_machines(f"{error.source or code} {error.message}"):
             yield Evidence(kind="memory")
+    elif error.name == "EOFError" and error.message == "EOF when reading a line":
+        yield Evidence(kind="input")
     elif error.message.startswith("can't start new thread"):
         yield Evidence(kind="threads")
     elif error.name == "ModuleNotFoundError" and (found := _NO_MODULE.match(error.message)):

@@ -25,6 +25,16 @@ HOST_FILES = frozenset(
 
 _MIB = 1 << 20
 
+_NOBODY: dict[Kind, str] = {
+    "input": "standard input is empty, and nobody types: put the input into the code, or pipe it "
+    "to the program",
+    "terminal": "there is no terminal, and nobody presses keys: edit files with code or `sed -i`, "
+    "and give texts as options (`git commit -m`)",
+    "signing": "there are no keys to sign with, so nothing was committed: the user can sign, or "
+    "allow `git commit --no-gpg-sign`",
+}
+"""Sentences about programs that wait for a person, or need what only a person has."""
+
 
 def clauses(
     policy: Policy,
@@ -55,6 +65,11 @@ def clauses(
     said += _full(policy, subjects.get("full", ()))
     said += _hidden(policy, project, subjects.get("hidden", ()), here)
     said += list(_limits(policy, subjects, events))
+    if "shared" in subjects:
+        mount = policy.mount_at("/dev/shm")  # noqa: S108 - in the jail
+        bound = "" if mount is None else _bound(mount)
+        said.append(f"a bus error can mean that /dev/shm is full{bound}")
+    said += [sentence for kind, sentence in _NOBODY.items() if kind in subjects]
     if "privilege" in subjects:
         said.append("no root rights, no mounts and no further namespaces")
     if read_only and writable and writable not in read_only:

@@ -318,6 +318,7 @@ class Execution:
             keeps_state=not self.origin.one_shot,
             environments=self.origin.environments,
             environment=self.session.spec.environment,
+            has_input=self.request.stdin,
         )
         return explain(policy, outcome, self.limit_events, circumstances)
 

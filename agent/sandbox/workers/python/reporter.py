@@ -94,7 +94,12 @@ class Reporter:
         """Add a note on what to write instead, if the code that failed is not Python."""
         try:
             number = None
-            if isinstance(error, SyntaxError) and error.filename == name:
+            if isinstance(error, RuntimeError) and LOOP_RUNS.search(str(error)):
+                self._out.note(
+                    "code with `await` runs in an event loop already: write `await f()` in place "
+                    "of `asyncio.run(f())`"
+                )
+            elif isinstance(error, SyntaxError) and error.filename == name:
                 number = error.lineno
             elif isinstance(error, NameError) and error.__traceback__ is not None:
                 entry = error.__traceback__
@@ -147,6 +152,9 @@ class Reporter:
         for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
             if isinstance(other, BaseException):
                 self._clean_traceback(other, seen)
+
+
+LOOP_RUNS = re.compile(r"called from a running event loop|event loop is already running")
 
 
 def hint_for(line: str) -> str:
