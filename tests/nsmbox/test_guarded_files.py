@@ -127,21 +127,62 @@ def test_paths_outside_are_refused(project: Path, path: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_links_are_not_followed_and_said(project: Path) -> None:
+def test_what_links_lead_to_is_protected_and_they_stay(project: Path) -> None:
     (project / ".vscode").symlink_to("/etc")
     (project / "tools").symlink_to(".")
     (project / "deploy").write_text("")
+    (project / "conf").mkdir()
+    (project / "conf" / "m.json").symlink_to("../deploy")
+    (project / ".mcp.json").symlink_to(project / "tools" / "conf" / "m.json")
+    (project / ".idea").symlink_to(".idea")
     found = guard(project, "tools/deploy")
-    assert below(project, found.read_only) == OF_GIT
-    reached = "is reached by a symbolic link, which cannot be protected: the box can exchange it."
-    assert found.notes == (f"tools/deploy {reached}", f".vscode {reached}")
+    assert below(project, found.read_only) == [*OF_GIT, "deploy"]
+    assert below(project, found.held) == [".git", "conf"]
+    assert below(project, tuple(path for path, _ in found.links)) == [
+        ".idea",
+        ".mcp.json",
+        ".vscode",
+        "conf/m.json",
+        "tools",
+    ]
+    assert dict(found.links)[f"{project}/conf/m.json"] == "../deploy"
+    assert (found.notes, found.loose) == ((), ())
 
 
-def test_what_is_neither_file_nor_directory_is_said(project: Path) -> None:
+def test_links_in_protected_directories(project: Path) -> None:
+    for name in (".claude", "agents/skills", "src"):
+        (project / name).mkdir(parents=True)
+    (project / ".claude" / "skills").symlink_to("../agents/skills")
+    (project / "agents" / "skills" / "run.sh").symlink_to("../../run.sh")
+    (project / "run.sh").touch()
+    (project / "AGENTS.md").touch()
+    (project / ".claude" / "CLAUDE.md").symlink_to("../AGENTS.md")
+    (project / ".claude" / "settings.json").symlink_to("../ai/settings.json")
+    found = guard(project)
+    assert below(project, found.read_only) == [".claude", *OF_GIT, "agents/skills", "run.sh"]
+    assert found.links == ()  # nobody changes directories that are read-only
+    assert "ai" in below(project, paths_of(found))
+
+
+def test_what_links_lead_to_elsewhere_in_the_box(project: Path) -> None:
+    other = project.parent / "other"
+    other.mkdir()
+    (other / "m.json").touch()
+    (project / ".mcp.json").symlink_to("../other/m.json")
+    found = guarded_files.look(str(project), GitFacts(), others=[str(other)])
+    assert below(project, found.read_only) == ["../other/m.json"]
+
+
+def test_what_cannot_be_protected_is_said(project: Path) -> None:
+    (project / "a").touch()
+    os.link(project / "a", project / ".envrc")
+    (project / ".vscode").symlink_to("../project/.")
     os.mkfifo(project / ".mcp.json")
-    assert guard(project).notes == (
+    assert [note.partition(" (")[0] for note in guard(project).loose] == [
         ".mcp.json is neither a file nor a directory and is not protected.",
-    )
+        ".vscode leads to a whole directory of the box",
+        ".envrc has another name",
+    ]
 
 
 def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> None:
@@ -167,12 +208,41 @@ def test_places_of_programs_are_said(project: Path) -> None:
     assert [note[:39] for note in found.notes] == ["PATH has places here (bin, absent/bin):"]
 
 
-def test_hooks_that_are_links_are_not_followed(project: Path) -> None:
+def test_parts_of_git_that_are_links(project: Path) -> None:
     os.rename(project / HOOKS, project / "aside")
     (project / HOOKS).symlink_to("/etc")
+    os.rename(project / ".git" / "config", project / "gitconfig")
+    (project / ".git" / "config").symlink_to("../gitconfig")
+    git(project, "config", "core.hooksPath", "ci/hooks")
+    (project / ".modules").mkdir()
+    os.rename(repository(project / "lib") / ".git", project / ".modules" / "lib")
+    (project / ".git" / "modules").symlink_to("../.modules")
     found = guard(project)
-    assert below(project, found.read_only) == OF_GIT[:2]
-    assert [note[:9] for note in found.notes] == [".git/hook"]
+    assert below(project, found.read_only) == [
+        ".git/commondir",
+        ".modules/lib/config",
+        ".modules/lib/hooks",
+        "gitconfig",
+    ]
+    assert below(project, tuple(path for path, _ in found.links)) == [
+        ".git/config",
+        HOOKS,
+        ".git/modules",
+    ]
+    assert "ci" in below(project, paths_of(found))
+
+
+def test_a_repository_that_a_link_names(project: Path) -> None:
+    (project / "store").mkdir()
+    os.rename(project / ".git", project / "store" / "git")
+    (project / ".git").symlink_to("store/git")
+    found = guard(project)
+    assert below(project, found.read_only) == [f"store/{path[1:]}" for path in OF_GIT]
+    assert found.links == ((f"{project}/.git", "store/git"),)
+    (project / "sub").mkdir()
+    (project / "sub" / ".git").symlink_to("../store/git")
+    os.unlink(project / ".git")
+    assert "store/git/config" in below(project, guard(project).read_only)
 
 
 def test_hooks_that_lead_to_files_of_the_project(project: Path) -> None:

@@ -454,6 +454,35 @@ def test_files_with_one_ending_are_told_together(project: Path) -> None:
     assert lines(was) == [f"cmake/a.cmake and 30 more *.cmake (added or changed): {reason}"]
 
 
+def test_what_links_of_such_names_lead_to_is_told(project: Path) -> None:
+    for name in ("m.json", "sub/gitconfig", "sub/hooks/pre-commit", "cr/hooks/x", "a/x", "b/x"):
+        put(project / name, "")
+    repository(project / "sub" / "repo")
+    shutil.rmtree(project / "sub/repo/.git/hooks")
+    (project / "sub/repo/.git/config").unlink()
+    for name, target in {
+        "sub/.mcp.json": "../m.json",
+        "sub/repo/.git/hooks": "../../hooks",
+        "sub/repo/.git/config": "../../gitconfig",
+        ".clinerules": "cr",
+        "a/.amp": "../b",
+        "b/.amp": "../a",
+    }.items():
+        (project / name).symlink_to(target)
+    (project / "sub/hooks/pre-commit").chmod(0o755)
+    was = before(project)
+    assert told(was) == ""
+    for name in ("m.json", "sub/gitconfig", "sub/hooks/pre-commit", "cr/hooks/x", "a/x"):
+        (project / name).write_text("changed")
+    assert [line.partition(": ")[0] for line in lines(was)] == [
+        "sub/hooks/pre-commit (changed)",
+        "sub/repo/.git/config -> ../../gitconfig (changed)",
+        "sub/.mcp.json -> ../m.json (changed)",
+        ".clinerules/hooks/x (changed)",
+        "b/.amp/x (changed)",
+    ]
+
+
 def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
     put(project / "pack/inner/tasks.json")
     put(project / "real/tasks.json")

@@ -54,6 +54,17 @@ def test_a_link_that_has_come_on_the_way_is_refused(tmp_path: Path, at: str) -> 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_link_that_leads_elsewhere_by_now_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("there")
+    for says in ("there", "elsewhere"):
+        mount = Mount(kind="link", target=str(tmp_path / "link"), source=says, linkless=True)
+        if says == "there":
+            assert mount_sources.open_sources([mount]) == {}
+            continue
+        with pytest.raises(BoxError, match="the link leads elsewhere"):
+            mount_sources.open_sources([mount])
+
+
 def test_what_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(BoxError, match="No such file"):
         mount_sources.open_sources([bind(tmp_path / "gone")])

@@ -58,6 +58,99 @@ def test_what_is_protected_cannot_be_led_around(world: World) -> None:
     assert git(world, "status", "--porcelain", ".git", "scripts", ".vscode") == ""
 
 
+LINKS = """\
+mkdir -p githooks conf/vscode .claude .ai
+printf 'exit 0\\n' >githooks/pre-commit
+for each in m.json conf/vscode/tasks.json .ai/settings.json envrc; do echo good >$each; done
+rm -r .git/hooks && ln -s ../githooks .git/hooks
+mv .git/config gitconfig && ln -s ../gitconfig .git/config
+ln -s m.json .mcp.json
+ln -s ../.ai/settings.json .claude/settings.json
+ln -s conf/vscode .vscode
+ln -s chain .envrc && ln -s conf/chain chain && ln -s ../envrc conf/chain
+ln -s absent/codex .codex
+"""
+
+EXCHANGE = """\
+import ctypes, sys
+sys.exit(-ctypes.CDLL(None).renameat2(-100, *map(str.encode, sys.argv[1:2]), -100, b"evil", 2))
+"""
+
+ATTACKS = (
+    ("echo evil >m.json", ".mcp.json"),
+    ("ln -sfn evil .mcp.json", ".mcp.json"),
+    ("mv -fT evil .mcp.json", ".mcp.json"),
+    ("mv .mcp.json aside; echo evil >.mcp.json", ".mcp.json"),
+    ("rm -f .mcp.json m.json; echo evil >.mcp.json", ".mcp.json"),
+    ("ln -f m.json other; echo evil >other", ".mcp.json"),
+    ('python3 -c "$exchange" .mcp.json', ".mcp.json"),
+    ("mv -fT evil m.json", ".mcp.json"),
+    ("echo evil >githooks/post-commit", ".git/hooks"),
+    ("mv githooks aside; mkdir githooks; cp evil githooks", ".git/hooks"),
+    ("rm .git/hooks; mkdir .git/hooks; cp evil .git/hooks", ".git/hooks"),
+    ("mv .git aside; cp -a aside .git; cp evil .git/hooks/", ".git/hooks"),
+    ("echo evil >>gitconfig", ".git/config"),
+    ("git config --file gitconfig core.editor evil", ".git/config"),
+    ("rm .git/config; cp evil .git/config", ".git/config"),
+    ("echo evil >.ai/settings.json", ".claude"),
+    ("mv .ai aside; mkdir .ai; cp evil .ai/settings.json", ".claude"),
+    ("rm .claude/settings.json; cp evil .claude/settings.json", ".claude"),
+    ("cp evil .vscode/", ".vscode"),
+    ("mv conf aside; mkdir -p conf/vscode; cp evil conf/vscode", ".vscode"),
+    ("rm -rf conf; mkdir -p conf/vscode; cp evil conf/vscode", ".vscode"),
+    ("mkdir -p third/vscode; cp evil third/vscode; mv conf aside; ln -s third conf", ".vscode"),
+    ("ln -sfn evil chain", ".envrc"),
+    ("ln -sfn ../evil conf/chain", ".envrc"),
+    ("mv conf aside; mkdir conf; cp evil conf/chain", ".envrc"),
+    ("mkdir -p absent; cp evil absent/codex", ".codex"),
+    ("ln -sfn evil .codex", ".codex"),
+    ("mkdir elsewhere; cp evil elsewhere/codex; mv -fT elsewhere absent", ".codex"),
+)
+"""Attacks on a project with `LINKS`, and the name by which the host would then read `evil`."""
+
+ATTACK = """\
+import os, shutil, subprocess, sys
+attacks, exchange, names = eval(sys.argv[1]), sys.argv[2], ("here", "/tmp/copy")
+for command, name in attacks:
+    for place in names:
+        if place != "here":
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(".", place, symlinks=True)
+        open(os.path.join("." if place == "here" else place, "evil"), "w").write("evil\\n")
+        where = {"cwd": None if place == "here" else place}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        env = dict(os.environ, exchange=exchange)
+        subprocess.run(["sh", "-c", command], env=env, **where, **quiet)
+        found = subprocess.run(["grep", "-Rqs", "evil", name], **where).returncode == 0
+        if found == (place == "here"):
+            print(place, command)
+"""
+
+
+def test_links_that_lead_to_what_is_protected_are_no_way_around(world: World) -> None:
+    """Each attack succeeds in a copy of the project, which nothing protects."""
+    have_git(world)
+    assert world.run("sh", "-ec", LINKS, directory=PROJECT).returncode == 0
+    done = world.box("python3", "-c", ATTACK, repr(ATTACKS), EXCHANGE)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+    assert "links" not in done.stderr
+    assert world.run("grep", "-Rs", "evil", *{name for _, name in ATTACKS}).stdout == ""
+
+
+def test_a_repository_that_a_link_names_elsewhere(world: World) -> None:
+    have_git(world)
+    os.rename(world.host(f"{PROJECT}/.git"), world.make_directory(f"{HOME}/store") / "git")
+    world.link(f"{PROJECT}/.git", "../store/git")
+    done = world.box("sh", "-c", "git status; cat /run/nsm/rules.md")
+    assert f".git is a symbolic link to {HOME}/store/git, which is not shown" in done.stderr
+    assert "git does not work: the box does not show the repository" in done.stdout
+    script = "echo >>.git/config; rm .git; git commit -q --allow-empty -m x && echo done"
+    done = world.box("sh", "-c", script, options=("--add", "../store:rw"))
+    assert done.stdout == "done\n", done.stderr
+    assert git(world, "log", "-1", "--format=%s") == "x\n"
+    assert "is a symbolic link to" not in done.stderr
+
+
 def test_a_git_file_that_a_box_has_written_shows_nothing_of_others(world: World) -> None:
     other = f"{HOME}/other"
     have_git(world, other)

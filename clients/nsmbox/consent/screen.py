@@ -439,12 +439,13 @@ _KINDS = {
     "file": "made, private",
     "ro-file": "made, read-only",
     "mask": "hidden",
+    "link": "link, as it is",
 }
 
 
 def _mount(mount: Mount, home: str) -> str:
     text = f"{_KINDS[mount.kind]:<15}  {path(mount.target, home)}"
-    if mount.kind == "symlink":
+    if mount.kind in ("symlink", "link"):
         text += f" -> {legible(mount.source)}"
     elif mount.source not in ("", mount.target):
         text += f" from {path(mount.source, home)}"

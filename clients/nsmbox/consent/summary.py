@@ -104,7 +104,7 @@ def _access(mount: Mount, ground: Mount | None) -> Access | None:
             return "hidden"
         case "tmpfs" if over_host:
             return "protected" if _is_own(mount) else "hidden"
-        case "ro-file" if over_host:
+        case "ro-file" | "link" if over_host:
             return "protected"
         case "file" | "symlink" if ground is not None and ground.kind == "bind":
             return "change"  # bwrap makes it in what it lies on

@@ -89,7 +89,8 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
     else:
         tool = _program(program, request, programs, directory)
     git = paths.which("git", variables.get("PATH", ""), *writable)
-    repositories = [git_repository.look(path, known, git, variables) for path in writable]
+    places = {each.path: each.writable for each in added}
+    repositories = [git_repository.look(path, known, git, variables, places) for path in writable]
     guarded: list[guarded_files.Guarded] = []
     standing: frozenset[str] = frozenset()
     if request.protect:
@@ -102,6 +103,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             repository,
             homes=known.homes,
             paths=request.protect_paths if path == directory else (),
+            others=[other for other in writable if other != path],
             unprotected=request.unprotected if path == directory else (),
             standing=standing,
             git=git,
@@ -109,7 +111,11 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         )
         if path != directory:
             where = secrets.printable(path)
-            found = replace(found, notes=tuple(f"In {where}: {note}" for note in found.notes))
+            found = replace(
+                found,
+                notes=tuple(f"In {where}: {note}" for note in found.notes),
+                loose=tuple(f"In {where}: {note}" for note in found.loose),
+            )
             found = guarded_files.joined((found, worktrees.look(path)))
         if repository.git_directory:
             make = request.profile.name == "claude" and path == directory

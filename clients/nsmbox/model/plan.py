@@ -16,7 +16,7 @@ from nsm.dataclass import dataclass, field
 from nsmbox.model.limits import INODES_PER_MB, LEAST_INODES, BoxLimits
 
 MountKind = Literal[
-    "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask"
+    "bind", "ro-bind", "tmpfs", "dir", "proc", "dev", "symlink", "file", "ro-file", "mask", "link"
 ]
 NetworkMode = Literal["host", "none", "allow"]
 """Modes of a network, as agreements on disk spell them."""
@@ -61,9 +61,10 @@ class Mount:
         kind: `bind` shows a host path that can be changed, `ro-bind` one that cannot; `tmpfs` is
             memory of the box's own; `dir` an empty directory in it; `file` and `ro-file` are files
             made for the box, that can be changed, or not; `mask` hides what lies there on the
-            host behind something empty (see `masks_file`).
+            host behind something empty (see `masks_file`); `link` keeps a symbolic link of the
+            host's as it is (see `nsmbox.start.confinement`).
         target: absolute, in the box.
-        source: on the host, of binds; what a `symlink` says; else empty.
+        source: on the host, of binds; what a `symlink` or `link` says; else empty.
         data: content of `file` and `ro-file`.
         mode: permission bits of `tmpfs`, `dir` and files.
         size_mb: size of a `tmpfs`, and of the `shm` of a `dev`; 0 for the kernel's default.
@@ -143,6 +144,7 @@ class Plan:
         programs: names of the bridge's programs that the box may start on the host; sorted.
         limits: limits of the box.
         secrets: names of the secrets that it uses without seeing them; sorted.
+        git_unusable: the box does not show the repository of the working directory.
     """
 
     profile: str
@@ -158,6 +160,7 @@ class Plan:
     programs: tuple[str, ...] = ()
     limits: BoxLimits = field(default_factory=BoxLimits)
     secrets: tuple[str, ...] = ()
+    git_unusable: bool = False
 
     @property
     def asked(self) -> tuple[str, ...]:

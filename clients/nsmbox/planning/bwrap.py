@@ -98,6 +98,8 @@ def _mount(mount: Mount, descriptor: Descriptor) -> list[str]:
             return ["--ro-bind", mount.source, target]
         case "symlink":
             return ["--symlink", mount.source, target]
+        case "link":
+            return []  # bwrap would follow it
         case "proc":
             return ["--proc", target]
         case "dev":

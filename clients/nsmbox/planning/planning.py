@@ -63,10 +63,17 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
         directory=facts.directory,
         start=request.start,
         # What fits on a small screen are the first ones.
-        notes=(*facts.hidden.notes, *facts.guarded.notes, *facts.git.notes, *facts.notes),
+        notes=(
+            *facts.hidden.notes,
+            *facts.guarded.loose,
+            *facts.guarded.notes,
+            *facts.git.notes,
+            *facts.notes,
+        ),
         programs=tuple(sorted(set(request.programs))),
         limits=request.limits,
         secrets=tuple(sorted(set(request.secrets))),
+        git_unusable=bool(facts.git.unusable),
     )
     told = rules.mounts(made, request.profile, facts.home)
     return replace(made, mounts=(*made.mounts, *told))

@@ -92,6 +92,7 @@ def text(plan: Plan, home: str) -> str:
         f"- {legible(home)} is otherwise empty, in memory, and vanishes at the end, as `/tmp` does",
         "  and directories next to the project: put what is to stay into the project.",
         *([f"- Make git's worktrees in `{legible(worktrees)}`."] if worktrees in change else []),
+        *(["- git does not work: the box does not show the repository."] * plan.git_unusable),
         *_hidden(found, _stand_ins(plan)),
         f"- Network: {_network(plan)}.",
         "- There is no ssh, gpg, sudo or docker, and no key or login of the user's.",

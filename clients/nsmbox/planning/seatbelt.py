@@ -197,7 +197,7 @@ class _Layout:
 
     def add(self, mount: Mount) -> None:
         target = mount.target
-        if mount.stand_in:  # a rule needs nothing to be there
+        if mount.stand_in or mount.kind == "link":  # a rule needs nothing to be there
             self.rules.append(_rule("deny", "file-write*", target))
             self._stay(target)
             return

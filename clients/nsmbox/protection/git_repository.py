@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import nsm.git
 from nsm.dataclass import dataclass
@@ -24,6 +25,8 @@ WAIT_S = 5.0
 """Time limit for git to read its configuration: a FIFO that it includes would block it for ever."""
 
 TOOK_TOO_LONG = "git took longer than "
+
+_NOTHING: Mapping[str, bool] = MappingProxyType({})
 
 NAME, EMAIL = "Box User", "box@localhost"
 """Author of commits, for a user who has told git no name."""
@@ -59,27 +62,38 @@ class GitFacts:
         common: directory that it shares with other worktrees; else the same.
         shown: the part of them outside of the working directory: at most `common`, which contains
             the other.
-        notes: sentences for people.
+        unusable: a sentence about why git does not work in the box; empty if it does.
+        notes: sentences for people, that one among them.
     """
 
     identity: Identity = Identity()
     git_directory: str | None = None
     common: str | None = None
     shown: tuple[str, ...] = ()
+    unusable: str = ""
     notes: tuple[str, ...] = ()
 
 
-def look(directory: str, known: Known, git: str | None, variables: Mapping[str, str]) -> GitFacts:
+def look(
+    directory: str,
+    known: Known,
+    git: str | None,
+    variables: Mapping[str, str],
+    added: Mapping[str, bool] = _NOTHING,
+) -> GitFacts:
     """Find the repository of a working directory, and who the user is.
 
     Args:
         directory: absolute, all links followed.
         git: a program outside of the working directory (`paths.which`); None where there is none.
         variables: the caller's.
+        added: directories that the box shows besides, all links followed; whether it can change
+            them.
     """
     notes: list[str] = []
-    found = _repository(directory, known, git, variables, notes)
+    found = _repository(directory, known, git, variables, added, notes)
     own, common = found or (None, None)
+    unusable = " ".join(notes)
     who = identity(git, own if own and common and _is_plain(own, common) else None, variables)
     if git is None:
         notes.append("git is not installed: commits in the box are of a made-up user.")
@@ -94,7 +108,8 @@ def look(directory: str, known: Known, git: str | None, variables: Mapping[str, 
         identity=who,
         git_directory=own,
         common=common,
-        shown=() if common is None or within(common, directory) else (common,),
+        shown=() if common is None or _is_in(common, (directory, *added)) else (common,),
+        unusable=unusable,
         notes=tuple(notes),
     )
 
@@ -184,13 +199,12 @@ def _repository(
     known: Known,
     git: str | None,
     variables: Mapping[str, str],
+    added: Mapping[str, bool],
     notes: list[str],
 ) -> tuple[str, str] | None:
     """Real paths of the git directory and of the common one, where they are to be believed."""
     dot_git = os.path.join(directory, ".git")
-    try:
-        mode = os.lstat(dot_git).st_mode
-    except OSError:
+    if not os.path.lexists(dot_git):
         if is_repository(directory):
             return directory, directory  # a bare one, or a git directory itself
         if above := repository_above(directory, known):
@@ -199,12 +213,21 @@ def _repository(
                 "shown: git in the box works where it is started there."
             )
         return None
-    if stat.S_ISDIR(mode):
-        return dot_git, dot_git
-    if stat.S_ISLNK(mode):
-        notes.append(".git is a symbolic link: it is not followed out of the working directory.")
-        return None
-    named = git_file(dot_git)
+    real = os.path.realpath(dot_git)
+    for path in (dot_git, *(os.path.join(real, name) for name in ("HEAD", "objects", "refs"))):
+        to = os.path.realpath(path)
+        if os.path.islink(path) and not _is_in(to, (directory, *added)):
+            notes.append(
+                f"{printable(os.path.relpath(path, directory))} is a symbolic link to "
+                f"{printable(to)}, which is not shown: git does not work in the box unless `--add` "
+                "shows that directory."
+            )
+            break
+    if not _is_in(real, (directory, *(path for path, writable in added.items() if writable))):
+        return None  # the box cannot change it
+    if os.path.isdir(real):
+        return real, real
+    named = git_file(real)
     if named is None:
         return None
     own = os.path.realpath(os.path.join(directory, named))
@@ -217,6 +240,10 @@ def _repository(
         )
         return None
     return own, common
+
+
+def _is_in(path: str, directories: Iterable[str]) -> bool:
+    return any(within(path, each) for each in directories)
 
 
 def _why_not_its_own(

@@ -18,7 +18,7 @@ from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import guarded_git
 from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.search import OwnDirectory, Search, names_in, protect, way_to
+from nsmbox.protection.search import OwnDirectory, Search, followed, names_in, protect, way_to
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
 
@@ -42,9 +42,11 @@ class Guarded:
             for an empty directory.
         stand_ins: for what is not there, while a box runs.
         own: directories in whose place the box has one of its own.
+        links: links that lead to such files, and what each says: the box cannot exchange them.
+        loose: sentences for people about what cannot be protected.
         programs: files that the box can change and git's configuration names as programs, with the
             entry's key.
-        notes: sentences for people.
+        notes: further sentences for people.
     """
 
     held: tuple[str, ...] = ()
@@ -52,6 +54,8 @@ class Guarded:
     made: tuple[tuple[str, bytes | None], ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     own: tuple[OwnDirectory, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    loose: tuple[str, ...] = ()
     programs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -65,6 +69,8 @@ def joined(parts: Iterable[Guarded]) -> Guarded:
         made=tuple(dict.fromkeys(made for part in each for made in part.made)),
         stand_ins=tuple(dict.fromkeys(one for part in each for one in part.stand_ins)),
         own=tuple(dict.fromkeys(one for part in each for one in part.own)),
+        links=tuple(dict.fromkeys(one for part in each for one in part.links)),
+        loose=tuple(dict.fromkeys(one for part in each for one in part.loose)),
         programs=tuple(dict.fromkeys(one for part in each for one in part.programs)),
         notes=tuple(dict.fromkeys(note for part in each for note in part.notes)),
     )
@@ -86,7 +92,11 @@ def mounts(guarded: Guarded) -> tuple[Mount, ...]:
         for path, read_only in sorted(kinds.items())
     ]
     own = (mount for each in guarded.own for mount in _own(each))
-    return (*protected, *own, *map(_stand_in, guarded.stand_ins))
+    links = (
+        Mount(kind="link", target=path, source=says, linkless=True, why=_RUN)
+        for path, says in guarded.links
+    )
+    return (*protected, *own, *links, *map(_stand_in, guarded.stand_ins))
 
 
 def _own(each: OwnDirectory) -> Iterator[Mount]:
@@ -178,6 +188,7 @@ def look(
     *,
     homes: Sequence[str] = (),
     paths: Sequence[str] = (),
+    others: Sequence[str] = (),
     unprotected: Sequence[str] = (),
     standing: Collection[str] = (),
     git: str | None = None,
@@ -189,6 +200,7 @@ def look(
         directory: the working directory: absolute, all links followed.
         homes: the user's home directories, all links followed.
         paths: further ones, relative to it.
+        others: directories besides that the box can change, all links followed.
         unprotected: those that the box may change and make all the same, relative to it.
         standing: paths of stand-ins that are there for other boxes.
         git: reads includes of a repository's configuration; a program outside of the working
@@ -201,7 +213,7 @@ def look(
     """
     search = Search(
         directory=directory,
-        shown=facts.shown,
+        shown=(*facts.shown, *others),
         git=git,
         variables=dict(variables or {}),
         standing=standing,
@@ -220,18 +232,27 @@ def look(
             protect(search, os.path.join(directory, name))
     if facts.git_directory and facts.common:
         guarded_git.worktree_repository(search, facts.git_directory, facts.common)
+    elif os.path.isdir(dot_git := os.path.join(directory, ".git")):
+        followed(search, dot_git)  # a link to what the box cannot change
+    else:
+        protect(search, dot_git)
     if facts.identity.hooks:
         guarded_git.hooks_elsewhere(search, directory, facts.identity.hooks)
     for key, value in facts.identity.programs:
         guarded_git.named_programs(search, directory, key, value)
-    for repository in guarded_git.nested(search, directory):
-        worktree = os.path.dirname(repository) if repository.endswith("/.git") else repository
+    for repository, worktree in guarded_git.nested(search, directory):
         guarded_git.repository(search, repository, worktree)
     programs = _changeable(search)
     if said := of_programs(programs, directory):
         search.notes.insert(0, said)
-    own = (each.path for each in search.own)
-    all_paths = (*search.held, *search.read_only, *search.stand_ins, *own)
+    own = [each.path for each in search.own]
+    closed = (*search.read_only, *own)  # in these the host's links cannot be exchanged
+    links = {
+        path: says
+        for path, says in search.links.items()
+        if not any(within(path, each) for each in closed)
+    }
+    all_paths = (*search.held, *search.read_only, *search.stand_ins, *own, *links)
     held = {above for path in all_paths for above in way_to(search, path)}
     return Guarded(
         held=tuple(sorted({*search.held, *held} - {search.directory, *search.shown})),
@@ -239,6 +260,8 @@ def look(
         made=tuple(sorted(search.made.items())),
         stand_ins=tuple(search.stand_ins[path] for path in sorted(search.stand_ins)),
         own=tuple(search.own),
+        links=tuple(sorted(links.items())),
+        loose=tuple(dict.fromkeys(search.loose)),
         programs=programs,
         notes=tuple(dict.fromkeys(search.notes)),
     )

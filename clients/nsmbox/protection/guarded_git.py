@@ -11,7 +11,7 @@ from nsm.git import is_repository, small_file
 from nsmbox.model.plan import BoxError
 from nsmbox.protection import git_programs, git_repository
 from nsmbox.protection.git_reader import MAX_CONFIG_BYTES
-from nsmbox.protection.search import Search, kind_of, names_in, protect
+from nsmbox.protection.search import Search, followed, kind_of, names_in, protect
 from nsmbox.protection.secrets import printable
 
 MAX_REPOSITORIES = 64
@@ -30,7 +30,7 @@ _ITSELF = b".\n"
 def worktree_repository(search: Search, own: str, common: str) -> None:
     """The repository of the working directory itself."""
     dot_git = os.path.join(search.directory, ".git")
-    if own != dot_git:
+    if followed(search, dot_git) != own:
         protect(search, dot_git)  # the file that says where
     if own != common:
         # What says of a linked worktree where its repository is.
@@ -71,25 +71,28 @@ def repository(search: Search, common: str, worktree: str, *, is_own: bool = Fal
         search.read_only.append(hooks)
     elif kind_of(hooks) is not None:
         protect(search, hooks)
-        _targets(search, hooks)
     per_worktree = can_write and _has_configuration_per_worktree(common)
     _existing(search, common, ("config",))
     _of_worktree(search, common, make=per_worktree)
     for name in ("config", "config.worktree"):
         _configured(search, os.path.join(common, name), worktree)
-    for name in names_in(search, os.path.join(common, "worktrees"), only_directories=True):
-        linked = os.path.join(common, "worktrees", name)
+    worktrees = followed(search, os.path.join(common, "worktrees"))
+    for name in (
+        names_in(search, worktrees, only_directories=True) if search.shows(worktrees) else ()
+    ):
+        linked = os.path.join(worktrees, name)
         search.held.append(linked)
         _existing(search, linked, ("commondir", "gitdir"))
         _of_worktree(search, linked, make=per_worktree)
-    for module in _modules(search, os.path.join(common, "modules")):
+    for module in _modules(search, followed(search, os.path.join(common, "modules"))):
         repository(search, module, worktree)
 
 
 def _has_configuration_per_worktree(common: str) -> bool:
     """Return whether git reads `config.worktree` here (git-worktree(1)), as after
     `sparse-checkout`."""
-    data = small_file(os.path.join(common, "config"), MAX_CONFIG_BYTES) or b""
+    config = os.path.realpath(os.path.join(common, "config"))
+    data = small_file(config, MAX_CONFIG_BYTES) or b""
     return b"worktreeconfig" in data.lower()
 
 
@@ -108,22 +111,9 @@ def _existing(search: Search, folder: str, names: Sequence[str]) -> None:
         protect(search, os.path.join(folder, name))
 
 
-def _targets(search: Search, hooks: str) -> None:
-    """Add the targets of links among the hooks."""
-    for name in names_in(search, hooks):
-        path = os.path.join(hooks, name)
-        if os.path.islink(path):
-            real = os.path.realpath(path)
-            if search.shows(real) and kind_of(real) == "file" and not search.allows(path):
-                search.read_only.append(real)
-
-
 def hooks_elsewhere(search: Search, worktree: str, named: str) -> None:
     """A directory of hooks that configuration names, from the working tree's top on."""
-    path = os.path.normpath(os.path.join(worktree, os.path.expanduser(named)))
-    if search.shows(path) and path != worktree:
-        protect(search, path, autorun.DENIED)
-        _targets(search, path)
+    protect(search, os.path.join(worktree, os.path.expanduser(named)), autorun.DENIED)
 
 
 def named_programs(search: Search, worktree: str, key: str, value: str) -> None:
@@ -138,8 +128,9 @@ def named_programs(search: Search, worktree: str, key: str, value: str) -> None:
 def _configured(search: Search, config: str, worktree: str) -> None:
     """Files that a repository's configuration includes, hooks that it keeps elsewhere, and programs
     that it names."""
-    data = small_file(config, MAX_CONFIG_BYTES)
-    if search.git is None or kind_of(config) != "file":
+    real = followed(search, config)
+    data = small_file(real, MAX_CONFIG_BYTES)
+    if search.git is None or kind_of(real) != "file" or not search.shows(real):
         return
     if data is not None and not any(word in data.lower() for word in git_programs.WORDS):
         return  # git takes as long to start as all else here
@@ -156,14 +147,13 @@ def _configured(search: Search, config: str, worktree: str) -> None:
         return
     fields = os.fsdecode(listed).split("\0")
     for origin, entry in zip(fields[::2], fields[1::2], strict=False):
-        included = os.path.normpath(origin.removeprefix("file:"))
-        if included != config and search.shows(included):
+        included = origin.removeprefix("file:")
+        if included != config:
             protect(search, included)
         key, _, value = entry.partition("\n")
         if re.fullmatch(r"include(if\..*)?\.path", key, re.DOTALL) and value:
             place = os.path.join(os.path.dirname(included), os.path.expanduser(value))
-            if search.shows(named := os.path.normpath(place)):
-                protect(search, named, autorun.DENIED_FILE)
+            protect(search, place, autorun.DENIED_FILE)
         if key == "core.hookspath" and value:
             hooks_elsewhere(search, worktree, value)
         named_programs(search, worktree, key, value)
@@ -171,6 +161,8 @@ def _configured(search: Search, config: str, worktree: str) -> None:
 
 def _modules(search: Search, folder: str, depth: int = 4) -> Iterator[str]:
     """Git directories of submodules; names of submodules can have slashes."""
+    if not search.shows(folder):
+        return
     for name in names_in(search, folder, only_directories=True):
         path = os.path.join(folder, name)
         if kind_of(os.path.join(path, "HEAD")) == "file":
@@ -179,15 +171,19 @@ def _modules(search: Search, folder: str, depth: int = 4) -> Iterator[str]:
             yield from _modules(search, path, depth - 1)
 
 
-def nested(search: Search, directory: str, depth: int = 2) -> Iterator[str]:
-    """Repositories below the working directory: of a directory full of projects; bare ones."""
+def nested(search: Search, directory: str, depth: int = 2) -> Iterator[tuple[str, str]]:
+    """Repositories below the working directory, each with its working tree: of a directory full of
+    projects; bare ones."""
     for name in names_in(search, directory, only_directories=True):
         if name.startswith(".") or name == "node_modules":
             continue  # caches and what others have made, with thousands of names
         path = os.path.join(directory, name)
-        if kind_of(os.path.join(path, ".git")) == "directory":
-            yield os.path.join(path, ".git")
+        dot_git = os.path.join(path, ".git")
+        if kind_of(dot_git) == "link":
+            dot_git = followed(search, dot_git)
+        if search.shows(dot_git) and kind_of(dot_git) == "directory":
+            yield dot_git, path
         elif is_repository(path):
-            yield path
+            yield path, path
         elif depth > 1:
             yield from nested(search, path, depth - 1)

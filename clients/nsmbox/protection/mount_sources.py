@@ -52,6 +52,8 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
             if mount.linkless and mount.kind in ("bind", "ro-bind"):
                 found[index] = open_linkless(mount.source)
                 os.set_inheritable(found[index], True)
+            elif mount.kind == "link":
+                _check_link(mount)
             elif mount.linkless:
                 os.close(open_linkless(mount.target))
     except OSError as error:
@@ -65,6 +67,20 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
             hint="See who changes it (another box may run there), and start again.",
         ) from error
     return found
+
+
+def _check_link(mount: Mount) -> None:
+    """Make sure that a symbolic link says what it said when the plan was made."""
+    above, name = os.path.split(mount.target)
+    fd = open_linkless(above)
+    try:
+        says = os.readlink(name, dir_fd=fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, mount.target) from error
+    finally:
+        os.close(fd)
+    if says != mount.source:
+        raise OSError(errno.ELOOP, "the link leads elsewhere", mount.target)
 
 
 def replaced(mounts: Sequence[Mount], opened: Mapping[int, int]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
 from nsm import autorun
@@ -16,6 +17,12 @@ from nsmbox.protection.stand_ins import StandIn
 MAX_ENTRIES = 2048
 """Largest number of entries, in all directories that are searched for repositories."""
 
+
+MAX_INNER_ENTRIES = 4096
+"""Largest number of entries of all protected directories that are searched for links."""
+
+_MAX_LINKS = 40
+"""Links on the way to a file that the kernel follows (path_resolution(7))."""
 
 MAX_OWN_ENTRIES = 200
 """Largest number of entries of a directory in whose place a box has one of its own."""
@@ -47,6 +54,8 @@ class Search:
         standing: stand-ins of other boxes.
         unprotected: paths that the box may change and make; absolute.
         own: directories in whose place the box has one of its own.
+        links: links that lead to what is protected, and that the box could exchange: what they say.
+        loose: sentences for people about what cannot be protected.
         programs: those here that git's configuration names, with the entry's key.
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
     """
@@ -62,10 +71,13 @@ class Search:
     unprotected: tuple[str, ...] = ()
     own: list[OwnDirectory] = field(default_factory=list[OwnDirectory])
     stand_ins: dict[str, StandIn] = field(default_factory=dict[str, StandIn])
+    links: dict[str, str] = field(default_factory=dict[str, str])
+    loose: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
     programs: dict[str, str] = field(default_factory=dict[str, str])
     repositories: int = 0
     entries: int = MAX_ENTRIES
+    inner_entries: int = MAX_INNER_ENTRIES
     wait_s: float = git_repository.WAIT_S
 
     def shows(self, path: str) -> bool:
@@ -90,33 +102,94 @@ def way_to(search: Search, path: str) -> Iterator[str]:
         above = os.path.dirname(above)
 
 
+def followed(search: Search, path: str) -> str:
+    """Follow all links on the way to a path, and note those that the box could exchange.
+
+    Returns:
+        The path to which they lead; what it names need not exist.
+    """
+    roots = (search.directory, *search.shown)  # no links are on the way to these
+    done = next((root for root in roots if within(path, root)), "/")
+    left, links = path[len(done) :].split("/")[::-1], 0
+    while left:
+        name = left.pop()
+        step = os.path.join(done, name) if name not in ("", ".", "..") else done
+        try:
+            target = os.readlink(step) if links < _MAX_LINKS and step != done else ""
+        except (OSError, ValueError):
+            target = ""
+        if name == "..":
+            done = os.path.dirname(done)
+        elif not target:
+            done = step
+        else:
+            links += 1
+            if search.shows(step):
+                search.links[step] = target
+            done = "/" if target.startswith("/") else done
+            left += target.split("/")[::-1]
+    return done
+
+
 def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> None:
-    """Note a path for being read-only, if it is there and no link leads to it.
+    """Note a path for being read-only, or what links lead to from there, if it exists.
 
     Args:
         entry: of the table; it says whether the path is not to be made either.
     """
     if search.allows(path):
         return
-    kind = kind_of(path)
-    if kind is None or path in search.standing:
-        if entry is not None and entry.measure == "denied":
-            _keep_from_being_made(search, path, entry)
-        return
-    if kind in ("file", "directory") and os.path.realpath(path) == path:
-        if entry is not None and entry.private and (own := _own_directory(path)) is not None:
-            search.own.append(own)
-            return
-        search.read_only.append(path)
+    real = followed(search, path)
+    if real != path and (search.allows(real) or not search.shows(real)):
         return
     shown = printable(os.path.relpath(path, search.directory))
-    if kind == "other":
-        search.notes.append(f"{shown} is neither a file nor a directory and is not protected.")
-    else:
-        search.notes.append(
-            f"{shown} is reached by a symbolic link, which cannot be protected: the box can "
-            "exchange it."
+    if any(within(root, real) for root in (search.directory, *search.shown)):
+        search.loose.append(
+            f"{shown} leads to a whole directory of the box ({printable(real)}), and what is there "
+            "is not protected."
         )
+        return
+    kind = kind_of(real)
+    if kind is None or real in search.standing:
+        if real != path or (entry is not None and entry.measure == "denied"):
+            _keep_from_being_made(search, real, entry or autorun.DENIED)
+    elif kind == "other":
+        search.loose.append(f"{shown} is neither a file nor a directory and is not protected.")
+    elif kind != "link" and real not in search.read_only:  # a link to itself leads nowhere
+        if kind == "file" and os.lstat(real).st_nlink > 1:
+            search.loose.append(
+                f"{shown} has another name (a hard link), by which the box may change it."
+            )
+        own = _own_directory(real) if entry is not None and entry.private else None
+        if own is not None:
+            search.own.append(own)
+        else:
+            search.read_only.append(real)
+        if kind == "directory":
+            _inner_links(search, real)
+
+
+def _inner_links(search: Search, directory: str) -> None:
+    """Protect what links in a protected directory lead to."""
+    waiting = deque([directory])
+    while waiting:
+        try:
+            with os.scandir(waiting.popleft()) as entries:
+                for entry in entries:
+                    search.inner_entries -= 1
+                    if search.inner_entries < 0:
+                        search.loose.append(
+                            f"{printable(os.path.relpath(directory, search.directory))} has many "
+                            "files: what links deep in it lead to is not protected."
+                        )
+                        return
+                    if not entry.is_symlink():
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+                    elif (named := autorun.find(entry.name)) is None or named.measure != "allowed":
+                        protect(search, entry.path)
+        except OSError:
+            continue
 
 
 def _own_directory(path: str) -> OwnDirectory | None:
@@ -147,12 +220,6 @@ def _keep_from_being_made(search: Search, path: str, entry: autorun.Autorun) -> 
         above, missing = os.path.dirname(above), above
     if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
         return  # nobody can make it
-    if os.path.realpath(above) != above:
-        search.notes.append(
-            f"{printable(os.path.relpath(above, search.directory))} is a symbolic link: what the "
-            "box makes below it is not prevented."
-        )
-        return
     if entry.only_beside and not any(
         kind_of(os.path.join(search.directory, other)) for other in autorun.beside(entry)
     ):

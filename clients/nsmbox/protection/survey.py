@@ -1,8 +1,8 @@
 """Survey of all that a box can write: files that would make the host run something.
 
 Those are files of the table `nsm.autorun`, and what git obeys in whatever directory has a `HEAD` or
-is called `.git`.
-Links are not followed. Files are recognised by what nobody can choose: inode and time of change.
+is called `.git`. With a link counts what it leads to in the same directories. Files are recognised
+by what nobody can choose: inode and time of change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from nsm import autorun
 from nsm.dataclass import dataclass, field
@@ -67,6 +67,7 @@ def survey(roots: Sequence[str]) -> Survey:
     # begin a path of the table.
     waiting = deque((root, "", False) for root in roots)
     seen: set[str] = set()
+    followed: set[tuple[str, str]] = set()  # links may lead to each other without end
     while waiting:
         if left <= 0:
             found.whole = False
@@ -93,16 +94,25 @@ def survey(roots: Sequence[str]) -> Survey:
                 waiting.append((path, f"{relative}{name}/", may))
                 continue
             if low == ".git":
-                found.of_git[path] = state(path)
+                found.of_git[path] = _state_through(path, roots)
             if (may or low.endswith(autorun.ENDINGS)) and _counts(path, relative + name):
-                found.named[path] = state(path)
-                waiting.extend(_through_link(path, relative + name, roots))
+                found.named[path] = _state_through(path, roots)
+            if may and os.path.islink(path):
+                real = os.path.realpath(path)
+                if (
+                    (real, low) not in followed
+                    and os.path.isdir(real)
+                    and any(within(real, root) and real != root for root in roots)
+                ):
+                    followed.add((real, low))
+                    waiting.append((path, f"{relative}{name}/", True))
         # A later `git init` takes over what a `.git` without a `HEAD` has.
         if has_head or autorun.folded(os.path.basename(folder)) == ".git":
-            _repository(found, folder, repository)
+            _repository(found, folder, repository, roots)
             target = _common(repository.get("commondir"), folder)
             if target is not None and any(within(target, root) for root in roots):
-                _repository(found, target, {name: f"{target}/{name}" for name in _OF_REPOSITORY})
+                named = {name: f"{target}/{name}" for name in _OF_REPOSITORY}
+                _repository(found, target, named, roots)
     return found
 
 
@@ -132,35 +142,26 @@ def _counts(path: str, relative: str) -> bool:
     return entry.counts(small_file(path, autorun.MAX_CONTENT_BYTES))
 
 
-def _through_link(
-    path: str, relative: str, roots: Sequence[str]
-) -> Iterator[tuple[str, str, bool]]:
-    """Yield the directory that a link of the table leads to, as if it were in the link's place."""
-    if not os.path.islink(path):
-        return
-    real = os.path.realpath(path)
-    if os.path.isdir(real) and any(within(real, root) and real != root for root in roots):
-        yield path, f"{relative}/", True
-
-
-def _repository(found: Survey, folder: str, named: Mapping[str, str]) -> None:
+def _repository(found: Survey, folder: str, named: Mapping[str, str], roots: Sequence[str]) -> None:
     found.repositories.append(folder)
     for name in GIT_FILES:
         if name in named and os.path.lexists(named[name]):
-            found.of_git[named[name]] = state(named[name])
+            found.of_git[named[name]] = _state_through(named[name], roots)
     if rebase := named.get("rebase-merge"):
         todo = f"{rebase}/{os.path.basename(REBASE_LIST)}"
         for path in (rebase, todo) if os.path.islink(rebase) else (todo,):
             if os.path.lexists(path):
                 found.of_git[path] = state(path)
-
     if hooks := named.get("hooks"):
         if os.path.islink(hooks):  # what it leads to may be anything of the host's
             found.of_git[hooks] = state(hooks)
-            return
+            hooks = os.path.realpath(hooks)
+            if not any(within(hooks, root) for root in roots):
+                return
         for name, _ in _entries(hooks) or ():
             if not name.endswith(".sample"):
-                found.of_git[f"{hooks}/{name}"] = state(f"{hooks}/{name}")
+                path = f"{hooks}/{name}"
+                found.of_git[path] = _state_through(path, roots)
 
 
 def _common(commondir: str | None, folder: str) -> str | None:
@@ -169,6 +170,19 @@ def _common(commondir: str | None, folder: str) -> str | None:
 
     named = pointer(commondir) if commondir else None
     return None if named is None else os.path.realpath(os.path.join(folder, named))
+
+
+def _state_through(path: str, roots: Sequence[str]) -> State:
+    """Return the state of a file; of a link with that of the file to which it leads, where the box
+    can change it."""
+    if not os.path.islink(path):
+        return state(path)
+    real = os.path.realpath(path)
+    # Names in a directory count by themselves.
+    if not os.path.isfile(real) or not any(within(real, root) for root in roots):
+        return state(path)
+    both = (state(path), state(real))
+    return f"{both[0]} {both[1]}.{max(map(changed_at, both))}"
 
 
 def state(path: str) -> State:

@@ -1,8 +1,9 @@
-"""Limits of a box that are set between its making and the start of its command.
+"""Limits of a box, and links that it cannot exchange: set between its making and its command.
 
 bwrap tells which process will be the first in the box, and waits. Limits that are set before bwrap
 starts would hold for the user's other processes, too, which the kernel counts with those in the
-box.
+box. bwrap makes no mount over a symbolic link, as it follows it. A link that is mounted over itself
+works as before, and nobody in the box can rename or remove it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import os
 import re
 import resource
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 
+from nsm.paths import open_linkless
 from nsmbox.model.limits import BoxLimits
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32  # linux/mount.h
+
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # on all machines
+_AT_EMPTY_PATH, _OPEN_TREE_CLONE = 0x1000, 1  # linux/fcntl.h, linux/mount.h
+_MOVE_MOUNT_F_EMPTY, _MOVE_MOUNT_T_EMPTY = 0x4, 0x40  # linux/mount.h
 
 _INFO_BYTES = 4096
 
@@ -55,11 +61,19 @@ class Gate:
         """Arguments of bwrap."""
         return ["--info-fd", str(self._tells), "--block-fd", str(self._waits)]
 
-    def set_limits(self, limits: BoxLimits, inodes: Mapping[str, int], *, alone: bool) -> str:
+    def set_limits(
+        self,
+        limits: BoxLimits,
+        inodes: Mapping[str, int],
+        links: Mapping[str, str],
+        *,
+        alone: bool,
+    ) -> str:
         """Set the limits and let the command start. Called once, outside, where bwrap is a child.
 
         Args:
             inodes: largest number of files and directories of each file system in memory.
+            links: symbolic links that the box cannot exchange, and what they say.
             alone: no supervisor enforces the limit of memory, so each process has one.
 
         Returns:
@@ -73,7 +87,7 @@ class Gate:
                 return ""  # bwrap has said why
             with suppress(OSError):
                 self.mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-            return _limit(pid, limits, self.mounts, inodes, alone=alone)
+            return _limit(pid, limits, self.mounts, inodes, links, alone=alone)
         finally:
             with suppress(OSError):  # bwrap has failed
                 os.write(self._opens, b"\n")
@@ -107,7 +121,13 @@ def _first_process(told: int) -> int | None:
 
 
 def _limit(
-    pid: int, limits: BoxLimits, mounts: int | None, inodes: Mapping[str, int], *, alone: bool
+    pid: int,
+    limits: BoxLimits,
+    mounts: int | None,
+    inodes: Mapping[str, int],
+    links: Mapping[str, str],
+    *,
+    alone: bool,
 ) -> str:
     lacking: list[str] = []
     # Processes are counted in the box's own user namespace, since Linux 5.14. Memory that a program
@@ -122,38 +142,73 @@ def _limit(
         except OSError as error:
             lacking.append(f"{name}: {error.strerror}")
     if mounts is None:
-        lacking.append("inotify and inodes: its namespaces cannot be seen")
-    elif why := _limit_inside(pid, mounts, inodes):
+        lacking.append("inotify, inodes and links: its namespaces cannot be seen")
+    elif why := _limit_inside(pid, mounts, inodes, links):
         lacking.append(why)
     return "; ".join(lacking)
 
 
-def _limit_inside(pid: int, mounts: int, inodes: Mapping[str, int]) -> str:
+def _limit_inside(
+    pid: int, mounts: int, inodes: Mapping[str, int], links: Mapping[str, str]
+) -> str:
     """Set the limits that only a process in the box's namespaces can. Returns what failed."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         # A process that has entered a user namespace does not get back.
-        said, doing = "", "inotify"
+        said: list[str] = []
         try:
             owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
             _set_namespace(owner, _CLONE_NEWUSER)
-            _limit_inotify()
-            doing = "inodes"
-            _await_mounts(pid, owner)
-            _set_namespace(mounts, _CLONE_NEWNS)
-            for path, most in inodes.items():
-                _limit_inodes(path, most)
-        except (OSError, ValueError) as error:
-            said = f"{doing}: {error}"
+            with _noted(said, "inotify"):
+                _limit_inotify()
+            with _noted(said, "inodes and links"):
+                _await_mounts(pid, owner)
+                _set_namespace(mounts, _CLONE_NEWNS)
+                for path, says in links.items():
+                    with _noted(said, "links"):
+                        _keep_link(path, says)
+                for path, most in inodes.items():
+                    _limit_inodes(path, most)
+        except OSError as error:
+            said.append(f"inotify, inodes and links: {error}")
         finally:
-            os.write(writes, said.encode(errors="replace")[:_INFO_BYTES])
+            os.write(writes, "; ".join(said).encode(errors="replace")[:_INFO_BYTES])
             os._exit(0)
     os.close(writes)
     with open(reads, "rb") as answer:
         why = answer.read().decode(errors="replace")
     os.waitpid(child, 0)
     return why
+
+
+@contextmanager
+def _noted(said: list[str], doing: str) -> Generator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        said.append(f"{doing}: {error}")
+
+
+def _keep_link(path: str, says: str) -> None:
+    """Mount a symbolic link over itself."""
+    above, name = os.path.split(path)
+    link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=open_linkless(above))
+    if os.readlink("", dir_fd=link) != says:
+        raise OSError(0, f"{path} leads elsewhere by now, and can be exchanged")
+    try:
+        tree = _system_call(_OPEN_TREE, link, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE)
+        _system_call(_MOVE_MOUNT, tree, b"", link, b"", _MOVE_MOUNT_F_EMPTY | _MOVE_MOUNT_T_EMPTY)
+    except OSError as error:
+        raise OSError(error.errno, f"{path} can be exchanged: {error.strerror}") from error
+
+
+def _system_call(number: int, *arguments: int | bytes) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = int(libc.syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
 
 
 def _limit_inotify() -> None:

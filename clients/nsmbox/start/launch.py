@@ -18,7 +18,7 @@ from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import bwrap
 from nsmbox.profiles.profile import Profile
 from nsmbox.protection import mount_sources
-from nsmbox.protection.secrets import printable
+from nsmbox.protection.secrets import printable, within
 from nsmbox.start import relay
 from nsmbox.start.confinement import Gate, limit_descriptors
 
@@ -242,7 +242,7 @@ def _become(
             mounts, kept = mount_sources.copied(plan.mounts, opened, replaced)
             shown = replace(plan, mounts=mounts)
             _execute(shown, program, sockets, wait.alive, kept, gate, said)
-        lacking = gate.set_limits(plan.limits, plan.inodes, alone=not sockets)
+        lacking = gate.set_limits(plan.limits, plan.inodes, _links(plan), alone=not sockets)
         # bwrap says something if it fails, before its processes end.
         if (error := _not_made(said, program)) is None:
             if lacking:
@@ -261,6 +261,16 @@ def _become(
         f"the box does not start while another program replaces {_names(plan, replaced)}.",
         hint="Start it when that program has ended, or let the box change that (--unprotect).",
     )
+
+
+def _links(plan: Plan) -> dict[str, str]:
+    """Links that are to stay as they are, but those that the box does not see."""
+    hidden = [mount.target for mount in plan.mounts if mount.kind == "mask"]
+    return {
+        mount.target: mount.source
+        for mount in plan.mounts
+        if mount.kind == "link" and not any(within(mount.target, each) for each in hidden)
+    }
 
 
 def _names(plan: Plan, indexes: Collection[int]) -> str:

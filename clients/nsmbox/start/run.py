@@ -126,7 +126,8 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
 
         asked = confirm(plan, home=facts.home)
     programs = guarded_files.of_programs(facts.guarded.programs, facts.directory)
-    for said in (_not_made(plan, facts.home), programs):
+    unprotected = (programs, *facts.guarded.loose, facts.git.unusable)
+    for said in (_not_made(plan, facts.home), *unprotected):
         if said and not asked:
             tell(way, said)
     request_additions.remember_worktrees(request)
