@@ -304,6 +304,44 @@ def open_linkless(path: str) -> int:
     return fd
 
 
+_MAX_LINKS = 40
+"""Links on the way to a file that the kernel follows (path_resolution(7))."""
+
+
+def follow_links(path: str, start: str = "/") -> tuple[str, dict[str, str]]:
+    """Follow all symbolic links on the way to a path, and at its end.
+
+    Args:
+        path: absolute.
+        start: a directory that begins the path, without links on the way to it.
+
+    Returns:
+        The path without links, which need not exist; the links, where they are without others on
+        the way, and what they say.
+    """
+    done, left = start, path[len(start) :].split("/")[::-1]
+    links: dict[str, str] = {}
+    while left:
+        name = left.pop()
+        if name in ("", ".", ".."):
+            done = os.path.dirname(done) if name == ".." else done
+            continue
+        step = os.path.join(done, name)
+        try:
+            says = os.readlink(step) if len(links) < _MAX_LINKS else ""
+        except (OSError, ValueError):
+            says = ""
+        if not says:
+            done = step
+            continue
+        if step in links:
+            return step, links  # it leads to itself
+        links[step] = says
+        done = "/" if says.startswith("/") else done
+        left += says.split("/")[::-1]
+    return done, links
+
+
 def which(name: str, search_path: str, *writable: str) -> str | None:
     """Find a program that is to run on the host, outside of any jail.
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from nsm import autorun
 from nsm.dataclass import dataclass, field
 from nsm.git import small_file
+from nsm.paths import follow_links
 from nsmbox.protection import git_repository
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
@@ -20,9 +21,6 @@ MAX_ENTRIES = 2048
 
 MAX_INNER_ENTRIES = 4096
 """Largest number of entries of all protected directories that are searched for links."""
-
-_MAX_LINKS = 40
-"""Links on the way to a file that the kernel follows (path_resolution(7))."""
 
 MAX_OWN_ENTRIES = 200
 """Largest number of entries of a directory in whose place a box has one of its own."""
@@ -109,26 +107,9 @@ def followed(search: Search, path: str) -> str:
         The path to which they lead; what it names need not exist.
     """
     roots = (search.directory, *search.shown)  # no links are on the way to these
-    done = next((root for root in roots if within(path, root)), "/")
-    left, links = path[len(done) :].split("/")[::-1], 0
-    while left:
-        name = left.pop()
-        step = os.path.join(done, name) if name not in ("", ".", "..") else done
-        try:
-            target = os.readlink(step) if links < _MAX_LINKS and step != done else ""
-        except (OSError, ValueError):
-            target = ""
-        if name == "..":
-            done = os.path.dirname(done)
-        elif not target:
-            done = step
-        else:
-            links += 1
-            if search.shows(step):
-                search.links[step] = target
-            done = "/" if target.startswith("/") else done
-            left += target.split("/")[::-1]
-    return done
+    real, links = follow_links(path, next((root for root in roots if within(path, root)), "/"))
+    search.links.update((link, says) for link, says in links.items() if search.shows(link))
+    return real
 
 
 def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> None:

@@ -11,11 +11,12 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from nsm import autorun
 from nsm.below import DIRECTORY, look, open_below, open_file, read_link
 from nsm.dataclass import dataclass, replace
+from nsmd.sessions.changes import linked_names
 from nsmd.sessions.changes.change import (
     Change,
     PathState,
@@ -60,6 +61,7 @@ class Sides:
         project: descriptor of the directory on the host.
         since_ns: start of the session, Unix time.
         applied: `st_ctime_ns` by path, for changes of this session that were applied on the host.
+        linked: returns what `linked_names.look` finds in the project.
         stop: returns True once nobody waits for the answer.
     """
 
@@ -67,6 +69,7 @@ class Sides:
     project: int
     since_ns: int
     applied: dict[str, int]
+    linked: Callable[[], Mapping[str, str]]
     stop: Callable[[], bool] = lambda: False
 
 
@@ -248,9 +251,21 @@ class _Walk:
             before=before,
             after=after,
             conflict=self._conflict(path, before),
-            risk=risk_of(path, after, target, lambda: self._content(path, after)),
+            risk=self._risk(path, after, target),
             problem=problem,
         )
+
+    def _risk(self, path: str, after: PathState | None, target: str) -> str:
+        def content() -> bytes | None:
+            return self._content(path, after)
+
+        risk = risk_of(path, after, target, content)
+        if risk or after is None or after.type == "directory":
+            return risk
+        for name in linked_names.names_of(path, self._sides.linked()):
+            if risk := risk_of(name, after, target, content):
+                return f"{risk} (by the link {name})"
+        return ""
 
     def _content(self, path: str, after: PathState | None) -> bytes | None:
         """Read a short file of the session; None if it is not what its token says any more."""

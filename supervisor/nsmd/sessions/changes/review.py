@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import TypeVar
 
 import trio
@@ -17,6 +18,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
 from nsmd.model.values import ProjectMount
+from nsmd.sessions.changes import linked_names
 from nsmd.sessions.changes.application import AgreedChange, RefusedChange, apply
 from nsmd.sessions.changes.change import Change, digest_of
 from nsmd.sessions.changes.comparison import (
@@ -185,6 +187,7 @@ class _Work:
             project=self._project,
             since_ns=begun_ns(session),
             applied=copy.applied,
+            linked=cache(partial(linked_names.look, self._project)),
             stop=self._stopped.is_set,
         )
         root = os.geteuid() == 0

@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from nsmd.sessions.changes import (
     application,
     comparison,
     copy_files,
+    linked_names,
     restoration,
     review,
 )
@@ -113,7 +115,13 @@ def world(tmp_path: Path) -> Iterator[World]:
         host=host,
         upper=upper,
         secret=secret,
-        sides=Sides(changed=fds[0], project=fds[1], since_ns=later_ns, applied={}),
+        sides=Sides(
+            changed=fds[0],
+            project=fds[1],
+            since_ns=later_ns,
+            applied={},
+            linked=partial(linked_names.look, fds[1]),
+        ),
     )
     for fd in fds:
         os.close(fd)
@@ -352,6 +360,35 @@ def test_a_risk_has_to_be_named(world: World) -> None:
     assert world.tree() == {}
     assert world.apply(world.wanted(".git/hooks/pre-commit", risky=True)) == {}
     assert world.tree() == {".git/hooks/pre-commit": "evil"}
+
+
+def test_what_links_of_risky_names_lead_to_is_a_risk(world: World) -> None:
+    for name in ("m.json", "ai/settings.json", "conf/vscode/tasks.json", ".git/x", ".claude/x"):
+        world.on_host(name, "")
+    for name, target in {
+        ".mcp.json": "m.json",
+        ".envrc": "chain",
+        "chain": "conf/absent/envrc",
+        ".git/hooks": "../githooks",
+        ".claude/settings.json": "../ai/settings.json",
+        ".vscode": "conf/vscode",
+        ".idea": "..",
+        ".zed": ".zed",
+        "link": "harmless",
+    }.items():
+        (world.host / name).symlink_to(target)
+    risky = (
+        *("ai/settings.json", "chain", "conf/absent/envrc", "conf/vscode/new.json"),
+        *("githooks/pre-commit", "m.json"),
+    )
+    for name in (*risky, "harmless", "conf/harmless", "m.json.bak"):
+        world.write(name, "x")
+    assert [path for path, each in world.compare().items() if each.risk] == list(risky)
+    assert world.compare()["m.json"].risk.endswith("(by the link .mcp.json)")
+    (world.upper / "ai/settings.json").unlink()
+    (world.upper / "ai").rmdir()
+    (world.upper / "ai").symlink_to("elsewhere")
+    assert world.compare()["ai"].risk
 
 
 def test_a_file_that_is_mostly_harmless_is_a_risk_if_it_runs_something(world: World) -> None:
