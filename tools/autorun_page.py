@@ -30,11 +30,13 @@ come at the end of a box.
 
 `nsm apply` leaves all of them out unless you name the exact path. Files with a star are denied only
 where another file of the same program exists: without one, that program ignores them. Files with a
-dagger are mostly harmless. They count only if they have a setting that runs something (`build =` in
-`Cargo.toml`, `init-hook` in `pyproject.toml`), if they are longer than 1 MiB, or if they cannot be
-read. The table lacks what you run by a command of its own: a Makefile, a test, a script of
-`package.json`. It also lacks programs in `.venv` and `node_modules`, which editors and language
-servers run by themselves.
+double dagger are denied only where their program is on your PATH, and else reported. In a directory
+that is empty, or has a `.git` alone, a box can make them all. Files with a dagger are mostly
+harmless. They count only if they have a setting that runs something (`build =` in `Cargo.toml`,
+`init-hook` in `pyproject.toml`), if they are longer than 1 MiB, or if they cannot be read. The
+table lacks what you run by a command of its own: a Makefile, a test, a script of `package.json`. It
+also lacks programs in `.venv` and `node_modules`, which editors and language servers run by
+themselves.
 
 """
 
@@ -56,7 +58,11 @@ def _table(entries: tuple[autorun.Autorun, ...]) -> str:
     lines = ["| files | run or obeyed by | when | in a box |", "| --- | --- | --- | --- |"]
     for (by, when, measure), each in groupby(entries, lambda e: (e.by, e.when, e.measure)):
         names = ", ".join(
-            f"`{e.path}`" + r"\*" * e.only_beside + "\u2020" * bool(e.says) for e in each
+            f"`{e.path}`"
+            + r"\*" * e.only_beside
+            + "\u2021" * bool(e.only_with)
+            + "\u2020" * bool(e.says)
+            for e in each
         )
         lines.append(f"| {names} | {by} | {when} | {measure} |")
     return "\n".join(lines) + "\n"

@@ -406,7 +406,36 @@ def test_what_somebody_allows_is_neither_protected_nor_kept_from_being_made(proj
     assert ".codex" in names
 
 
+@pytest.mark.parametrize("standing", [False, True])
+def test_in_an_empty_directory_there_are_no_stand_ins(project: Path, *, standing: bool) -> None:
+    """`git clone` and makers of new projects refuse to work beside them."""
+    others: set[str] = set()
+    if standing:
+        (project / ".vscode").mkdir()
+        others.add(f"{project}/.vscode")
+    found = guarded_files.look(
+        str(project), look(project, project.parent / "home"), paths=["scripts"], standing=others
+    )
+    assert below(project, paths_of(found)) == ["scripts"]
+    assert below(project, found.read_only) == OF_GIT
+    assert [note[:27] for note in found.loose] == ["This directory is empty, so"]
+    (project / "README.md").touch()
+    assert f"{project}/.claude" in paths_of(guard(project))
+
+
+def test_a_name_without_a_dot_is_taken_only_for_a_program_that_is_there(project: Path) -> None:
+    """`*.json` finds what is made there."""
+    (project / "README.md").touch()
+    programs = project.parent / "bin"
+    programs.mkdir()
+    (programs / "mise").touch(mode=0o755)
+    found = guarded_files.look(str(project), GitFacts(), variables={"PATH": str(programs)})
+    visible = {os.path.basename(path) for path in paths_of(found) if "/." not in path}
+    assert visible == {"mise.toml", "mise.local.toml"}
+
+
 def test_stand_ins_of_other_boxes_are_none_of_the_projects_files(project: Path) -> None:
+    (project / "README.md").touch()
     (project / ".vscode").mkdir()
     found = guarded_files.look(str(project), GitFacts(), standing={f"{project}/.vscode"})
     assert f"{project}/.vscode" in paths_of(found)

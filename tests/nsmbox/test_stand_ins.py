@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.world import COMMAND_TIMEOUT_S, HOME, PROJECT, git, have_git
+from box.world import AWAY, COMMAND_TIMEOUT_S, HOME, PROJECT, git, have_git
 from nsmbox.model.plan import BoxError
 from nsmbox.protection import leftovers, stand_ins
 from nsmbox.protection.stand_ins import StandIn
@@ -229,7 +229,7 @@ def test_a_box_makes_nothing_that_runs_and_the_rest_is_told(world: World) -> Non
 @needs_bwrap
 def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
     have_git(world)
-    world.make_directory(f"{HOME}/docs")
+    world.write(f"{HOME}/docs/index.md", "")
     add = ("--add", f"{HOME}/docs:rw")
     first = world.box("true", options=add).stderr.splitlines()[0]
     told = re.fullmatch(rf"{NOT_MADE} (.+) and (\d+) more, which --dry-run names \(.*\)", first)
@@ -240,6 +240,19 @@ def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
     names, _, also = line.partition("would run it: ")[2].partition(" (the same in ")
     assert len(names.split()) == 6 + int(told[2])
     assert also.startswith("~/docs) (")
+
+
+@pytest.mark.jail
+@needs_bwrap
+def test_a_new_project_is_made_in_an_empty_directory(world: World) -> None:
+    world.write(f"{PROJECT}/.envrc", "")
+    have_git(world)
+    clone = ("git", "clone", "-q", PROJECT, ".")
+    done = world.box(*clone, options=("--add", PROJECT), directory=AWAY)
+    assert done.returncode == 0, done.stderr
+    assert "This directory is empty" in done.stderr
+    assert ".envrc (added): direnv" in done.stderr
+    assert names(world.host(AWAY)) == [".envrc", ".git", "README.md"]
 
 
 @pytest.mark.jail

@@ -29,6 +29,8 @@ class Autorun(NamedTuple):
             its own in its place.
         only_beside: `denied` only where another file of the same programs exists: without one they
             ignore this one.
+        only_with: program without which on PATH it is `denied` nowhere. `*.json` and its like find
+            what stands for such a file, since its name begins with no dot.
         says: regular expression. Files of this name are mostly harmless, and count only if they
             have it; directories of this name never count.
     """
@@ -40,6 +42,7 @@ class Autorun(NamedTuple):
     nothing: str | None = None
     private: bool = False
     only_beside: bool = False
+    only_with: str = ""
     says: str = ""
 
     @property
@@ -75,10 +78,11 @@ def entries(
     *,
     private: bool = False,
     only_beside: bool = False,
+    only_with: str = "",
     says: str = "",
 ) -> tuple[Autorun, ...]:
     """Make entries of several names, which differ in nothing else."""
     return tuple(
-        Autorun(name, by, when, measure, nothing, private, only_beside, says)
+        Autorun(name, by, when, measure, nothing, private, only_beside, only_with, says)
         for name in names.split()
     )

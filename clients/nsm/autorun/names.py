@@ -48,7 +48,13 @@ NAMES: tuple[Autorun, ...] = (
     *entries(".codex", "Codex", _STARTED),
     *entries(".gemini", "Gemini CLI", _STARTED),
     *entries(".opencode", "opencode", _STARTED, private=True),
-    *entries("opencode.json opencode.jsonc", "opencode", _STARTED, nothing="{}\n"),
+    *entries(
+        "opencode.json opencode.jsonc",
+        "opencode",
+        _STARTED,
+        nothing="{}\n",
+        only_with="opencode",
+    ),
     *entries(".cursor", "Cursor", _OPENED),
     *entries(".windsurf", "Windsurf", _OPENED),
     *entries(".kiro", "Kiro", _OPENED),
@@ -78,7 +84,8 @@ NAMES: tuple[Autorun, ...] = (
     *entries(".codebuddy", "CodeBuddy", _STARTED, "read-only"),
     *entries(".iflow", "iFlow", _STARTED, "read-only"),
     *entries(".qoder", "Qoder", _STARTED, "read-only"),
-    *entries(".crush.json crush.json", "Crush", _STARTED),
+    *entries(".crush.json", "Crush", _STARTED),
+    *entries("crush.json", "Crush", _STARTED, only_with="crush"),
     # Editors: tasks, language servers, settings that name programs.
     *entries(".vscode", "VS Code and its forks", _OPENED),
     *entries("*.code-workspace", "VS Code and its forks", "when it is opened", "read-only"),
@@ -110,7 +117,8 @@ NAMES: tuple[Autorun, ...] = (
     ),
     # Shells that come to the directory.
     *entries(".envrc .direnv", "direnv", _ENTERED),
-    *entries(".mise.toml mise.toml .mise.local.toml mise.local.toml .mise", "mise", _ENTERED),
+    *entries(".mise.toml .mise.local.toml .mise", "mise", _ENTERED),
+    *entries("mise.toml mise.local.toml", "mise", _ENTERED, only_with="mise"),
     *entries(".config/mise.toml .config/mise mise/config.toml", "mise", _ENTERED, "read-only"),
     *entries(".tool-versions", "mise and asdf", _CALLED, "reported"),
     *entries(

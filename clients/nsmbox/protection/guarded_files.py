@@ -221,9 +221,15 @@ def look(
     )
     for path in dict.fromkeys(_checked(paths)):
         protect(search, os.path.join(directory, path), autorun.DENIED)
+    is_empty = _is_empty(directory, standing)
+    if is_empty:
+        search.loose.append(
+            "This directory is empty, so the box can make all files in it; nsm names at the end "
+            "which of them this computer would run."
+        )
     for entry in autorun.NAMES:
         if entry.measure in ("denied", "read-only") and not entry.path.startswith("*"):
-            protect(search, os.path.join(directory, entry.path), entry)
+            protect(search, os.path.join(directory, entry.path), None if is_empty else entry)
     for home in homes:
         _start_up(search, home)
     _programs(search)
@@ -265,6 +271,16 @@ def look(
         programs=programs,
         notes=tuple(dict.fromkeys(search.notes)),
     )
+
+
+def _is_empty(directory: str, standing: Collection[str]) -> bool:
+    """Return whether a directory is as `git clone` and makers of new projects want it: where there
+    are stand-ins, they do nothing."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return {name for name in names if os.path.join(directory, name) not in standing} <= {".git"}
 
 
 def _changeable(search: Search) -> tuple[tuple[str, str], ...]:

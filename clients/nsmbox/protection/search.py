@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from nsm import autorun
 from nsm.dataclass import dataclass, field
 from nsm.git import small_file
-from nsm.paths import follow_links
+from nsm.paths import follow_links, which
 from nsmbox.protection import git_repository
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
@@ -204,6 +204,8 @@ def _keep_from_being_made(search: Search, path: str, entry: autorun.Autorun) -> 
     if entry.only_beside and not any(
         kind_of(os.path.join(search.directory, other)) for other in autorun.beside(entry)
     ):
+        return
+    if entry.only_with and not which(entry.only_with, search.variables.get("PATH", "")):
         return
     if missing != path or entry.nothing is None:
         private = entry.private and missing == path

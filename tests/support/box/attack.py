@@ -195,6 +195,7 @@ def prepared(world: World) -> Generator[Attack]:
     mark = f"probe {secrets.token_hex(8)}\n"
     name = f"nsm-{secrets.token_hex(8)}"
     have_git(world)
+    world.write(f"{HOME}/.local/bin/mise", "#!/bin/sh\n", 0o755)
     for path in GUARDED:
         if not (world.host(PROJECT) / path).exists():
             world.write(f"{PROJECT}/{path}", "{}\n")
