@@ -1,14 +1,19 @@
 """Environment of mini-swe-agent in a session of nsm.
 
-On the command line: ``mini --environment-class nsm.integrations.minisweagent.NsmEnvironment``.
+On the command line: ``mini --environment-class nsm.integrations.minisweagent.NsmEnvironment -c
+mini.yaml -c environment.project=. -c environment.name=fix``.
 
 Example::
 
     from minisweagent.agents.default import DefaultAgent
     from nsm.integrations.minisweagent import NsmEnvironment
 
-    agent = DefaultAgent(model, NsmEnvironment(project="/home/me/project"))
+    agent = DefaultAgent(model, NsmEnvironment(project="/home/me/project", name="fix"))
     agent.run("Make the tests pass")
+
+Commands change a copy of the project. The session has a name, so it stays after the run: ``nsm diff
+fix`` shows the changes, ``nsm apply fix`` writes them to the project, and ``nsm kill fix`` ends the
+session. Without a name the copy ends with the program.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -40,6 +45,7 @@ class NsmEnvironmentConfig(BaseModel):
         env: variables of commands.
         timeout: time limit of a command, seconds.
         project: directory of the host that commands see in /project; None for none.
+        name: of the session, which then outlives the program; None for one that ends with it.
         project_mode: ``overlay``, in which commands change a copy, or ``readonly``.
         network, memory_mb, idle_s: as of `nsm.Client.sandbox`.
         socket_path: socket of the supervisor; None for the usual one.
@@ -51,6 +57,7 @@ class NsmEnvironmentConfig(BaseModel):
     env: dict[str, str] = {}  # pydantic copies it
     timeout: float = 30
     project: str | None = None
+    name: str | None = None
     project_mode: str = "overlay"
     network: str | None = None
     memory_mb: int | None = None
@@ -70,6 +77,7 @@ class NsmEnvironment:
             "mini-swe-agent",
             socket_path=self.config.socket_path,
             project=self.config.project,
+            name=self.config.name,
             project_mode=self.config.project_mode if self.config.project else None,
             network=self.config.network,
             memory_mb=self.config.memory_mb,

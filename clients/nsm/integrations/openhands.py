@@ -5,7 +5,7 @@ Example::
     from openhands.sdk import Conversation
     from nsm.integrations.openhands import NsmAgentServer
 
-    with NsmAgentServer(env="openhands", network="api.anthropic.com") as workspace:
+    with NsmAgentServer(network="api.anthropic.com") as workspace:
         conversation = Conversation(agent=agent, workspace=workspace)
         conversation.send_message("Count the words of notes.txt")
         conversation.run()
@@ -66,6 +66,7 @@ class NsmAgentServer(RemoteWorkspace):
         description="Environment that has the packages openhands-agent-server and -tools.",
     )
     project: str | None = Field(default=None, description="Directory to see at /project.")
+    name: str | None = Field(default=None, description="Name of a session that stays.")
     project_mode: str = Field(default="overlay", description="overlay, or readonly.")
     network: str | None = Field(default=None, description="off, full, or a list of hosts.")
     memory_mb: int | None = Field(default=None, description="Memory of the session, in MiB.")
@@ -86,6 +87,7 @@ class NsmAgentServer(RemoteWorkspace):
             socket_path=self.socket_path,
             env=self.env,
             project=self.project,
+            name=self.name,
             project_mode=self.project_mode if self.project else None,
             network=self.network,
             memory_mb=self.memory_mb,

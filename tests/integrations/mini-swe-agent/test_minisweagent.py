@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +24,7 @@ from minisweagent.models.test_models import DeterministicModel
 import adapter_faults
 import host_attacks
 import nsm
+from nsm.changes import Changes
 from nsm.integrations.minisweagent import SUBMIT, NsmEnvironment
 
 if TYPE_CHECKING:
@@ -73,6 +76,36 @@ def test_a_scripted_trajectory(shared: Supervisor, tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "trajectory.json").read_text())
     assert saved["info"]["config"]["environment_type"] == name
     environment.cleanup()
+
+
+EXAMPLE = """
+import os
+os.environ["MSWEA_SILENT_STARTUP"] = "1"
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.models.test_models import DeterministicModel
+from nsm.integrations.minisweagent import SUBMIT, NsmEnvironment
+actions = [{"command": "echo 2 >made"}], [{"command": f"echo {SUBMIT}"}]
+outputs = [{"role": "assistant", "content": "", "extra": {"actions": each}} for each in actions]
+agent = DefaultAgent(
+    DeterministicModel(outputs=outputs),
+    NsmEnvironment(project=".", name="fix"),
+    system_template="",
+    instance_template="",
+    cost_limit=100,
+)
+agent.run("")
+"""
+
+
+def test_the_documented_example_keeps_the_work(shared: Supervisor, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    subprocess.run([sys.executable, "-P", "-c", EXAMPLE], cwd=project, check=True)
+    with nsm.Client() as client:
+        changes = Changes(client)
+        assert not changes.apply("fix", changes.rows("fix")[0]).refused
+        assert (project / "made").read_text() == "2\n"
+        client.kill("fix")
 
 
 def test_a_hostile_model_reaches_nothing(environment: NsmEnvironment, tmp_path: Path) -> None:
