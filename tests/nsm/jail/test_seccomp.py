@@ -193,11 +193,9 @@ def test_ioctls_that_load_modules_or_set_keys_of_the_host(machine: str) -> None:
 def test_nobody_schedules_others(machine: str, other: int, upper: int) -> None:
     """Threads have numbers, too, and cannot be told from forks: for these it is pretended."""
     above = upper << 32
-    assert verdict(machine, "sched_setaffinity", above, 8) == ALLOW
-    assert verdict(machine, "sched_setaffinity", other | above, 8) == refused(0)
-    for name in ("sched_setscheduler", "sched_setparam", "sched_setattr"):
+    for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         assert verdict(machine, name, above, 0, 0) == ALLOW
-        assert verdict(machine, name, other | above, 0, 0) == refused(errno.EPERM)
+        assert verdict(machine, name, other | above, 0, 0) == refused(0)
     for name, own, all_of_a_user in (("setpriority", (0, 1), 2), ("ioprio_set", (1, 2), 3)):
         for kind in own:
             assert verdict(machine, name, kind | above, above, 5) == ALLOW

@@ -273,15 +273,14 @@ _RULES: Mapping[str, tuple[bytes, ...]] = {
     ),
     # Forks of a session have numbers in it, and the same user. Whoever changes how something else
     # than the calling thread or its group is scheduled is told that it was done: threads have
-    # numbers of their own, and libraries bind or lower them out of politeness.
-    "sched_setaffinity": (load_argument(0), run_unless_one_of([0], refuse(NOTHING))),
+    # numbers of their own, and libraries bind or lower them out of politeness. A thread names even
+    # itself by its number in pthread_setschedparam(3), and ZeroMQ ends the program if that fails.
+    **dict.fromkeys(
+        ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
+        (load_argument(0), run_unless_one_of([0], refuse(NOTHING))),
+    ),
     "setpriority": _only_own(_PRIO_PROCESS, _PRIO_PGRP),
     "ioprio_set": _only_own(_IOPRIO_WHO_PROCESS, _IOPRIO_WHO_PGRP),
-    # Nobody sets another's policy out of politeness, so these fail.
-    **dict.fromkeys(
-        ("sched_setscheduler", "sched_setparam", "sched_setattr"),
-        (load_argument(0), run_unless_one_of([0], refuse(errno.EPERM))),
-    ),
     # What it may stop sharing is what threads share.
     "unshare": (
         load_argument(0, upper=True),
