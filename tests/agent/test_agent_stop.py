@@ -413,12 +413,13 @@ def test_what_an_execution_has_started(pid: int, tick: int, is_its_own: bool) ->
     """Also where process ids have begun again within a tick of the clock."""
     interpreter: Any = None
     execution = CurrentExecution("a", 1, interpreter, GRACE_S, 32_761)
-    numbers = [b"0"] * 20
+    numbers = [b"0"] * 52
     numbers[0], numbers[19] = b"S", b"%d" % (execution.started_ticks + tick)
     row = Process(pid, b"%d (sleep) " % pid + b" ".join(numbers))
     assert execution.has_started(row) is is_its_own
     after = CurrentExecution("b", 2, interpreter, GRACE_S, 301)
-    old = Process(32_765, b"1 (sleep) " + b" ".join([*numbers[:19], b"%d" % after.started_ticks]))
+    numbers[19] = b"%d" % after.started_ticks
+    old = Process(32_765, b"1 (sleep) " + b" ".join(numbers))
     assert not after.has_started(old)
 
 
