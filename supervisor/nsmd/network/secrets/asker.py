@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import trio
@@ -26,7 +28,8 @@ _VALUE, _FAILURE = b"=", b"!"
 
 class Asker:
     """The process, as its helper holds it. It begins with the first question. If it has ended,
-    another begins with the next one, but not once the helper has given up its rights.
+    another begins; but once the helper has given up its rights, it ends itself instead, since the
+    supervisor then starts another helper, which reads all values.
 
     Args:
         secrets: secrets whose values it reads.
@@ -51,30 +54,38 @@ class Asker:
         Raises:
             SourceError: there is no usable value.
         """
-        if self._channel is None:
-            try:
-                self._channel = self._start()
-            except OSError as error:
-                raise SourceError(f"no process can be started for it: {error.strerror}") from None
-        self._asked += 1
-        question = bytes([self._sources.index(secret.source)]) + self._asked.to_bytes(8, "big")
-        try:
-            await self._channel.send(question)
-            # If a task was cancelled while it asked, the answer to it, another value, comes first.
-            while answer := await self._channel.recv(_MAX_ANSWER):
-                if answer.startswith(question):
-                    break
-        except OSError:
-            answer = b""
-        if not answer:
+        for _ in range(2):
+            if self._channel is None:
+                try:
+                    self._channel = self._start()
+                except PermissionError:  # the filter of `give_up_rights`
+                    with suppress(OSError):
+                        sys.stderr.write("a secret helper ends: what reads its values has ended\n")
+                    os._exit(1)
+                except OSError as error:
+                    why = f"no process can be started for it: {error.strerror}"
+                    raise SourceError(why) from None
+            answer = await self._answer(self._channel, secret)
+            if answer:
+                text = answer[1:].decode(errors="replace")
+                if answer.startswith(_FAILURE):
+                    raise SourceError(text)
+                return text
             self._channel.close()
             self._channel = None
-            raise SourceError("the process that reads it has ended")
-        said = answer[len(question) :]
-        text = said[1:].decode(errors="replace")
-        if said[:1] == _FAILURE:
-            raise SourceError(text)
-        return text
+        raise SourceError("the process that reads it ends again and again")
+
+    async def _answer(self, channel: trio.socket.SocketType, secret: SecretRule) -> bytes:
+        """Ask; return nothing if the process has ended."""
+        self._asked += 1
+        question = bytes([self._sources.index(secret.source)]) + self._asked.to_bytes(8, "big")
+        with suppress(OSError):
+            await channel.send(question)
+            # If a task was cancelled while it asked, the answer to it, another value, comes first.
+            while answer := await channel.recv(_MAX_ANSWER):
+                if answer.startswith(question):
+                    return answer[len(question) :]
+        return b""
 
 
 def _be_asker(channel: int, sources: Sequence[SecretSource]) -> NoReturn:
