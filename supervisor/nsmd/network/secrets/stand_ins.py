@@ -84,24 +84,48 @@ class _Escapes(NamedTuple):
     part: re.Pattern[bytes]
 
 
-_KINDS = (
-    _Escapes(  # of JSON and JavaScript
-        b"\\",
-        re.compile(rb"(\\(?:(?:u00|x)[2-7][0-9a-fA-F]|[/\"'\\]))"),
-        re.compile(rb"\\(?:u(?:0(?:0[2-7]?)?)?|x[2-7]?)?\Z"),
-    ),
-    _Escapes(b"%", re.compile(rb"(%[2-7][0-9a-fA-F])"), re.compile(rb"%[2-7]?\Z")),
-    _Escapes(
-        b"&",
-        re.compile(
-            rb"(&(?:#[xX]0{0,7}[2-7][0-9a-fA-F](?![0-9a-fA-F]);?"
-            rb"|#0{0,7}(?:3[3-9]|[4-9][0-9]|1[01][0-9]|12[0-6])(?![0-9]);?|[A-Za-z]{2,24};))"
+_SYNTAX = frozenset(b"\\%&#;" + (string.ascii_letters + string.digits).encode())
+"""The bytes that escapes are made of."""
+
+
+@lru_cache(100)
+def _kinds(characters: frozenset[int]) -> tuple[_Escapes, ...]:
+    """The escapes of these characters: no others are undone, which are most of them in a text."""
+    codes = _one_of(characters, 16)
+    decimal = _one_of(characters, 10)
+    names = b"|".join(name for name, each in _NAMES.items() if each[0] in characters)
+    itself = re.escape(bytes(characters & frozenset(b"/\"'\\")))
+    return (
+        _Escapes(  # of JSON and JavaScript
+            b"\\",
+            re.compile(rb"(\\(?:(?:u00|x)(?:%s)|[%s]))" % (codes, itself)),
+            re.compile(rb"\\(?:u(?:0(?:0[2-7]?)?)?|x[2-7]?)?\Z"),
         ),
-        re.compile(
-            b"&(?:#(?:[xX]?[0-9a-fA-F]{0,9})?|(?:%s)?)\\Z"
-            % b"|".join(sorted({name[:size] for name in _NAMES for size in range(1, len(name))}))
+        _Escapes(b"%", re.compile(rb"(%%(?:%s))" % codes), re.compile(rb"%[2-7]?\Z")),
+        _Escapes(
+            b"&",
+            re.compile(
+                rb"(&(?:#[xX]0{0,7}(?:%s)(?![0-9a-fA-F]);?|#0{0,7}(?:%s)(?![0-9]);?|(?:%s)))"
+                % (codes, decimal, names)
+            ),
+            _PART_OF_HTML,
         ),
-    ),
+    )
+
+
+def _one_of(characters: Iterable[int], base: int) -> bytes:
+    """A pattern for the numbers of printable characters."""
+    lasts = dict[int, bytes]()
+    for each in sorted(characters):
+        if 0x20 <= each < 0x80:
+            digit = b"%x" % (each % base)
+            lasts[each // base] = lasts.get(each // base, b"") + digit
+    return b"|".join(b"%d[%s]" % (first, last + last.upper()) for first, last in lasts.items())
+
+
+_PART_OF_HTML = re.compile(
+    b"&(?:#(?:[xX]?[0-9a-fA-F]{0,9})?|(?:%s)?)\\Z"
+    % b"|".join(sorted({name[:size] for name in _NAMES for size in range(1, len(name))}))
 )
 
 
@@ -243,8 +267,13 @@ class Patterns:
                 shapes.add(shape)
         # A value that has another one in it comes first: its ends would be left.
         self._plain = dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+        characters = frozenset[int]().union(*(each for shape in shapes for each in shape))
+        self._characters = bytes(sorted(characters))
+        self._kinds = _kinds(characters | _SYNTAX) * _ROUNDS
         # A value may look as if it had escapes in it, which are undone with those around it.
-        undone = {_all_undone(pattern): other for pattern, other in self._plain.items()}
+        undone = {
+            _all_undone(self._kinds, pattern): other for pattern, other in self._plain.items()
+        }
         self._undone = {**undone, **self._plain}
         self._beginnings = Beginnings(shapes)
         self._window = _MOST_ESCAPED * longest
@@ -257,14 +286,18 @@ class Patterns:
         for pattern, stand_in in self._plain.items():
             if pattern in data:
                 data = data.replace(pattern, stand_in)
-        text, steps = data, list[_Escapes]()
-        for kind in _KINDS * _ROUNDS:
-            if kind.begin not in text:
+        text, steps, without = data, list[_Escapes](), set[bytes]()
+        for kind in self._kinds:
+            if kind.begin not in text or kind.begin in without:
                 continue
-            undone = _undo(kind, text)
-            if len(undone) < len(text):
-                text = undone
-                steps.append(kind)
+            parts = kind.whole.split(text)
+            without.add(kind.begin)
+            if len(parts) == 1:
+                continue
+            text, without = _undo(parts), set()
+            steps.append(kind)
+            # Otherwise they are escapes of escapes, and any value was there before.
+            if any(_escaped(each) in self._characters for each in set(parts[1::2])):
                 for pattern, stand_in in self._undone.items():
                     if pattern in text:
                         data = _replace_escaped(data, steps, pattern, stand_in)
@@ -283,7 +316,7 @@ class Patterns:
         known = dict[bytes, int]()
         first = self._first(texts[0], known)
         work = -self._beginnings.work(known)
-        for kind in _KINDS * _ROUNDS:
+        for kind in self._kinds:
             for text, places in list(texts):
                 if found := kind.part.search(text, max(0, len(text) - _LONGEST_PART)):
                     # What follows may complete it, and so may stand for any character.
@@ -339,16 +372,16 @@ class Redactor:
         return kept
 
 
-def _undo(kind: _Escapes, text: bytes) -> bytes:
-    """Undo escapes of one kind."""
-    parts = kind.whole.split(text)
-    parts[1::2] = map(_escaped, parts[1::2])
-    return b"".join(parts)
+def _undo(parts: list[bytes]) -> bytes:
+    """Undo escapes, of which each second part is one."""
+    undone = parts[:]
+    undone[1::2] = map(_escaped, parts[1::2])
+    return b"".join(undone)
 
 
-def _all_undone(text: bytes) -> bytes:
-    for kind in _KINDS * _ROUNDS:
-        text = _undo(kind, text)
+def _all_undone(kinds: Iterable[_Escapes], text: bytes) -> bytes:
+    for kind in kinds:
+        text = _undo(kind.whole.split(text))
     return text
 
 
