@@ -186,6 +186,10 @@ def test_sessions_of_a_holder_that_does_not_answer_are_waited_for(short_dir: Pat
             assert survival is not None
             assert f"kill -CONT {holder}" in survival.problem
             assert "does not answer" in it.run("nsm", "doctor").stdout
+            for command, code in (("ps", 0), ("kill --all --yes", 1)):
+                said = it.run("nsm", *command.split())
+                assert said.returncode == code, said
+                assert "there may be more sessions: a holder of sessions does not" in said.stderr
             client.run("y=1", env="bash", session="later")
             with pytest.raises(SessionHiddenError, match="does not answer"):
                 client.run("x", env="python", session="old")

@@ -147,7 +147,12 @@ def status(**changes: Any) -> dict[str, Any]:
             "dropped": 3,
             "problem": "No space left on device",
         },
-        "survival": {"kind": "keeper", "problem": "the holder has no room", "unread": ""},
+        "survival": {
+            "kind": "keeper",
+            "problem": "the holder has no room",
+            "unread": "",
+            "hidden": "",
+        },
         "ports": {"open": 0, "unopened": 0},
         "bridge": {
             "enabled": True,

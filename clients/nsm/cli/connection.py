@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from nsm.cli import terminal
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
-from nsm.wire.errors import HostUnreachableError, NotRunningError, SupervisorStartError
+from nsm.wire.errors import (
+    HostUnreachableError,
+    NotRunningError,
+    NsmError,
+    SupervisorStartError,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +37,17 @@ def connect(options: argparse.Namespace | None = None, nothing: str = "null") ->
             terminal.note(f"sessions of an earlier one are kept, but {error.message}")
             terminal.note(error.hint)
         return None
+
+
+def note_hidden(client: Client) -> bool:
+    """Note why the supervisor may not know of all sessions; return whether that is so."""
+    try:
+        hidden = client.status().survival.hidden
+    except NsmError:  # a box learns of its own sessions only
+        return False
+    if hidden:
+        terminal.note(formats.visible(f"there may be more sessions: {hidden}"))
+    return bool(hidden)
 
 
 def agreed_to_end(client: Client) -> bool:

@@ -60,11 +60,13 @@ class SurvivalStatus(NamedTuple):
     Attributes:
         problem: why it keeps only some of them; empty if it keeps all.
         unread: what it keeps that this supervisor cannot use, and why; else empty.
+        hidden: why it may keep sessions that this supervisor does not know of; else empty.
     """
 
     kind: str
     problem: str
     unread: str = ""
+    hidden: str = ""
 
 
 class HttpStatus(NamedTuple):

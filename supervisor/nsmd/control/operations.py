@@ -69,6 +69,7 @@ async def _status(call: Call) -> dict[str, Any]:
     services = call.services
     if call.confined:
         return {"version": program_version()}
+    hidden = services.silent.problem if services.silent else ""
     return {
         "version": program_version(),
         "pid": services.pid,
@@ -83,9 +84,9 @@ async def _status(call: Call) -> dict[str, Any]:
         "audit": dict(services.audit()),
         "survival": {
             "kind": services.store.kind,
-            "problem": (services.silent.problem if services.silent else "")
-            or services.store.problem,
+            "problem": hidden or services.store.problem,
             "unread": services.left_alone.problem,
+            "hidden": hidden,
         },
         "bridge": dict(services.bridge.facts()),
         "http": {name: value for name, value in services.http().items() if name in _OF_HTTP},

@@ -243,7 +243,7 @@ def test_kill_all_and_idle(capsys: pytest.CaptureFixture[str], supervisor: FakeS
     assert Said(capsys, "kill", "--all").code == 0
     assert Said(capsys, "kill", "--idle", "1.5", "--json").out == "[]\n"
     assert Said(capsys, "kill", "--idle", "0").code == 0
-    assert [request.args for request in supervisor.requests] == [
+    assert [request.args for request in supervisor.requests if request.op == "kill"] == [
         {"all": True},
         {"idle_s": 1.5},
         {"idle_s": 0.0},

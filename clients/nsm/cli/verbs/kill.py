@@ -23,7 +23,8 @@ def parser() -> Parser:
         "End sessions, with everything that runs in them. Starts no supervisor.",
         "A name means a session of this project. If only another project has one of that name,\n"
         "you are asked; where nobody can be asked, it is left alone.\n"
-        "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone.",
+        "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone; with --all\n"
+        "also when there may be more, as a process that keeps sessions does not answer.",
     )
     parser.add_argument(
         "sessions", nargs="*", default=[], metavar="SESSION", help="an id, a name, or SCOPE/NAME"
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_OK
     with client:
         report = _kill(client, options)
+        lives_on = options.all and report is not None and connection.note_hidden(client)
     if report is None:
         return EXIT_FAILED
     terminal.answer(
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
     )
     for failed in report.errors:
         terminal.report(failed.error)
-    return EXIT_FAILED if report.errors else EXIT_OK
+    return EXIT_FAILED if report.errors or lives_on else EXIT_OK
 
 
 def _all_hosts(options: argparse.Namespace) -> int:

@@ -56,6 +56,7 @@ def main(arguments: list[str]) -> int:
         rows: Sequence[SessionRow] = client.sessions()
         if options.all:
             ended = client.ended_sessions()
+        connection.note_hidden(client)
     if options.label:
         rows = [row for row in rows if dict(options.label).items() <= row.labels.items()]
         ended = []
