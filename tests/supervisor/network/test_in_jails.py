@@ -115,7 +115,7 @@ hidden = b"GET /hidden HTTP/1.1\\r\\nHost: other.test\\r\\n\\r\\n"
 body = b"%x\\r\\n%s\\r\\n0\\r\\n\\r\\n" % (len(hidden), hidden)
 first = body.index(b"GET")
 client.sendall(
-    b"POST http://host.nsm.internal:{port}/ HTTP/1.1\\r\\nHost: x\\r\\n"
+    b"POST http://host.nsm.internal:{port}/ HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
     b"Transfer-Encoding: chunked\\r\\nContent-Length: %d\\r\\n\\r\\n" % first + body
 )
 answer = b""

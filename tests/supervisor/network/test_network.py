@@ -393,7 +393,7 @@ async def test_no_pattern_leads_past_rules_for_requests_that_nobody_reads(
 async def test_all_sessions_together_have_so_many_connections() -> None:
     async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
         port = await bench.listen()
-        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.0\r\nHost: x\r\n\r\n".encode()
         with trio.fail_after(120):
             held = await say(port, b"")
             await trio.testing.wait_all_tasks_blocked()
@@ -413,7 +413,7 @@ async def test_sessions_that_take_all_they_can_leave_room_for_the_next() -> None
         open_bench(ALLOWED, gateway) as second,
         open_bench(ALLOWED, gateway) as modest,
     ):
-        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.0\r\nHost: x\r\n\r\n".encode()
         with trio.fail_after(120):
             held: list[trio.SocketStream] = []
             for bench in (greedy, second):
