@@ -13,16 +13,20 @@ import trio
 
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.provider import Provider
+from nsmd.host.monitors.monitored import START
 from nsmd.jail.templates import open_templates
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.host_rules import Address
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, Environment, NetworkRule, RunOutcome, RunRequest
-from nsmd.network import Gateway, SessionNetwork
+from nsmd.network.gateway import Gateway
+from nsmd.network.network import SessionNetwork
 from realjail import environments, new_launcher
 
 if TYPE_CHECKING:
+    import pytest
+
     from nsmd.jail import Launcher
 
 CLIENT = ClientIdentity(name="test", scope="test")
@@ -93,6 +97,15 @@ async def open_world() -> AsyncGenerator[World]:
         nursery.start_soon(trio.serve_listeners, answer, listeners)
         yield world
         nursery.cancel_scope.cancel()
+
+
+def change_brokers(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    """Have brokers of proxies begin with a statement, such as ``web_proxy.KEEP_ALIVE_S = 1``."""
+    path = START.partition("; from")[0]
+    changed = f"{path}; from nsmd.network import proxy_client, web_proxy; {statement}"
+    monkeypatch.setattr(
+        "nsmd.host.channel_process.START", changed + "; from {} import main; main()"
+    )
 
 
 class NetBench:

@@ -19,8 +19,10 @@ from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.jail.cgroups import Confinement
 from nsmd.model.values import NO_NETWORK
-from nsmd.network import AllowedHosts, Gateway, ListenerError, NamespaceListener
+from nsmd.network.allowed_hosts import AllowedHosts
+from nsmd.network.gateway import Gateway
 from nsmd.network.interception import Interceptor
+from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)

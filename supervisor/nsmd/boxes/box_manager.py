@@ -24,7 +24,7 @@ from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
 from nsmd.model.values import NetworkRule, ProjectMount
-from nsmd.network import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)

@@ -86,6 +86,20 @@ class ChannelProcess:
     def ended(self) -> bool:
         return has_ended(self.pidfd)
 
+    async def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: it has ended.
+        """
+        while True:
+            try:
+                socket.send_fds(self.control, [message], list(descriptors))
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self.control)
+            else:
+                return
+
     async def receive(self, most: int) -> bytes:
         """Receive its next message; nothing at the end.
 
@@ -115,3 +129,8 @@ class ChannelProcess:
         trio.lowlevel.notify_closing(self.pidfd)
         self.control.close()
         os.close(self.pidfd)
+
+    def end(self) -> None:
+        """End it, and close our descriptors."""
+        self.kill()
+        self.close()

@@ -34,8 +34,10 @@ PER_SESSION = 2
 PER_OVERLAY = 2
 """Further descriptors of a session that may change a copy of its project."""
 
-PER_PROXY = 1
-"""Further descriptors of a session that reaches some hosts: the socket of its proxy."""
+PER_PROXY = 3
+"""Further descriptors of a session that reaches some hosts: the socket of its proxy, the broker
+that reads from it, and the channel to that. Those of boxes' brokers are among `MAX_LATER`.
+"""
 
 MAX_LATER = 256
 """Largest number of descriptors to keep free for what sessions may need later: proxies, if hosts

@@ -34,7 +34,7 @@ from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
-from nsmd.network import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
 from nsmd.pool.pool import Memory, Pool
 from nsmd.restart.ended_sessions import EndedSessionFiles

@@ -10,6 +10,7 @@ import trio
 
 from nsmd.model.host_rules import Address, AllowList, Host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
+from nsmd.network.broker_process import BrokerProcess
 from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
 from nsmd.network.interception import Interceptor
@@ -33,6 +34,9 @@ _ALL_STUCK = (
     f"has ended for {STUCK_S:g} s; close some, or try again."
 )
 
+LEAST_LIFE_S = 1.0
+"""Time between the starts of two brokers of one session."""
+
 MAX_LOGGED = 100
 """Largest number of decisions of one of them in the supervisor's log. Code can make thousands a
 second.
@@ -50,6 +54,8 @@ class AllowedHosts:
 
     __slots__ = (
         "_allowed",
+        "_broker",
+        "_brokers",
         "_counters",
         "_gateway",
         "_held",
@@ -60,6 +66,7 @@ class AllowedHosts:
         "_owner",
         "_port",
         "_problem",
+        "_starting",
         "_watched",
         "_whose",
         "mode",
@@ -72,6 +79,9 @@ class AllowedHosts:
         self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
         self._gateway = gateway
         self._held = 0  # of the gateway's room
+        self._broker: BrokerProcess | None = None
+        self._starting: trio.Lock | None = None
+        self._brokers: trio.Nursery | None = None
         self._port: int | None = None
         self._problem = ""
         self._look_up: Resolve | None = None
@@ -110,6 +120,7 @@ class AllowedHosts:
             "allow": list(self._allowed.texts),
             "port": self._port,
             "problem": self._problem or None,
+            "broker_pid": self._broker.pid if self._broker is not None else 0,
             "connections": len(self._watched or ()),
             "counters": (self._counters or Counters()).as_dict(),
         }
@@ -130,6 +141,7 @@ class AllowedHosts:
             ListenerError: the socket no longer works as it should.
         """
         async with trio.open_nursery() as nursery:
+            self._starting, self._brokers = trio.Lock(), nursery
             failure = await self._accept_until_it_fails(listener, nursery)
             nursery.cancel_scope.cancel()
         raise failure
@@ -173,12 +185,35 @@ class AllowedHosts:
             if place is None:
                 await client.aclose()
             else:
-                await serve(client, self, busy=reason if place.busy else "")
+                broker = await self._running_broker()
+                await serve(client, self, broker, busy=reason if place.busy else "")
+        except OSError as error:  # no room for another process, which ends with the connection
+            log.warning("%s: its proxy has no broker: %s", self._whose, error)
+            await trio.aclose_forcefully(client)
         except Exception:  # a bug of ours costs this connection
             log.exception("%s: a connection of its proxy failed", self._whose)
         finally:
             if place is not None:
                 place.leave()
+
+    async def _running_broker(self) -> BrokerProcess:
+        """Return the broker, started if there is none.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        assert self._starting is not None, "connections are accepted"
+        assert self._brokers is not None, "connections are accepted"
+        async with self._starting:
+            known = self._broker
+            if known is None or known.ended:
+                if known is not None:  # whoever ends it on purpose costs others little
+                    await trio.sleep_until(known.began_s + LEAST_LIFE_S)
+                interceptor = self.interceptor
+                stand_ins = interceptor.stand_ins if interceptor is not None else {}
+                known = self._broker = BrokerProcess.start(stand_ins, self.moved)
+                self._brokers.start_soon(known.listen, self._whose)
+            return known
 
     # For `ProxyPolicy`.
 
@@ -230,13 +265,10 @@ class AllowedHosts:
                 "; its further requests are not logged" if self._logged == MAX_LOGGED else "",
             )
 
-    def sent(self, size: int) -> None:
+    def moved(self, sent: int, received: int) -> None:
         for counters in self._all_counters():
-            counters.sent_bytes += size
-
-    def received(self, size: int) -> None:
-        for counters in self._all_counters():
-            counters.received_bytes += size
+            counters.sent_bytes += sent
+            counters.received_bytes += received
 
     def watch(
         self, host: Host, port: int, address: Address, scope: trio.CancelScope

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -20,20 +20,17 @@ class Interceptor(Protocol):
         ...
 
     @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """Stand-ins of its secrets, by name."""
+        ...
+
+    @property
     def variables(self) -> Mapping[str, str]:
         """Variables with stand-ins."""
         ...
 
     def takes(self, host: Host, port: int) -> bool:
         """Return whether it carries connections to a host."""
-        ...
-
-    def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        """Name a secret whose stand-in is in the head of a request; None if there is none.
-
-        Args:
-            headers: names in lower case, and values.
-        """
         ...
 
     def hosts_changed(self) -> None:

@@ -1,34 +1,13 @@
-"""Packets with descriptors, and checks of what an agent passes. Standard library only."""
+"""Checks of what an agent passes. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
-
-ROOM_FOR_ONE = socket.CMSG_LEN(4)
-"""Buffer size for one descriptor in `recvmsg`, as in `nsmd.fdstore.holder`."""
-
-PACKET_BYTES = 256
 
 
 class AgentLieError(Exception):
     """The agent did what ours does not."""
-
-
-def receive(channel: socket.socket) -> tuple[bytes, int | None]:
-    """Receive a packet, and the descriptor that came with it.
-
-    Raises:
-        OSError: there is none, or the channel has failed.
-    """
-    flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-    message, parts, _, _ = channel.recvmsg(PACKET_BYTES, ROOM_FOR_ONE, flags)
-    descriptor: int | None = None
-    for level, kind, data in parts:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and len(data) >= 4:
-            (descriptor,) = struct.unpack("i", data[:4])
-    return message, descriptor
 
 
 def adopt(descriptor: int | None) -> socket.socket | None:

@@ -29,9 +29,10 @@ import socket
 import time
 from collections import deque
 
+from nsmd.host.packets import receive
 from nsmd.host.rights import give_up_rights
 from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
-from nsmd.ports.passing import AgentLieError, adopt, check_connection, receive
+from nsmd.ports.passing import AgentLieError, adopt, check_connection
 from nsmd.ports.relayed import NOWAIT, PIECE_BYTES, RelayedConnection, RelayedEnd, RelayedPort
 
 TYPE_CHECKING = False  # `typing` is large

@@ -35,7 +35,8 @@ from nsmd.model.events import Events
 from nsmd.model.lifecycle import Effect, LifecycleEvent, SessionState, advance
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, SessionLimits, Tenancy
-from nsmd.network import Gateway, SessionNetwork
+from nsmd.network.gateway import Gateway
+from nsmd.network.network import SessionNetwork
 from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue

@@ -167,7 +167,7 @@ def reached(module: str, kind: str, near: Surroundings) -> list[str]:
 
 
 RELAY, HELPER = "nsmd.ports.relay", "nsmd.network.secrets.helper"
-BROKERS = pytest.mark.parametrize("module", [RELAY, HELPER])
+BROKERS = pytest.mark.parametrize("module", [RELAY, HELPER, "nsmd.network.broker"])
 
 needs_landlock = pytest.mark.skipif(
     not landlock.version(), reason="not here: this kernel has no Landlock (Linux 5.13)"

@@ -7,8 +7,8 @@ import os
 import re
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,88 +16,16 @@ import pytest
 import trio
 import trio.testing
 
-from netbench import Names, open_world
+from netbench import Names, change_brokers, open_world
 from nsm.wire.errors import BadRequestError
-from nsmd.agent_link.frames import AgentProtocolError, ListeningFrame
-from nsmd.agent_link.link import AgentLink, AgentLinkError
-from nsmd.agent_link.requests import Requests
+from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
-from nsmd.network import Gateway, SessionNetwork, allowed_hosts, listener, serving, web_proxy
-from nsmd.network.gateway import MAX_SESSION_CONNECTIONS
+from nsmd.network import allowed_hosts, listener
+from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from sandbox.framing import MessageReader, encode_frame
+from proxy_bench import ALLOWED, open_bench, read_all, say, tunnel_to
 from sandbox.linux import listen_on_loopback
-
-
-class Bench:
-    """A network whose agent is the test: its end of the channel, and no jail.
-
-    Attributes:
-        agent: the agent's end.
-        failure: what ended the conversation.
-    """
-
-    def __init__(self, network: SessionNetwork, link: AgentLink, agent: socket.socket) -> None:
-        self.network = network
-        self.link = link
-        self.agent = agent
-        self.failure: Exception | None = None
-        self._reader = MessageReader()
-
-    async def asked(self) -> dict[str, Any]:
-        """The next frame for the agent."""
-        while (frame := self._reader.next_message()) is None:
-            await trio.lowlevel.wait_readable(self.agent)
-            self._reader.receive_data(self.agent.recv(65536))
-        return dict(frame)
-
-    def answer(self, frame: dict[str, Any], *descriptors: int) -> None:
-        """Say something, with descriptors."""
-        socket.send_fds(self.agent, [encode_frame(frame)], list(descriptors))
-
-    async def listen(self) -> int:
-        """Answer a `listen` as our agents do; returns the port."""
-        request = await self.asked()
-        assert request["type"] == "listen"
-        made = listen_on_loopback(0)
-        port = int(made.getsockname()[1])
-        self.answer({"type": "listening", "id": request["id"], "port": port}, made.fileno())
-        made.close()
-        return port
-
-
-@asynccontextmanager
-async def open_bench(rule: NetworkRule, gateway: Gateway | None = None) -> AsyncGenerator[Bench]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    with ours, theirs:
-        async with trio.open_nursery() as nursery:
-            link = AgentLink(ours, nursery)
-            requests = Requests(link.post)
-            network = SessionNetwork(
-                "s", rule, gateway=gateway or Gateway(Names()), requests=requests, nursery=nursery
-            )
-            bench = Bench(network, link, theirs)
-
-            async def converse() -> None:
-                try:
-                    while True:
-                        frame = await link.receive()
-                        if isinstance(frame, ListeningFrame):
-                            requests.take(frame)
-                except (AgentProtocolError, AgentLinkError) as error:
-                    bench.failure = error
-                    network.closed()
-
-            requests.open(frozenset({"listen"}))
-            network.opened(link)
-            nursery.start_soon(converse)
-            yield bench
-            network.closed()
-            nursery.cancel_scope.cancel()
-        link.close()
 
 
 def open_descriptors() -> int:
@@ -250,28 +178,10 @@ def test_a_socket_that_is_refused_does_not_linger() -> None:
         assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
 
 
-async def say(port: int, data: bytes) -> trio.SocketStream:
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
-    await stream.send_all(data)
-    return stream
-
-
-async def read_all(stream: trio.SocketStream) -> bytes:
-    data = b""
-    with suppress(trio.BrokenResourceError):
-        while piece := await stream.receive_some(65536):
-            data += piece
-    await stream.aclose()
-    return data
-
-
-ALLOWED = NetworkRule(mode="allow", allow=("host.nsm.internal:*",))
-
-
 async def test_a_client_that_says_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "REQUEST_TIMEOUT_S", 0.1)
+    change_brokers(monkeypatch, "proxy_client.REQUEST_TIMEOUT_S = 0.1")
     async with open_bench(ALLOWED) as bench:
         port = await bench.listen()
         with trio.fail_after(120):
@@ -299,7 +209,7 @@ async def test_connections_for_which_none_makes_room_are_told_so(
 ) -> None:
     """A silent one among them costs no other its answer."""
     monkeypatch.setattr(allowed_hosts, "STUCK_S", 0.1)
-    monkeypatch.setattr(serving, "REQUEST_TIMEOUT_S", 1.0)
+    change_brokers(monkeypatch, "proxy_client.REQUEST_TIMEOUT_S = 1.0")
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         request = tunnel_to(silent)
         async with open_bench(ALLOWED) as bench:
@@ -322,7 +232,7 @@ async def test_connections_for_which_none_makes_room_are_told_so(
 async def test_clients_that_give_up_on_a_server_that_hangs_make_room(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(serving, "CLIENT_ENDED_S", 0.1)
+    change_brokers(monkeypatch, "proxy_client.CLIENT_ENDED_S = 0.1")
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         host = f"host.nsm.internal:{silent.getsockname()[1]}"
         plain = f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -334,11 +244,6 @@ async def test_clients_that_give_up_on_a_server_that_hangs_make_room(
                     await client.aclose()
                 last = await say(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await read_all(last)).startswith(b"HTTP/1.1 400 ")
-
-
-def tunnel_to(server: socket.socket) -> bytes:
-    port = server.getsockname()[1]
-    return f"CONNECT host.nsm.internal:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
 class Helpers:
@@ -356,8 +261,9 @@ class Helpers:
         del host, port
         return True
 
-    def found_in(self, target: bytes, headers: object) -> None:
-        del target, headers
+    @property
+    def stand_ins(self) -> dict[str, str]:
+        return {}
 
     async def carry(self, *words: object) -> None:
         raise AssertionError("there is no such helper")
@@ -439,7 +345,8 @@ async def test_who_finds_no_room_takes_no_descriptors_without_end() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert await read_all(await say(port, b"")) == b""  # at once, whatever it wants
             for stream in held:
-                await stream.aclose()
+                await stream.send_eof()
+                assert await read_all(stream) == b""  # ended there, too
             await trio.testing.wait_all_tasks_blocked()
             assert await read_all(await say(port, b"x y\r\n\r\n")) != b""
 
@@ -484,6 +391,8 @@ async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:
             await stream.send_all(bytes(1_000_000))
             await stream.send_eof()
             assert await read_all(stream) == b"1000005"
+            # Once this is answered, the broker's report has been read.
+            assert b" 403 " in await read_all(await say(port, b"CONNECT a.b:1 HTTP/1.0\r\n\r\n"))
         counters = bench.network.facts()["counters"]
         assert (counters["sent_bytes"], counters["received_bytes"]) == (1_000_005, 7)
         nursery.cancel_scope.cancel()
@@ -547,7 +456,7 @@ async def test_a_connection_for_further_requests_ends_without_them(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not ends:
-        monkeypatch.setattr(web_proxy, "KEEP_ALIVE_S", 0.1)
+        change_brokers(monkeypatch, "proxy_client.KEEP_ALIVE_S = 0.1")
     async with open_world() as world, open_bench(ALLOWED) as bench:
         port = await bench.listen()
         request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -24,7 +24,7 @@ from nsmd.jail.cgroups.limits import limits_of
 from nsmd.jail.cgroups.tree import GroupTree
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, NetworkRule, RunRequest, SessionLimits, Tenancy
-from nsmd.network import Gateway
+from nsmd.network.gateway import Gateway
 from nsmd.restart.reattach import execution_id_of
 from nsmd.sessions.agent_session import RESUME_TIMEOUT_S, Earlier
 from nsmd.sessions.execution import Execution, Origin

@@ -9,7 +9,8 @@ import it.
 source          in an asker: the value of a secret
 asker           in a helper, and beside it: the process that reads the values
 beginnings      beginnings of values at the end of what has arrived
-stand_ins       stand-ins: made, found in requests, put into responses
+finding         stand-ins, found in requests
+stand_ins       stand-ins: made, put into responses
 vault           in a helper: the values of one session or box
 authority       in a helper: its certificate authority
 client_hello    in a helper: the first message of a TLS client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,6 @@ from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.helper_process import MODULE, HelperProcess
 from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
-from nsmd.network.secrets.stand_ins import find, find_in_header
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +138,11 @@ class Grant:
         return self.record.certificate
 
     @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """Stand-ins of the secrets, by name."""
+        return self.record.stand_ins
+
+    @property
     def variables(self) -> dict[str, str]:
         """Variables with the stand-ins."""
         stand_ins = self.record.stand_ins
@@ -154,11 +158,6 @@ class Grant:
         return any(secret.is_for(host, port) for secret in self.record.secrets) or (
             bool(self._request_rules.requests_to(host, port))
         )
-
-    def found_in(self, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-        stand_ins = self.record.stand_ins
-        found = (find_in_header(name, value, stand_ins) for name, value in headers)
-        return find(target, stand_ins) or next(filter(None, found), None)
 
     async def carry(
         self,
@@ -258,7 +257,7 @@ class Grant:
         for _ in range(2):
             helper = await self._running()
             try:
-                await helper.send(message, descriptors)
+                await helper.send_message(message, descriptors)
             except OSError:
                 self._drop_helper(helper)
             else:
@@ -326,7 +325,7 @@ class Grant:
 
     async def _tell(self, helper: HelperProcess, message: Mapping[str, object]) -> None:
         with suppress(OSError):  # it has ended; the next one learns of it at its start
-            await helper.send(message)
+            await helper.send_message(message)
 
 
 async def try_out(secret: SecretRule) -> str:
@@ -377,7 +376,7 @@ async def _begin(
         "request_rules": list(request_rules),
     }
     try:
-        await helper.send(message, [state])
+        await helper.send_message(message, [state])
     except OSError:
         answer = None
     else:

@@ -1,4 +1,4 @@
-"""Stand-ins for values: made, found in requests, and put in the place of values in responses; pure.
+"""Stand-ins for values: made, and put in the place of values in responses; pure.
 
 Code sees stand-ins only. A stand-in has the length of its value, so that a response in which one
 replaces the other has the length that the server has said.
@@ -7,7 +7,6 @@ replaces the other has the length that the server has said.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import secrets
 import string
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from nsm.dataclass import dataclass
 from nsmd.network.secrets.beginnings import Beginnings, Shape
+from nsmd.network.secrets.finding import basic_credentials
 
 _PREFIX = re.compile(r"(?:[a-z]{2,8}[0-9]{0,2}[_-]){1,3}", re.ASCII)
 """Beginnings such as `ghp_`, `sk-ant-api03-` and `glpat-`: tools look at them, and all tokens of
@@ -197,30 +197,13 @@ def replace_in_header(name: bytes, value: bytes, known: Mapping[str, tuple[str, 
         name: the header's, in lower case.
         known: stand-in and value of each secret, by name.
     """
-    credentials = _basic(name, value)
+    credentials = basic_credentials(name, value)
     if credentials is None:
         return _replace(value, known)
     inner = _replace(credentials, known)
     if not inner.names:
         return Replaced(value=value, names=())
     return Replaced(value=b"Basic " + base64.b64encode(inner.value), names=inner.names)
-
-
-def find_in_header(name: bytes, value: bytes, stand_ins: Mapping[str, str]) -> str | None:
-    """Name a secret whose stand-in is in a header; None if there is none."""
-    credentials = _basic(name, value)
-    return find(value if credentials is None else credentials, stand_ins)
-
-
-def find(data: bytes, stand_ins: Mapping[str, str]) -> str | None:
-    """Name a secret whose stand-in is in these bytes, perhaps with `%` escapes; None if none is."""
-    from urllib.parse import unquote_to_bytes  # noqa: PLC0415 - 4 ms, for requests only
-
-    texts = (data, unquote_to_bytes(data)) if b"%" in data else (data,)
-    for name, stand_in in stand_ins.items():
-        if any(stand_in.encode() in text for text in texts):
-            return name
-    return None
 
 
 def _replace(value: bytes, known: Mapping[str, tuple[str, str]]) -> Replaced:
@@ -230,15 +213,6 @@ def _replace(value: bytes, known: Mapping[str, tuple[str, str]]) -> Replaced:
             value = value.replace(stand_in.encode(), real.encode())
             names.append(name)
     return Replaced(value=value, names=tuple(names))
-
-
-def _basic(name: bytes, value: bytes) -> bytes | None:
-    if name != b"authorization" or value[:6].lower() != b"basic ":
-        return None
-    try:
-        return base64.b64decode(value[6:].strip(), validate=True)
-    except binascii.Error:
-        return None
 
 
 class Patterns:

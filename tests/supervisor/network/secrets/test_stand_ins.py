@@ -13,11 +13,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from nsmd.network.secrets.finding import find, find_in_header
 from nsmd.network.secrets.stand_ins import (
     Patterns,
     Redactor,
-    find,
-    find_in_header,
     make_stand_in,
     replace_in_header,
 )

@@ -1,0 +1,186 @@
+"""One broker, as the supervisor holds it: a process, and messages to and from it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from nsmd.host.channel_process import ChannelProcess
+from nsmd.network.broker_messages import (
+    MAX_BYTES,
+    BrokerLieError,
+    BrokerMessage,
+    parse_message,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4
+"""Messages of one connection that wait: ours sends two where none was read before."""
+
+MAX_MESSAGES_S = 5000
+"""Messages of one broker in a second; more wait. Each takes some 20 µs."""
+
+
+class BrokeredConnection:
+    """A connection of a client that a broker serves."""
+
+    def __init__(
+        self, broker: BrokerProcess, number: int, messages: trio.MemoryReceiveChannel[BrokerMessage]
+    ) -> None:
+        self._broker = broker
+        self._number = number
+        self._messages = messages
+
+    async def next(self) -> BrokerMessage:
+        """Wait for what the broker says next about it.
+
+        Raises:
+            trio.EndOfChannel: it is over, or the broker has ended.
+        """
+        return await self._messages.receive()
+
+    async def say(self, word: str, rest: str = "", passed: trio.SocketStream | None = None) -> None:
+        """Say something about it to the broker.
+
+        Args:
+            passed: a socket to pass; the caller keeps it.
+
+        Raises:
+            trio.EndOfChannel: the broker has ended.
+        """
+        await self._broker.say(f"{word} {self._number} {rest}", passed)
+
+
+class BrokerProcess:
+    """A broker that runs, or has run. Its task is `listen`.
+
+    Args:
+        process: owned from now on.
+        moved: gets numbers of bytes that were sent and received.
+    """
+
+    def __init__(self, process: ChannelProcess, moved: Callable[[int, int], None]) -> None:
+        self.began_s = trio.current_time()
+        self.ended = False
+        self._process = process
+        self._moved = moved
+        self._last = 0
+        self._channels: dict[int, trio.MemorySendChannel[BrokerMessage]] = {}
+
+    def __repr__(self) -> str:
+        return f"<BrokerProcess {self.pid}>"
+
+    @classmethod
+    def start(
+        cls, stand_ins: Mapping[str, str], moved: Callable[[int, int], None]
+    ) -> BrokerProcess:
+        """Start a broker.
+
+        Args:
+            stand_ins: those of the secrets, by name.
+
+        Raises:
+            OSError: there is no room for another process.
+        """
+        process = ChannelProcess.start("nsmd.network.broker", variables={})
+        try:
+            process.control.send(b"stand-ins " + json.dumps({**stand_ins}).encode())
+        except BaseException:
+            process.end()
+            raise
+        return cls(process, moved)
+
+    @property
+    def pid(self) -> int:
+        """Process id, for people; 0 if it is gone."""
+        return 0 if self.ended else self._process.pid
+
+    async def listen(self, whose: str) -> None:
+        """Take its messages until it ends, or is ended for a lie.
+
+        Args:
+            whose: owner for the log.
+        """
+        try:
+            while True:
+                next_s = trio.current_time() + 1.0
+                for _ in range(MAX_MESSAGES_S):
+                    data = await self._process.receive(MAX_BYTES + 1)
+                    if not data:
+                        return
+                    self._take(parse_message(data))
+                await trio.sleep_until(next_s)
+        except BrokerLieError as lie:
+            log.warning("%s: the broker of its proxy was ended: %s", whose, lie)
+        except trio.ClosedResourceError:
+            pass
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End it, and with it all its connections; may be repeated."""
+        if not self.ended:
+            self.ended = True
+            for channel in self._channels.values():
+                channel.close()
+            self._process.end()
+
+    @asynccontextmanager
+    async def serving(self, client: trio.SocketStream) -> AsyncGenerator[BrokeredConnection]:
+        """Have it serve a connection of a client, for as long as the block lasts.
+
+        Raises:
+            trio.EndOfChannel: it has ended.
+        """
+        self._last += 1
+        number = self._last
+        sender, receiver = trio.open_memory_channel[BrokerMessage](MAX_WAITING)
+        self._channels[number] = sender
+        with sender, receiver:
+            try:
+                await self.say(f"serve {number}", client)
+                yield BrokeredConnection(self, number, receiver)
+            finally:
+                del self._channels[number]
+
+    async def say(self, words: str, passed: trio.SocketStream | None = None) -> None:
+        """Send it a message.
+
+        Raises:
+            trio.EndOfChannel: it has ended.
+        """
+        await trio.lowlevel.checkpoint()  # a connection may be allowed no more
+        descriptors = [] if passed is None else [passed.socket.fileno()]
+        try:
+            await self._process.send(words.encode(), descriptors)
+        except (OSError, trio.ClosedResourceError):
+            raise trio.EndOfChannel from None
+
+    def _take(self, message: BrokerMessage) -> None:
+        """Take a message.
+
+        Raises:
+            BrokerLieError: ours does not send it now.
+        """
+        if message.kind == "moved":
+            self._moved(*message.moved)
+            return
+        channel = self._channels.get(message.number)
+        if channel is None:
+            if message.number > self._last:
+                raise BrokerLieError("a connection that there never was")
+            return  # we have closed it meanwhile
+        if message.kind == "over":
+            channel.close()
+            return
+        try:
+            channel.send_nowait(message)
+        except trio.WouldBlock:
+            raise BrokerLieError("too many messages of one connection") from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise BrokerLieError("a message about a connection that was over") from None

@@ -1,0 +1,138 @@
+"""Brokers of proxies: each for one session, replaced if it dies, and not trusted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netbench import Names, change_brokers
+from nsmd.host.processes import has_ended
+from nsmd.model.host_rules import parse_rules, show_host
+from nsmd.network import broker_process
+from nsmd.network.broker_messages import BrokerLieError, parse_message
+from nsmd.network.gateway import Gateway
+from proxy_bench import ALLOWED, Bench, open_bench, read_all, say, tunnel_to
+
+
+def broker_of(bench: Bench) -> int:
+    pid: int = bench.network.facts()["broker_pid"]
+    return pid
+
+
+async def hold_tunnel(bench: Bench, port: int, server: socket.socket) -> trio.SocketStream:
+    stream = await say(port, tunnel_to(server))
+    assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 200 ")
+    assert bench.network.facts()["connections"] == 1
+    return stream
+
+
+async def test_a_broker_that_dies_ends_its_connections_and_the_next_one_has_another() -> None:
+    gateway = Gateway(Names())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with open_bench(ALLOWED, gateway) as bench, open_bench(ALLOWED, gateway) as other:
+            port, port_of_other = await bench.listen(), await other.listen()
+            assert broker_of(bench) == 0  # until somebody connects
+            with trio.fail_after(120):
+                stream = await hold_tunnel(bench, port, server)
+                untouched = await hold_tunnel(other, port_of_other, server)
+                first = broker_of(bench)
+                assert first != broker_of(other)
+                os.kill(first, signal.SIGKILL)
+                assert await read_all(stream) == b""
+                again = await hold_tunnel(bench, port, server)
+                assert broker_of(bench) not in (0, first, broker_of(other))
+                last = os.pidfd_open(broker_of(bench))
+                await again.aclose()
+                assert other.network.facts()["connections"] == 1
+                await untouched.aclose()
+    assert has_ended(last)
+    os.close(last)
+
+
+async def test_a_connection_that_is_not_allowed_any_more_ends_whatever_its_broker_does() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with open_bench(ALLOWED) as bench:
+            port = await bench.listen()
+            with trio.fail_after(120):
+                stream = await hold_tunnel(bench, port, server)
+                link, _ = server.accept()
+                os.kill(broker_of(bench), signal.SIGSTOP)
+                bench.network.deny(parse_rules(ALLOWED.allow))
+                with link:
+                    link.setblocking(False)
+                    await trio.lowlevel.wait_readable(link)
+                    assert link.recv(1) == b""
+                assert await read_all(stream) == b""
+
+
+LIES = {
+    "nonsense": [b"x"],
+    "a host that is none": [b"ask 1 http 127.1:80"],
+    "a connection that there is not": [b"ask 2 http a.test:80"],
+    "a tunnel that nobody offered": [b"given 1 early"],
+    "the end of what has not begun": [b"done 1 "],
+    "one request after the other": [b"ask 1 connect a.test:80"] * 20,
+    "a refusal in the supervisor's place": [b"refused 1 http a.test:80 allowed x"],
+    "a large message": [b"given 1 " + bytes(170_000)],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        change_brokers(
+            patch,
+            "import socket; control = socket.socket(fileno=0); "
+            "[control.recv(100) for _ in range(2)]; "
+            f"[control.send(each) for each in {LIES[lie]!r}]; control.recv(100); control.recv(100)",
+        )
+        async with open_bench(ALLOWED) as bench:
+            port = await bench.listen()
+            with trio.fail_after(120):
+                stream = await say(port, b"")
+                assert await read_all(stream) == b""
+                patch.undo()
+                # The session goes on.
+                assert b" 400 " in await read_all(await say(port, b"x y\r\n\r\n"))
+            assert bench.network.facts()["counters"].get("allowed", 0) == 0
+
+
+async def test_a_broker_that_says_too_much_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_process, "MAX_MESSAGES_S", 10)
+    moved: list[tuple[int, int]] = []
+    change_brokers(
+        monkeypatch,
+        "import socket; control = socket.socket(fileno=0); "
+        "[control.send(b'moved 0 1 0') for _ in range(100)]; control.recv(1)",
+    )
+    broker = broker_process.BrokerProcess.start({}, lambda *each: moved.append(each))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.listen, "test")
+        with trio.move_on_after(1.5):
+            await trio.sleep_forever()
+        assert len(moved) <= 20
+        nursery.cancel_scope.cancel()
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"ask", b"refused", b"given", b"moved", b"over", b"done", b"1", b"-", b""])
+        | st.sampled_from([b"http", b"connect", b"socks5", b"a.test:80", b"[::1]:1", b"secret"])
+        | st.binary(max_size=12)
+    ).map(b" ".join)
+)
+def test_any_packet_is_a_message_or_a_lie(data: bytes) -> None:
+    try:
+        message = parse_message(data)
+    except BrokerLieError:
+        return
+    assert 0 <= message.number <= 2**53
+    assert message.verdict in ("bad-request", "secret")
+    assert message.detail.isprintable()
+    assert message.kind != "ask" or show_host(message.host, message.port).isprintable()
