@@ -8,8 +8,9 @@ _SEQUENCES = re.compile(
     r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
     r"|([\n\r\b])"
 )
-"""Text that a terminal acts on (ECMA-48, and xterm's strings that end with BEL): CSI with parameters
-and final byte, strings such as titles and links, other escape sequences; line ends and backspace.
+"""Text that a terminal acts on (ECMA-48, and xterm's strings that end with BEL): CSI with its
+parameters and final byte, strings such as titles and links, other escape sequences; line ends and
+backspace.
 """
 
 _SCREEN_ROWS = 24

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -415,11 +416,11 @@ def hand_over(sockets: Path, *descriptors: int) -> str:
 
 def asked(proxy: socket.socket, url: str) -> str:
     """The first line and the body of what the proxy answers."""
-    with socket.create_connection(proxy.getsockname()) as connection:
-        connection.sendall(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        with connection.makefile() as answer:
-            text = answer.read()
-    return text.partition("\n")[0] + " " + text.rpartition("\n")[2]
+    connection = HTTPConnection(*proxy.getsockname())
+    with closing(connection):
+        connection.request("GET", url)
+        answer = connection.getresponse()
+        return f"{answer.status} {answer.reason} {answer.read().decode()}"
 
 
 def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, project: Path) -> None:

@@ -107,7 +107,9 @@ class BuildQueue:
             self._nursery.start_soon(self._forget_later, building, building.failed)
 
     async def _forget_later(self, building: Building, failed: Failed) -> None:
-        await trio.sleep(max(0.0, failed.at_s + FAILED_KEPT_S - time.time()))
+        # Clocks jump: it is never kept for longer than from now on.
+        left_s = min(failed.at_s + FAILED_KEPT_S - time.time(), FAILED_KEPT_S)
+        await trio.sleep(max(0.0, left_s))
         if building.failed is failed and building.attempt is None and building.added:
             log.info("%s is forgotten, since it could not be built", building.name)
             building.added = False
