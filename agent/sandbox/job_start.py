@@ -32,7 +32,7 @@ WHY_NOT_STARTED = {
 
 
 TERMINFO_PLACES = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/lib/terminfo")
-"""Where distributions keep descriptions of terminals (terminfo(5))."""
+"""Directories in which distributions keep descriptions of terminals (terminfo(5))."""
 
 
 class JobRefusal(Exception):  # noqa: N818  # clients have a JobError

@@ -202,15 +202,14 @@ class PythonWorker:
             elif message["type"] == "fork":
                 self._fork(message["id"])
             elif message["type"] == "run":
-                number = message["id"]
                 set_arguments(message.get("argv"), self._namespace)
                 given = {key: message[key] for key in ("one_shot", "stdin") if key in message}
-                exit_code = self._run(number, message["code"], **given)
+                exit_code = self._run(message["id"], message["code"], **given)
                 if os.getpid() != self._pid:
                     os._exit(exit_code)  # code forked and its child got to the end
                 if not self._is_intact():
                     os._exit(exit_code)  # nobody can be told: the exit status says it
-                done = {"type": "done", "id": number, "token": message["token"]}
+                done = {"type": "done", "id": message["id"], "token": message["token"]}
                 self._out.send_last({**done, "exit_code": exit_code})
 
     def _rehearse(self) -> None:
@@ -429,9 +428,8 @@ class PythonWorker:
                     self._reporter.hint(error, name, code)
                 if one_shot and os.getpid() == self._pid:
                     try:
-                        exit_code = (
-                            self._unfinished.end_program(self._displayer.show_figures) or exit_code
-                        )
+                        ended = self._unfinished.end_program(self._displayer.show_figures)
+                        exit_code = ended or exit_code
                     except BaseException as error:
                         exit_code = self._reporter.report(error) or exit_code
                 self._displayer.show_figures()
