@@ -82,7 +82,7 @@ def language_of(file: str | None, code: str) -> str:
 
 
 def argv_of(file: str | None, arguments: list[str]) -> list[str]:
-    """Name and arguments as a script finds them; empty for code that is in no file."""
+    """Name and arguments that a script finds; empty for code that is in no file."""
     if file is None:
         return []
     return [file if file == "-" else os.path.abspath(file), *arguments]

@@ -40,7 +40,7 @@ def find_modules_anew() -> None:
 
 
 def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
-    """Have code find what a script finds of its name and arguments, until the next execution.
+    """Give code the name and the arguments of a script, until the next execution.
 
     Args:
         argv: None for code that is no script's.
