@@ -96,8 +96,12 @@ def test_a_project_of_another_group_of_ours_is_told_apart(
     found = os.stat_result((0o40775, 1, 1, 2, owner, 4242, 0, 0, 0, 0))
     mount = mount_of(tmp_path, mode="overlay")
     user = JailUser(None)
+
+    def told(*_: object, **__: object) -> os.stat_result:
+        return found
+
     with monkeypatch.context() as patched:
-        patched.setattr(os, "stat", lambda *_, **__: found)
+        patched.setattr(os, "stat", told)
         with pytest.raises(NoCopyError) as raised:
             open_project(user, mount)
     assert said.format(owner=owner) in str(raised.value)
