@@ -378,11 +378,11 @@ class RunService:
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several live ones.
         """
-        own = None if here is None else self._ended(f"{here.scope}/{target}")
+        own, hint = None if here is None else self._ended(f"{here.scope}/{target}"), ""
         try:
             session = self.find(target, here=here)
-        except UnknownSessionError:
-            session = None
+        except UnknownSessionError as error:
+            session, hint = None, error.hint
         except AmbiguousSessionError:
             if own is None:
                 raise
@@ -395,7 +395,7 @@ class RunService:
         if found is None:
             raise UnknownSessionError(
                 f"No session {target[:200]!r}, and no transcript of one that has ended.",
-                hint="`nsm ps --all` lists them.",
+                hint=f"{hint} `nsm ps --all` also lists ended ones.".lstrip(),
             )
         return found
 

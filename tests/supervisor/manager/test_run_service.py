@@ -78,6 +78,9 @@ async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
         with pytest.raises(UnknownSessionError) as unknown:
             it.run_service.find("anaylsis")
         assert unknown.value.hint.startswith("Did you mean 'analysis'? ")
+        with pytest.raises(UnknownSessionError) as unread:
+            it.run_service.transcript("anaylsis")
+        assert unread.value.hint.startswith("Did you mean 'analysis'? ")
         with pytest.raises(UnknownSessionError) as foreign:
             it.run_service.session_manager.index.find("anaylsis", scope=BOB.scope)
         assert "analysis" not in foreign.value.hint
