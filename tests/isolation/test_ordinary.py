@@ -38,6 +38,11 @@ git -c user.name=n -c user.email=e commit -q -m one && git gc -q && git log --on
         "1",
     ),
     "script": ("script -qec tty /dev/null </dev/null | tr -d '\\r'", "/dev/pts/0"),
+    "node, its heap": (
+        """node -p 'const mb = require("v8").getHeapStatistics().heap_size_limit / 2**20;
+mb > 384 && mb < 512'""",
+        "true",
+    ),
     "setarch": ("setarch -R sh -c 'echo fixed'", "fixed"),
     "ip": ("ip -o addr show lo | grep -c 'inet 127.0.0.1/8'", "1"),
     "tar": ("mkdir -p d && echo x >d/f && tar c d | tar t | wc -l", "2"),

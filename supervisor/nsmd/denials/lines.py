@@ -172,11 +172,8 @@ PHRASES = (
     _phrase("threads", r"^Uncaught Error: EAGAIN$"),
     _phrase("threads", r"pthread_create\b.*(?:Resource temporarily unavailable|\bEAGAIN\b)"),
     _phrase("threads", r"can't start new thread$"),
-    _phrase("exhausted", r"^FATAL ERROR: (?!.*heap limit).*out of memory"),
-    _phrase(
-        "exhausted",
-        r"^# Fatal (?:process|[Jj]ava[Ss]cript) (?:OOM|out of memory)\b(?!.*heap limit)",
-    ),
+    _phrase("exhausted", r"^FATAL ERROR: .*out of memory"),
+    _phrase("exhausted", r"^# Fatal (?:process|[Jj]ava[Ss]cript) (?:OOM|out of memory)\b"),
     _phrase("memory", r"^  what\(\):  std::bad_alloc$"),
     _phrase("memory", r"^Out of memory!$|^\S+: out of memory(?: allocating \d+ bytes.*)?$"),
     _phrase("memory", r"^fatal error: runtime: (?:cannot allocate|out of) memory"),

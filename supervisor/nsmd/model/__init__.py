@@ -17,6 +17,7 @@ secrets        secrets as configured, without their values
 policy         everything that one session may see, change, reach and use
 client_limits  limits of all clients of one listener
 limits         limits of sessions, and the first checks of a request
+limit_variables  variables by which programs know a session's threads and memory
 limit_events   mechanisms that enforce limits, and limits that sessions reach
 lifecycle      a session's states as one table
 events         events, and their listeners

@@ -19,6 +19,7 @@ from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
 from nsmd.model.images import IMAGE_PLACE
 from nsmd.model.limit_events import Enforcement, Enforcer
+from nsmd.model.limit_variables import limit_variables
 from nsmd.model.values import (
     NO_NETWORK,
     Environment,
@@ -308,7 +309,8 @@ def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tupl
     if network.mode == "off" and environment.artifact is not None:
         # Those for no network are a convenience, and some artifacts cannot set any.
         return environment.variables
-    return (*_network_variables(network), *environment.variables)
+    limits = limit_variables(environment.memory_mb)
+    return (*limits.items(), *_network_variables(network), *environment.variables)
 
 
 def _network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:

@@ -11,6 +11,7 @@ import pytest
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
 from nsmd.model.images import IMAGE_PLACE, ImageRoot
+from nsmd.model.limit_variables import limit_variables
 from nsmd.model.limits import steps_of
 from nsmd.model.policy import policy_of
 from nsmd.model.setup_step import SetupStep
@@ -113,7 +114,8 @@ def test_variables_are_a_session_s_own() -> None:
     assert "k3y" not in repr(spec(secret))
     common, policy, *variables = asked(spec(secret), SessionLimits()).decode().split("\0")
     network = [f"{name}={value}" for name, value in WITHOUT_NETWORK]
-    assert sorted(variables) == sorted(["KEY=k3y", *network])
+    limits = [f"{name}={value}" for name, value in limit_variables(PYTHON.memory_mb).items()]
+    assert sorted(variables) == sorted(["KEY=k3y", *network, *limits])
     assert "k3y" not in common
     assert "k3y" not in policy
     assert json.loads(common)["prestart"] == "python"
