@@ -295,3 +295,20 @@ def test_input_waits_for_the_set_up_of_its_interpreter(agent: AgentProcess) -> N
 def _children(pid: int) -> list[str]:
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("one_shot", [True, False])
+def test_node_ends_what_awaits_empty_input(agent: AgentProcess, one_shot: bool) -> None:
+    lines = "createInterface({ input: process.stdin })"
+    code = f"await require('readline/promises').{lines}.question('name? ')"
+    for _ in range(2):
+        reply = agent.node(code, one_shot=one_shot)
+        assert (reply.exit_code, reply.timed_out) == (13, False)
+        assert "awaits standard input, which is empty" in reply.stderr
+        if one_shot:
+            break
+        # What goes on by itself after the end of the input is waited for.
+        later = "await new Promise((go) => process.stdin.resume().on('end', () => later(go)))"
+        code_of_later = f"later = (go) => setTimeout(go, 50, 7); {later}"
+        assert agent.node(code_of_later).shown == ["7"]

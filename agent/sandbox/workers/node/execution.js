@@ -113,6 +113,17 @@ const describeUnfinished = (before) => {
     ' output comes with the next call';
 };
 
+const NO_INPUT = 'the code awaits standard input, which is empty: put the input into the code\n';
+let awaiting;  // what the running execution of a session has been since it began
+const countActive = () => apply(getActiveResourcesInfo, process, []).length;
+const endIfStuck = () => {
+  if (awaiting === undefined || running !== awaiting.id || countActive() > awaiting.active) return;
+  const { id, token } = awaiting;
+  complain(NO_INPUT);
+  finish(id, token, 13);  // as Node exits where an await is not settled
+  forsake();
+};
+
 // The exit code that code itself has asked for.
 const takeExitCode = () => {
   try {
@@ -174,6 +185,8 @@ const run = ({
   if (one_shot) beginOneShot(id, token);
   else takeExitCode();  // of what ran between executions
   const before = one_shot || countResources();
+  if (emptyStream?.readableEnded) emptyStream = undefined;
+  awaiting = one_shot ? undefined : { id, token, active: countActive() };
   const takeOutcome = (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0, shown;
@@ -224,6 +237,7 @@ const run = ({
     // One turn of the loop later rejections that nobody handles are known. Node never gets over
     // an interrupt in the second of two callbacks of one turn, so there is but one of ours.
     clearImmediate(turn);
+    awaiting = undefined;
     turn = setImmediate(() => {
       if (running !== id) return;
       const wanted = takeExitCode();
@@ -268,6 +282,7 @@ const concludeOneShot = () => {
   if (hasOwn(oneShot, 'value')) oneShot.shown = show(oneShot.value);
   else if (process.exitCode === undefined) {
     complain('Warning: Detected unsettled top-level await\n');
+    if (emptyStream?.readableEnded) complain(NO_INPUT);
     process.exitCode = 13;
   }
 };

@@ -10,7 +10,7 @@ const {
 const { compareExchange, load, wait } = Atomics;
 const fs = require('node:fs');
 const inspector = require('node:inspector');
-const { closeSync, openSync, readFileSync, readSync } = fs;
+const { ReadStream, closeSync, openSync, readFileSync, readSync } = fs;
 const { hasOwn } = Object;
 const { toString: errorText } = Error.prototype;
 const { includes, indexOf, repeat, slice, startsWith } = String.prototype;

@@ -4,7 +4,16 @@
 //
 // A file gets the lowest number that is free, and Node has no dup2(2). Nothing else may open files
 // meanwhile: our worker is up by then, and code's asynchronous calls of before are over, as a rule.
-const emptyInput = getOwnPropertyDescriptor(process, 'stdin');
+//
+// What awaits a line of empty input waits for ever: readline closes at the end of its input, and
+// settles no question. Then `endIfStuck` looks whether anything else can go on.
+let emptyStream;
+const emptyInput = {
+  configurable: true, enumerable: true,
+  get: () => emptyStream ??= new ReadStream('', { fd: 0, autoClose: false })
+    .once('end', () => setImmediate(() => setImmediate(endIfStuck))),
+};
+defineProperty(process, 'stdin', emptyInput);
 let isTakenAway = false;
 const replaceInput = (path) => {
   if (!isTakenAway) {
