@@ -766,6 +766,14 @@ def test_a_hint_for_a_second_event_loop(shared: AgentProcess, call: str) -> None
     assert note.startswith("code with `await` runs in an event loop already: write `await f()`")
 
 
+def test_a_hint_for_a_missing_ipython(shared: AgentProcess) -> None:
+    missing = "import sys; sys.modules['IPython'] = None; from IPython.display import HTML"
+    (note,) = shared.python(f"try:\n    {missing}\nfinally: del sys.modules['IPython']").frame[
+        "notes"
+    ]
+    assert note.startswith("`display(...)` is built in here and needs no import")
+
+
 @pytest.mark.parametrize(
     "code",
     ["x = (1 +", "undefined", "def f(): return ls\nf()", "'%d' % 'a'", "raise NameError", "x?y"],

@@ -99,6 +99,11 @@ class Reporter:
                     "code with `await` runs in an event loop already: write `await f()` in place "
                     "of `asyncio.run(f())`"
                 )
+            elif isinstance(error, ImportError) and (error.name or "").startswith("IPython"):
+                self._out.note(
+                    "`display(...)` is built in here and needs no import: it shows what has a "
+                    "`_repr_html_`, `_repr_png_` or the like"
+                )
             elif isinstance(error, SyntaxError) and error.filename == name:
                 number = error.lineno
             elif isinstance(error, NameError) and error.__traceback__ is not None:
