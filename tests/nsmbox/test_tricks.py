@@ -188,7 +188,7 @@ def test_the_working_directory_cannot_be_exchanged_for_another(world: World) -> 
         os.rename(world.host(inner), world.host(f"{PROJECT}/aside"))
         world.link(inner, f"{HOME}/.ssh")
         terminal.type("o\r")
-        terminal.see("the box cannot be kept from making")
+        terminal.see("cannot be shown as it was when it was looked at")
         assert terminal.end() == 1
         assert SECRET not in terminal.text
 
