@@ -158,10 +158,29 @@ def test_links_in_protected_directories(project: Path) -> None:
     (project / "AGENTS.md").touch()
     (project / ".claude" / "CLAUDE.md").symlink_to("../AGENTS.md")
     (project / ".claude" / "settings.json").symlink_to("../ai/settings.json")
+    (project / ".claude" / "worktrees").mkdir()  # of projects of their own
+    (project / ".claude" / "worktrees" / "link").symlink_to("../../src")
     found = guard(project)
     assert below(project, found.read_only) == [".claude", *OF_GIT, "agents/skills", "run.sh"]
     assert found.links == ()  # nobody changes directories that are read-only
     assert "ai" in below(project, paths_of(found))
+
+
+def test_links_without_end_are_followed_up_to_a_number(project: Path) -> None:
+    """Anybody who worked in the project may have made them, and each costs a mount."""
+    for number in range(search.MAX_READ_ONLY + 9):
+        name = f"d{number}" if number else ".claude"
+        (project / name).mkdir()
+        (project / name / "next").symlink_to(f"../d{number + 1}")
+    found = guard(project)
+    assert len(found.read_only) == search.MAX_READ_ONLY + 1
+    assert [note.partition(" ")[2][:14] for note in found.loose] == ["has many files"]
+
+
+def test_links_to_what_a_box_changes_at_another_place_are_said(project: Path) -> None:
+    (project / ".amp").symlink_to("../state/amp")
+    found = guarded_files.look(str(project), GitFacts(), kept=[f"{project.parent}/state"])
+    assert ".amp leads to" in found.loose[-1]
 
 
 def test_what_links_lead_to_elsewhere_in_the_box(project: Path) -> None:

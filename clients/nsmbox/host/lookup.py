@@ -91,6 +91,14 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
     git = paths.which("git", variables.get("PATH", ""), *writable)
     places = {each.path: each.writable for each in added}
     repositories = [git_repository.look(path, known, git, variables, places) for path in writable]
+    state = tuple(
+        HostPath(
+            path=os.path.join(home, state.box),
+            source=os.path.realpath(os.path.join(home, state.host)),
+        )
+        for state in request.profile.state
+    )
+    persisted = tuple(_persisted(request.persist, home, directory))
     guarded: list[guarded_files.Guarded] = []
     standing: frozenset[str] = frozenset()
     if request.protect:
@@ -104,6 +112,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             homes=known.homes,
             paths=request.protect_paths if path == directory else (),
             others=[other for other in writable if other != path],
+            kept=[each.source for each in (*state, *persisted)],
             unprotected=request.unprotected if path == directory else (),
             standing=standing,
             git=git,
@@ -143,14 +152,8 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         directory=directory,
         variables=dict(variables),
         system=system,
-        state=tuple(
-            HostPath(
-                path=os.path.join(home, state.box),
-                source=os.path.realpath(os.path.join(home, state.host)),
-            )
-            for state in request.profile.state
-        ),
-        persisted=tuple(_persisted(request.persist, home, directory)),
+        state=state,
+        persisted=persisted,
         links=program_links.look(standard) if standard else None,
         command=(place, *arguments),
         tools=tools,

@@ -18,7 +18,15 @@ from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import guarded_git
 from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.search import OwnDirectory, Search, followed, names_in, protect, way_to
+from nsmbox.protection.search import (
+    OwnDirectory,
+    Search,
+    followed,
+    names_in,
+    protect,
+    protect_inner_links,
+    way_to,
+)
 from nsmbox.protection.secrets import printable, within
 from nsmbox.protection.stand_ins import StandIn
 
@@ -189,6 +197,7 @@ def look(
     homes: Sequence[str] = (),
     paths: Sequence[str] = (),
     others: Sequence[str] = (),
+    kept: Sequence[str] = (),
     unprotected: Sequence[str] = (),
     standing: Collection[str] = (),
     git: str | None = None,
@@ -201,6 +210,7 @@ def look(
         homes: the user's home directories, all links followed.
         paths: further ones, relative to it.
         others: directories besides that the box can change, all links followed.
+        kept: those of the host that it can change at other places.
         unprotected: those that the box may change and make all the same, relative to it.
         standing: paths of stand-ins that are there for other boxes.
         git: reads includes of a repository's configuration; a program outside of the working
@@ -217,6 +227,7 @@ def look(
         git=git,
         variables=dict(variables or {}),
         standing=standing,
+        kept=kept,
         unprotected=tuple(os.path.join(directory, path) for path in _checked(unprotected)),
     )
     for path in dict.fromkeys(_checked(paths)):
@@ -248,6 +259,7 @@ def look(
         guarded_git.named_programs(search, directory, key, value)
     for repository, worktree in guarded_git.nested(search, directory):
         guarded_git.repository(search, repository, worktree)
+    protect_inner_links(search)
     programs = _changeable(search)
     if said := of_programs(programs, directory):
         search.notes.insert(0, said)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nsm import autorun
+from nsm.autorun import CLAUDE_WORKTREES
 from nsm.dataclass import dataclass, field
 from nsm.git import small_file
 from nsm.paths import follow_links, which
@@ -21,6 +22,10 @@ MAX_ENTRIES = 2048
 
 MAX_INNER_ENTRIES = 4096
 """Largest number of entries of all protected directories that are searched for links."""
+
+MAX_READ_ONLY = 512
+"""Number of protected paths from which on no links in protected directories are followed: each
+costs a mount, and those that hold the way to it."""
 
 MAX_OWN_ENTRIES = 200
 """Largest number of entries of a directory in whose place a box has one of its own."""
@@ -51,7 +56,9 @@ class Search:
     Attributes:
         standing: stand-ins of other boxes.
         unprotected: paths that the box may change and make; absolute.
+        kept: directories of the host that the box can change at other places.
         own: directories in whose place the box has one of its own.
+        directories: protected ones, in which links are still to be followed.
         links: links that lead to what is protected, and that the box could exchange: what they say.
         loose: sentences for people about what cannot be protected.
         programs: those here that git's configuration names, with the entry's key.
@@ -69,6 +76,8 @@ class Search:
     unprotected: tuple[str, ...] = ()
     own: list[OwnDirectory] = field(default_factory=list[OwnDirectory])
     stand_ins: dict[str, StandIn] = field(default_factory=dict[str, StandIn])
+    kept: Sequence[str] = ()
+    directories: deque[str] = field(default_factory=deque[str])
     links: dict[str, str] = field(default_factory=dict[str, str])
     loose: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
@@ -121,56 +130,64 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
     if search.allows(path):
         return
     real = followed(search, path)
+    if real != path and any(within(real, each) for each in search.kept):
+        _say(search, path, f"leads to {printable(real)}, which the box can change.")
     if real != path and (search.allows(real) or not search.shows(real)):
         return
-    shown = printable(os.path.relpath(path, search.directory))
     if any(within(root, real) for root in (search.directory, *search.shown)):
-        search.loose.append(
-            f"{shown} leads to a whole directory of the box ({printable(real)}), and what is there "
-            "is not protected."
-        )
+        why = f"leads to a whole directory of the box ({printable(real)}), and what is there is not"
+        _say(search, path, f"{why} protected.")
         return
     kind = kind_of(real)
     if kind is None or real in search.standing:
         if real != path or (entry is not None and entry.measure == "denied"):
             _keep_from_being_made(search, real, entry or autorun.DENIED)
     elif kind == "other":
-        search.loose.append(f"{shown} is neither a file nor a directory and is not protected.")
+        _say(search, path, "is neither a file nor a directory and is not protected.")
     elif kind != "link" and real not in search.read_only:  # a link to itself leads nowhere
-        if kind == "file" and os.lstat(real).st_nlink > 1:
-            search.loose.append(
-                f"{shown} has another name (a hard link), by which the box may change it."
-            )
+        if kind == "file" and _has_other_names(real):
+            _say(search, path, "has another name (a hard link), by which the box may change it.")
         own = _own_directory(real) if entry is not None and entry.private else None
         if own is not None:
             search.own.append(own)
         else:
             search.read_only.append(real)
         if kind == "directory":
-            _inner_links(search, real)
+            search.directories.append(real)
 
 
-def _inner_links(search: Search, directory: str) -> None:
-    """Protect what links in a protected directory lead to."""
-    waiting = deque([directory])
-    while waiting:
+def _say(search: Search, path: str, text: str) -> None:
+    search.loose.append(f"{printable(os.path.relpath(path, search.directory))} {text}")
+
+
+def protect_inner_links(search: Search) -> None:
+    """Protect what links in protected directories lead to, after all else. Not by recursion: these
+    directories may lead to each other as often as somebody likes."""
+    while search.directories:
+        folder = search.directories.popleft()
         try:
-            with os.scandir(waiting.popleft()) as entries:
+            with os.scandir(folder) as entries:
                 for entry in entries:
                     search.inner_entries -= 1
-                    if search.inner_entries < 0:
-                        search.loose.append(
-                            f"{printable(os.path.relpath(directory, search.directory))} has many "
-                            "files: what links deep in it lead to is not protected."
-                        )
+                    if search.inner_entries < 0 or len(search.read_only) > MAX_READ_ONLY:
+                        what = "what links deep in it lead to is not protected."
+                        _say(search, folder, f"has many files: {what}")
                         return
                     if not entry.is_symlink():
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
+                        last = tuple(entry.path.split("/")[-2:])
+                        if entry.is_dir(follow_symlinks=False) and last != CLAUDE_WORKTREES:
+                            search.directories.append(entry.path)
                     elif (named := autorun.find(entry.name)) is None or named.measure != "allowed":
                         protect(search, entry.path)
         except OSError:
             continue
+
+
+def _has_other_names(path: str) -> bool:
+    try:
+        return os.lstat(path).st_nlink > 1
+    except OSError:
+        return False  # it is gone, or has been exchanged, which is noticed when it is opened
 
 
 def _own_directory(path: str) -> OwnDirectory | None:

@@ -307,6 +307,11 @@ def _execute(
         ),
         *bwrap.variables(plan),
     ]
+    if len(lines) > MAX_ARGUMENTS:
+        raise BoxError(
+            f"the box has {len(plan.mounts)} mounts, which are too many for bwrap",
+            hint="See with --dry-run what is protected, and leave some of it out (--unprotect).",
+        )
     if len(lines) + len(plan.command) > MAX_ARGUMENTS:
         raise BoxError(
             f"the command has {len(plan.command)} words, and bwrap takes no more than "

@@ -126,7 +126,7 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
 
         asked = confirm(plan, home=facts.home)
     programs = guarded_files.of_programs(facts.guarded.programs, facts.directory)
-    unprotected = (programs, *facts.guarded.loose, facts.git.unusable)
+    unprotected = (programs, *_first(facts.guarded.loose), facts.git.unusable)
     for said in (_not_made(plan, facts.home), *unprotected):
         if said and not asked:
             tell(way, said)
@@ -159,6 +159,14 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         wait=_begin(request, facts, way, program, plan, place),
         tell=lambda text: tell(way, text),
     )
+
+
+def _first(sentences: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of many sentences, whose number whoever works in the project decides."""
+    more = len(sentences) - _TOLD_NAMES
+    if more <= 0:
+        return sentences
+    return (*sentences[:_TOLD_NAMES], f"{more} more like these; the screen of a terminal has all")
 
 
 def _not_made(plan: Plan, home: str, *, all_of_them: bool = False) -> str:
