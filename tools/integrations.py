@@ -9,6 +9,8 @@ Lines of `requirements.txt` that are ours: `# python: 3.12` names the Python tha
 `# source: NAME` names a package that has no wheel; then the versions are pinned for one machine.
 `# nsm: clients` says that they conflict with what the supervisor needs: then only nsm's clients are
 installed there, and the tests use the supervisor of the Python that runs this program.
+`# oldest: NAME==1.2 --hash=sha256:...` is the oldest release that the adapter works with: the tests
+run once more in an environment that has it in place of the pinned one.
 
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
@@ -42,6 +44,7 @@ PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
 CLIENTS_ONLY = re.compile(r"^# nsm: clients$", re.MULTILINE)
 CLIENTS_NEED = ("cbor2", "trio")
 """Dependencies of nsm that `nsm.integrations` imports."""
+OLDEST = re.compile(r"^# oldest: (.+)$", re.MULTILINE)
 SOURCE = re.compile(r"^# source: (\S+)$", re.MULTILINE)
 PYENV = ".pyenv/versions"
 WHAT = "What the tests of the adapter for {name} need"
@@ -53,9 +56,14 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework whose adapter is tested."""
+    """A framework whose adapter is tested.
+
+    Attributes:
+        oldest: it is the oldest release that is supported, and not the pinned one.
+    """
 
     name: str
+    oldest: bool = False
 
     @property
     def directory(self) -> Path:
@@ -65,26 +73,33 @@ class Framework:
     @property
     def environment(self) -> Path:
         """Directory of its virtual environment."""
-        return ENVIRONMENTS / self.name
+        return ENVIRONMENTS / (f"{self.name}-oldest" if self.oldest else self.name)
+
+    @property
+    def _text(self) -> str:
+        return (self.directory / "requirements.txt").read_text(encoding="utf-8")
+
+    @property
+    def oldest_releases(self) -> list[str]:
+        """The oldest releases, with their hashes, as pip takes them."""
+        return OLDEST.findall(self._text)
 
     @property
     def requirements(self) -> list[str]:
         """Lines that name packages."""
-        text = (self.directory / "requirements.txt").read_text(encoding="utf-8")
-        lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
+        lines = [line.partition(" #")[0].strip() for line in self._text.splitlines()]
         return [line for line in lines if line and not line.startswith("#")]
 
     @property
     def python(self) -> str:
         """Version of Python that its packages are pinned for."""
-        found = PYTHON.search((self.directory / "requirements.txt").read_text(encoding="utf-8"))
+        found = PYTHON.search(self._text)
         return found[1] if found else DEFAULT_PYTHON
 
     @property
     def clients_only(self) -> bool:
         """Tell whether the supervisor has to be elsewhere."""
-        text = (self.directory / "requirements.txt").read_text(encoding="utf-8")
-        return CLIENTS_ONLY.search(text) is not None
+        return CLIENTS_ONLY.search(self._text) is not None
 
     def interpreter(self) -> str:
         """Find a Python of that version.
@@ -120,6 +135,8 @@ class Framework:
         npm_lock = self.directory / "package-lock.json"
         made_of = (constraints, ROOT / "pyproject.toml", *([npm_lock] if npm_lock.exists() else []))
         parts = [path.read_bytes() for path in made_of]
+        if self.oldest:
+            parts += [line.encode() for line in self.oldest_releases]
         interpreter = self.interpreter()
         stamp = hashlib.sha256(b"\0".join([*parts, interpreter.encode()])).hexdigest()
         python = self.environment / "bin" / "python"
@@ -132,7 +149,11 @@ class Framework:
         install += ["--disable-pip-version-check"]
         run([*install, "--require-hashes", "--requirement", str(constraints)])
         run([*install, "--no-build-isolation", "--editable", str(ROOT)])
-        if npm_lock.exists():
+        if self.oldest:
+            oldest = self.environment / "oldest.txt"
+            oldest.write_text("\n".join(self.oldest_releases))
+            run([*install, "--require-hashes", "--requirement", str(oldest)])
+        elif npm_lock.exists():
             self.prepare_npm()
         made_from.write_text(stamp)
         return python
@@ -158,7 +179,7 @@ class Framework:
         """
         needed = [*self.requirements, *ALWAYS]
         only = CLIENTS_NEED if self.clients_only else None
-        source = SOURCE.findall((self.directory / "requirements.txt").read_text(encoding="utf-8"))
+        source = SOURCE.findall(self._text)
         versions, found = pin.lock(
             needed, python=self.python, pip=self.interpreter(), only=only, source=source
         )
@@ -195,8 +216,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := sorted(set(options.names) - set(frameworks())):
         parser.error(f"there is no {unknown[0]}; there are {', '.join(frameworks())}")
     failed: list[str] = []
-    for name in options.names or frameworks():
-        framework = Framework(name)
+    chosen = [Framework(name) for name in options.names or frameworks()]
+    if not options.pin and not options.steps:
+        chosen += [Framework(each.name, oldest=True) for each in chosen if each.oldest_releases]
+    for framework in chosen:
+        name = framework.environment.name
         if options.pin:
             framework.pin()
             continue
@@ -210,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command += ["--rootdir", str(ROOT), "--confcutdir", str(TESTS), *for_pytest]
         command += [str(framework.directory)]
         if options.steps:
-            command = [str(python), str(TESTS / "steps.py"), name]
+            command = [str(python), str(TESTS / "steps.py"), framework.name]
         environ = dict(os.environ)
         if framework.clients_only:
             environ["NSM_SUPERVISOR"] = str(Path(sys.executable).parent / "nsm-supervisor")

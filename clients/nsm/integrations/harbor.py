@@ -16,14 +16,19 @@ from harbor.environments.capabilities import (
     EnvironmentCapabilities,
     EnvironmentResourceCapabilities,
 )
-from harbor.environments.options import EnvironmentOptions
 from harbor.models.task.config import NetworkMode
 from harbor.models.trial.config import ResourceMode
+from pydantic import BaseModel
 
 from nsm.integrations.images import ImageSandbox, check_user, texts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+try:
+    from harbor.environments.options import EnvironmentOptions
+except ImportError:  # before 0.26, which gives the constructor such settings as they are
+    EnvironmentOptions = BaseModel
 
 TIMED_OUT = 124
 """Exit code of a command that took too long, as of timeout(1)."""
@@ -50,6 +55,9 @@ class NsmTaskEnvironment(BaseEnvironment):
     options: NsmOptions
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if EnvironmentOptions is BaseModel:
+            names = kwargs.keys() & NsmOptions.model_fields.keys()
+            self.options = NsmOptions(**{name: kwargs.pop(name) for name in names})
         super().__init__(*args, **kwargs)
         self._sandbox: ImageSandbox | None = None
 

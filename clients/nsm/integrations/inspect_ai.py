@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
+from inspect_ai import util
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
     SandboxEnvironment,
     SandboxEnvironmentLimits,
-    SandboxUserUnsupportedError,
     sandboxenv,
 )
 from pydantic import BaseModel, ConfigDict
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 OWNER = "inspect_ai"
+
+UserError = getattr(util, "SandboxUserUnsupportedError", RuntimeError)
+"""Error for a user that a sandbox lacks; releases of inspect_ai before 0.3.280 have none."""
 
 NOT_FOUND = 127
 """Exit code that a shell gives where there is no such program."""
@@ -112,16 +115,14 @@ class NsmSandboxEnvironment(SandboxEnvironment):
         """Run a program in the session.
 
         Raises:
-            SandboxUserUnsupportedError: a user is named: a session has one only.
+            RuntimeError: a user is named: a session has one only.
             TimeoutError: the time limit was over; the program has been stopped.
             PermissionError: the program can't be executed.
             OutputLimitExceededError: it printed more than inspect_ai takes.
         """
         del timeout_retry, concurrency  # nothing is lost on the way to a session
         if user is not None:
-            raise SandboxUserUnsupportedError(
-                f"a session of nsm has one user; it cannot execute as {user!r}"
-            )
+            raise UserError(f"a session of nsm has one user; it cannot execute as {user!r}")
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
             done = await self.sandbox.execute_async(

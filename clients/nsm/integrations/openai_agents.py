@@ -18,6 +18,7 @@ openai_agents_terminals.py has the programs that the SDK comes back to.
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import tarfile
 import tempfile
@@ -41,7 +42,6 @@ from agents.sandbox.session.sandbox_client import BaseSandboxClient, BaseSandbox
 from agents.sandbox.session.workspace_payloads import coerce_write_payload
 from agents.sandbox.snapshot import resolve_snapshot
 from agents.sandbox.types import ExecResult, ExposedPortEndpoint
-from agents.sandbox.util.blocking_io import run_blocking_workspace_io
 from agents.sandbox.util.tar_utils import (
     UnsafeTarMemberError,
     should_skip_tar_member,
@@ -298,7 +298,7 @@ class NsmSandboxSession(TerminalSession):
             spool.seek(0)
             skip = self._persist_workspace_skip_relpaths()
             if skip:
-                spool = await run_blocking_workspace_io(_without, spool, skip)
+                spool = await _in_a_thread(partial(_without, spool, skip))
         return spool
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
@@ -315,7 +315,7 @@ class NsmSandboxSession(TerminalSession):
             spool.seek(0)
 
         with spool, _writing(root):
-            await run_blocking_workspace_io(check)
+            await _in_a_thread(check)
             await self._files(lambda files: files.unpack(str(root), spool.read))
 
 
@@ -415,6 +415,16 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
             lasting=self._lasting,
             **settings,
         )
+
+
+async def _in_a_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread, and wait for its end even if this is cancelled."""
+    task = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def _is_below(files: AsyncSessionFiles, root: str, path: PurePosixPath) -> bool:

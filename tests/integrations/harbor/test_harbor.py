@@ -82,7 +82,6 @@ def test_a_task_needs_an_image(tmp_path: Path) -> None:
 
 
 def test_harbor_finds_it_by_its_path() -> None:
-    found = EnvironmentFactory.get_environment_class(
-        import_path="nsm.integrations.harbor:NsmTaskEnvironment"
-    )
-    assert found is NsmTaskEnvironment
+    path = "nsm.integrations.harbor:NsmTaskEnvironment"
+    found = EnvironmentFactory.resource_capabilities(None, path)
+    assert found == NsmTaskEnvironment.resource_capabilities()
