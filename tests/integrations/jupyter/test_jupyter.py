@@ -301,7 +301,7 @@ def test_an_interpreter_that_prints_more_than_the_process_of_its_fork(
 def test_an_interpreter_that_does_not_tell_of_its_fork(kernel: tuple[KernelManager, Any]) -> None:
     manager, client = kernel
     in_interpreter("import sys; sys.stdout.write = lambda text: sys.__stdout__.buffer.write(b'no')")
-    with pytest.raises(RuntimeError, match=r"environment 'kernel' did not tell .* printed 'no'"):
+    with pytest.raises(RuntimeError, match=r"environment 'kernel' did not print .* printed 'no'"):
         manager.restart_kernel()
     assert sessions() == []
     manager.restart_kernel()
