@@ -187,8 +187,10 @@ class AllowedHosts:
             else:
                 broker = await self._running_broker()
                 await serve(client, self, broker, busy=reason if place.busy else "")
-        except OSError as error:  # no room for another process, which ends with the connection
-            log.warning("%s: its proxy has no broker: %s", self._whose, error)
+        except OSError as error:  # there is no room for another process
+            if self._logged < MAX_LOGGED:
+                self._logged += 1
+                log.warning("%s: its proxy has no broker: %s", self._whose, error)
             await trio.aclose_forcefully(client)
         except Exception:  # a bug of ours costs this connection
             log.exception("%s: a connection of its proxy failed", self._whose)

@@ -124,13 +124,16 @@ class Broker:
 
 
 class BrokeredClient:
-    """One connection of a client; `nsmd.network.proxy_client.Asking` for it.
+    """One connection of a client, and what is said about it to the supervisor.
 
     Attributes:
         answer: gets the answer of the supervisor.
+        moved, report_moved: the broker's.
     """
 
     def __init__(self, broker: Broker, number: int, stream: ProxyStream) -> None:
+        self.moved = broker.moved
+        self.report_moved = broker.report_moved
         self._broker = broker
         self._number = number
         self._stream = stream
@@ -144,7 +147,7 @@ class BrokeredClient:
         finally:
             self._stream.close()
             self._broker.forget(self._number)
-            self._broker.report_moved()
+            self.report_moved()
             if self._given is None:
                 self._broker.say("over", self._number)
             else:
@@ -155,11 +158,17 @@ class BrokeredClient:
         return self._broker.stand_ins
 
     async def ask(self, protocol: Protocol, host: Host, port: int) -> ProxyStream | None:
+        """Ask for a connection to a server; None if somebody else carries that.
+
+        Raises:
+            RefusedError: the request is refused.
+        """
         return await self._ask("ask", f"{protocol} {show_host(host, port)}")
 
     async def report_refused(
         self, protocol: Protocol, host: Host, port: int, refused: RefusedError
     ) -> None:
+        """Report a request that was refused here; returns once that is recorded."""
         shown = show_host(host, port) if host else "-"
         detail = refused.detail.encode("ascii", "backslashreplace").decode()
         detail = "".join(each if each.isprintable() else "?" for each in detail)
@@ -173,17 +182,13 @@ class BrokeredClient:
         return await self.answer
 
     def done(self) -> None:
-        self._broker.report_moved()
+        """Report that nothing more moves between the client and the server."""
+        self.report_moved()
         self._broker.say("done", self._number)
 
     def give(self, early: bytes) -> None:
+        """Give the connection away, with the bytes that the client has sent after its request."""
         self._given = early
-
-    def moved(self, sent: int, received: int) -> None:
-        self._broker.moved(sent, received)
-
-    def report_moved(self) -> None:
-        self._broker.report_moved()
 
 
 async def _run() -> None:

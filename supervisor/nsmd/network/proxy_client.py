@@ -7,7 +7,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING
 
 from nsmd.model.host_rules import Host
 from nsmd.network.decisions import Protocol
@@ -16,6 +16,9 @@ from nsmd.network.secrets.finding import find_in_head
 from nsmd.network.socks import VERSION as SOCKS_5
 from nsmd.network.socks import SocksProxy
 from nsmd.network.web_proxy import KEEP_ALIVE_S, WebProxy
+
+if TYPE_CHECKING:
+    from nsmd.network.broker import BrokeredClient
 
 REQUEST_TIMEOUT_S = 30.0
 """Time for a client to send its request."""
@@ -71,43 +74,7 @@ class ProxyStream:
         self._socket.close()
 
 
-class Asking(Interface):
-    """Interface to the supervisor, which decides on the requests of one connection and records
-    them.
-    """
-
-    @property
-    def stand_ins(self) -> dict[str, str]:
-        """Stand-ins of secrets, by name."""
-        ...
-
-    async def ask(self, protocol: Protocol, host: Host, port: int) -> ProxyStream | None:
-        """Ask for a connection to a server; None if somebody else carries that.
-
-        Raises:
-            RefusedError: the request is refused.
-        """
-        ...
-
-    async def report_refused(
-        self, protocol: Protocol, host: Host, port: int, refused: RefusedError
-    ) -> None:
-        """Report a request that was refused here; returns once that is recorded."""
-
-    def done(self) -> None:
-        """Report that nothing more moves between the client and the server."""
-
-    def give(self, early: bytes) -> None:
-        """Give the connection away, with the bytes that the client has sent after its request."""
-
-    def moved(self, sent: int, received: int) -> None:
-        """Count bytes."""
-
-    def report_moved(self) -> None:
-        """Report these counts."""
-
-
-async def serve_client(client: ProxyStream, supervisor: Asking) -> None:
+async def serve_client(client: ProxyStream, supervisor: BrokeredClient) -> None:
     """Serve one connection until it is over, or given away."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S) as patience:
@@ -123,7 +90,7 @@ class _ProxyConnection(ABC):
 
     protocol: Protocol
 
-    def __init__(self, client: ProxyStream, supervisor: Asking) -> None:
+    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
         self._client = client
         self._supervisor = supervisor
         self._open: asyncio.Timeout | None = None
@@ -267,7 +234,7 @@ class _ProxyConnection(ABC):
 class _Socks(_ProxyConnection):
     protocol: Protocol = "socks5"
 
-    def __init__(self, client: ProxyStream, supervisor: Asking) -> None:
+    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
         super().__init__(client, supervisor)
         self._proxy = SocksProxy()
 
@@ -298,7 +265,7 @@ class _Socks(_ProxyConnection):
 class _Web(_ProxyConnection):
     protocol: Protocol = "http"
 
-    def __init__(self, client: ProxyStream, supervisor: Asking) -> None:
+    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
         super().__init__(client, supervisor)
         self._proxy = WebProxy()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -14,10 +15,16 @@ from hypothesis import strategies as st
 from netbench import Names, change_brokers
 from nsmd.host.processes import has_ended
 from nsmd.model.host_rules import parse_rules, show_host
-from nsmd.network import broker_process
+from nsmd.model.values import NetworkRule
+from nsmd.network import allowed_hosts, broker_process
 from nsmd.network.broker_messages import BrokerLieError, parse_message
 from nsmd.network.gateway import Gateway
 from proxy_bench import ALLOWED, Bench, open_bench, read_all, say, tunnel_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsmd.model.host_rules import Address
 
 
 def broker_of(bench: Bench) -> int:
@@ -71,13 +78,19 @@ async def test_a_connection_that_is_not_allowed_any_more_ends_whatever_its_broke
                 assert await read_all(stream) == b""
 
 
+async def never_resolve(name: str) -> Sequence[Address]:
+    del name
+    await trio.sleep_forever()
+    raise AssertionError
+
+
 LIES = {
     "nonsense": [b"x"],
     "a host that is none": [b"ask 1 http 127.1:80"],
     "a connection that there is not": [b"ask 2 http a.test:80"],
     "a tunnel that nobody offered": [b"given 1 early"],
     "the end of what has not begun": [b"done 1 "],
-    "one request after the other": [b"ask 1 connect a.test:80"] * 20,
+    "one request after the other": [b"ask 1 connect slow.test:80"] * 20,
     "a refusal in the supervisor's place": [b"refused 1 http a.test:80 allowed x"],
     "a large message": [b"given 1 " + bytes(170_000)],
 }
@@ -85,6 +98,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allowed_hosts, "LEAST_LIFE_S", 0)
     with monkeypatch.context() as patch:
         change_brokers(
             patch,
@@ -92,11 +106,11 @@ async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyP
             "[control.recv(100) for _ in range(2)]; "
             f"[control.send(each) for each in {LIES[lie]!r}]; control.recv(100); control.recv(100)",
         )
-        async with open_bench(ALLOWED) as bench:
+        rule = NetworkRule(mode="allow", allow=("slow.test",))
+        async with open_bench(rule, Gateway(never_resolve)) as bench:
             port = await bench.listen()
             with trio.fail_after(120):
-                stream = await say(port, b"")
-                assert await read_all(stream) == b""
+                assert await read_all(await say(port, b"")) == b""
                 patch.undo()
                 # The session goes on.
                 assert b" 400 " in await read_all(await say(port, b"x y\r\n\r\n"))
@@ -105,19 +119,25 @@ async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyP
 
 async def test_a_broker_that_says_too_much_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_process, "MAX_MESSAGES_S", 10)
-    moved: list[tuple[int, int]] = []
     change_brokers(
         monkeypatch,
         "import socket; control = socket.socket(fileno=0); "
         "[control.send(b'moved 0 1 0') for _ in range(100)]; control.recv(1)",
     )
-    broker = broker_process.BrokerProcess.start({}, lambda *each: moved.append(each))
+    began_s, came_s = trio.current_time(), list[float]()
+    enough = trio.Event()
+
+    def moved(_sent: int, _received: int) -> None:
+        came_s.append(trio.current_time())
+        if len(came_s) == 11:
+            enough.set()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.listen, "test")
-        with trio.move_on_after(1.5):
-            await trio.sleep_forever()
-        assert len(moved) <= 20
+        nursery.start_soon(broker_process.BrokerProcess.start({}, moved).listen, "test")
+        with trio.fail_after(120):
+            await enough.wait()
         nursery.cancel_scope.cancel()
+    assert came_s[10] - began_s >= 1.0
 
 
 @given(
