@@ -137,6 +137,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.git",
         "nsm.paths",
         "nsm.jsonlines",
+        "nsm.shortage",
         "nsm.http",
         "nsm.httptoken",
         "nsm._version",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from nsm.dataclass import dataclass, field, replace
+from nsm.shortage import SHORTAGES
 from nsm.wire.errors import StartFailedError
 
 _KINDS_OF_NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
@@ -113,9 +114,7 @@ def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
     return StartFailedError(f"{advice.why} Its own words: {words}", hint=advice.fix)
 
 
-EXHAUSTED = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.ETOOMANYREFS}
-)
+EXHAUSTED = SHORTAGES | {errno.ENOSPC, errno.ETOOMANYREFS}
 """Errors of system calls when there is no room: they say nothing against jails."""
 
 

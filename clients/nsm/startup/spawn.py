@@ -5,7 +5,6 @@ Apart from `start`, which most programs leave without needing this.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import subprocess
@@ -13,6 +12,7 @@ import sys
 import time
 
 from nsm import paths
+from nsm.shortage import EXIT_TEMPORARY, SHORTAGES
 
 READY_TIMEOUT_S = 10.0
 """How long a supervisor may take until it listens; its cold start is well under a second."""
@@ -70,12 +70,6 @@ environment of whoever came first, but for those of package indexes, nor that cl
 which travel in its attachment.
 """
 
-TEMPORARY = 75
-"""Exit code of a supervisor that could not start, and may soon: EX_TEMPFAIL of sysexits.h."""
-
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Errors of which the next start may be free: the machine is short of something for a moment."""
-
 _SIGNALLED = 128
 """Exit codes from here on are of programs that a signal ended, as in shells."""
 
@@ -95,11 +89,11 @@ try:
         os.execv(sys.argv[1], sys.argv[1:])
 except OSError as error:
     os.write(int(sys.argv[-1]), f"its process can't be started: {{error}}\\n".encode())
-    os._exit({TEMPORARY} if error.errno in {_SHORTAGES} else 1)
+    os._exit({EXIT_TEMPORARY} if error.errno in {set(SHORTAGES)} else 1)
 import signal
 signal.alarm({int(READY_TIMEOUT_S) + 5})
 code = os.waitstatus_to_exitcode(os.wait()[1])
-os._exit(code if code >= 0 else {TEMPORARY})
+os._exit(code if code >= 0 else {EXIT_TEMPORARY})
 """
 
 
@@ -132,7 +126,7 @@ def spawn(path: str) -> tuple[str, bool]:
     except OSError as error:
         os.close(read_end)
         os.close(log)
-        return f"its process can't be started: {error}", error.errno not in _SHORTAGES
+        return f"its process can't be started: {error}", error.errno not in SHORTAGES
     finally:
         os.close(write_end)
     report, code = "", 0
@@ -146,7 +140,7 @@ def spawn(path: str) -> tuple[str, bool]:
         pass
     else:
         # Signals, and so those who kill supervisors, say nothing about the next start.
-        final = 0 < code < _SIGNALLED and code != TEMPORARY
+        final = 0 < code < _SIGNALLED and code != EXIT_TEMPORARY
         if final and report == ENDED:
             report = _last_line(log, logged) or ENDED
         return report, final

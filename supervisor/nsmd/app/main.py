@@ -5,7 +5,6 @@ reports.
 from __future__ import annotations
 
 import argparse
-import errno
 import faulthandler
 import gc
 import json
@@ -19,6 +18,7 @@ from functools import partial
 
 from nsm import paths
 from nsm._version import program_version
+from nsm.shortage import EXIT_TEMPORARY, SHORTAGES
 from nsmd.app import failed_start, service_manager
 from nsmd.app.instance import Instance, open_instance
 from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
@@ -32,12 +32,6 @@ STDERR = 2
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_TEMPORARY = 75
-"""The reason may be gone soon: EX_TEMPFAIL of sysexits.h."""
-
-SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Errors that say nothing about the next start: the machine is short of something for a moment."""
-
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 

@@ -12,8 +12,10 @@ from contextlib import suppress
 
 import trio
 
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of accept(2) when something is short for the moment."""
+from nsm.shortage import SHORTAGES
+
+NO_ROOM = SHORTAGES - {errno.EAGAIN} | {errno.ENOBUFS}
+"""Errors of accept(2) when something is short for the moment. EAGAIN means that nobody waits."""
 
 PAUSE_S = 0.2
 """Pause after such an error."""
@@ -90,7 +92,7 @@ class NamespaceListener:
             except trio.TooSlowError:
                 raise ListenerError("does not hand its connections out") from None
             except OSError as error:
-                if error.errno in SHORTAGES:
+                if error.errno in NO_ROOM:
                     await trio.sleep(PAUSE_S)
                     continue
                 raise ListenerError(f"fails: {error.strerror}") from error

@@ -45,7 +45,7 @@ class ShortageError(TemplateError):
     """Processes, memory or descriptors are short just now; a jail would need more of them."""
 
 
-SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
+_SAID_OF_SHORTAGES = frozenset(os.strerror(number) for number in EXHAUSTED - {errno.ENOSPC})
 """Errors of a shortage; not ENOSPC, since clone(2) also fails with it if namespaces may not be
 nested.
 """
@@ -53,7 +53,7 @@ nested.
 
 def refusal(text: str) -> TemplateError:
     """Make the error for a fork's message about its failure, ``STEP: WHAT THE KERNEL SAID``."""
-    short = text.rpartition(": ")[2] in SHORTAGES
+    short = text.rpartition(": ")[2] in _SAID_OF_SHORTAGES
     return ShortageError(text) if short else TemplateError(text)
 
 
