@@ -140,7 +140,7 @@ def supervisor_command() -> tuple[str, ...]:
     return (named,)
 
 
-def programs() -> str:
+def search_path() -> str:
     """PATH without what depends on the working directory, which may be a stranger's checkout.
 
     To look for programs of the host. Those that are named to `subprocess` without a directory are

@@ -60,7 +60,7 @@ def faults(module: ast.Module) -> Iterator[tuple[int, str]]:
             if starts and "cwd" not in given:
                 yield node.lineno, 'say where it runs: cwd="/"'
             if (owner, name) == ("shutil", "which") and "path" not in given:
-                yield node.lineno, "look for it in `paths.programs()`"
+                yield node.lineno, "look for it in `paths.search_path()`"
             if owner == "os" and name in STARTS_OF_OS:
                 yield node.lineno, "start it by its absolute path"
         elif isinstance(node, ast.ImportFrom):
@@ -139,7 +139,7 @@ def test_exemptions_are_of_use(name: str) -> None:
         ("from nsm.git import run", False),
         ("import subprocess as programs", True),
         ('shutil.which("uv")', True),
-        ('shutil.which("uv", path=paths.programs())', False),
+        ('shutil.which("uv", path=paths.search_path())', False),
         ('os.execvp("git", words)', True),
         ('command = [sys.executable, "-m", "pip"]', True),
         ('command = [sys.executable, *given, "-I"]', True),

@@ -35,7 +35,7 @@ def paged() -> Generator[None]:
     import signal  # noqa: PLC0415
     import subprocess  # noqa: PLC0415
 
-    command, search_path = os.environ.get("PAGER", "less").strip(), paths.programs()
+    command, search_path = os.environ.get("PAGER", "less").strip(), paths.search_path()
     if command in ("", "cat") or (
         command == "less" and shutil.which("less", path=search_path) is None
     ):

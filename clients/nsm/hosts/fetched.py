@@ -88,7 +88,7 @@ def _install(packages: list[str], python: Version, directory: str) -> None:
         command = [sys.executable, "-P", "-m", "pip", "install"]
         command += ["--implementation", "cp", "--no-compile"]
     elif (
-        uv := shutil.which("uv", path=paths.programs())
+        uv := shutil.which("uv", path=paths.search_path())
     ) is not None:  # `uv tool install` makes a Python without pip
         more = ["--python-platform", f"{platform.machine()}-manylinux_2_{max(_GLIBC)}"]
         command = [uv, "pip", "install", "--python", sys.executable, "--link-mode", "copy"]

@@ -86,7 +86,7 @@ def _unusable(settings: Settings) -> Iterator[str]:
 
 
 def _search_path() -> str:
-    return f"{paths.programs()}:{FALLBACK_PATH}"
+    return f"{paths.search_path()}:{FALLBACK_PATH}"
 
 
 def _parser() -> argparse.ArgumentParser:

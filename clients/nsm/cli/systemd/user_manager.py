@@ -33,7 +33,7 @@ def check() -> None:
         "nsm works without it: clients start the supervisor, and sessions outlive it for ten "
         "minutes. For a supervisor that systemd keeps"
     )
-    if shutil.which("systemctl", path=paths.programs()) is None:
+    if shutil.which("systemctl", path=paths.search_path()) is None:
         raise NoManagerError(f"systemd is not installed. {without}, install it.")
     done = _run("systemctl", "--user", "show", "--property=Version", "--value")
     if done.returncode or not done.stdout.strip():

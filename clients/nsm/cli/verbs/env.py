@@ -239,7 +239,7 @@ def _interpreter(text: str) -> str:
     name = f"python{version[1]}" if version else text
     import shutil  # noqa: PLC0415  # 4 ms that few commands pay
 
-    path = name if "/" in name else shutil.which(name, path=paths.programs())
+    path = name if "/" in name else shutil.which(name, path=paths.search_path())
     if path is None:
         raise argparse.ArgumentTypeError(f"there is no {name} on PATH; name the program's path")
     return os.path.abspath(os.path.expanduser(path))

@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
 def commands() -> tuple[Sequence[str], Sequence[str]]:
     """How the supervisor and this program are called, so that they are found after an upgrade, too:
     by the path that the user has, not by what it leads to."""
-    ours = shutil.which(sys.argv[0], path=paths.programs()) or sys.argv[0]
+    ours = shutil.which(sys.argv[0], path=paths.search_path()) or sys.argv[0]
     directory = os.path.dirname(os.path.abspath(ours))
     found = [os.path.join(directory, name) for name in ("nsm-supervisor", "nsm")]
     if all(os.access(each, os.X_OK) for each in found):

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     program = _program()
     chosen = [agent(name, program, os.environ) for name in options.clients or TITLES]
     if not options.clients and not options.undo:
-        chosen = [each for each in chosen if is_installed(each, paths.programs())]
+        chosen = [each for each in chosen if is_installed(each, paths.search_path())]
         if not chosen:
             terminal.note(f"none of these was found here: {', '.join(TITLES)}; name one")
             return EXIT_FAILED
@@ -111,7 +111,7 @@ def _tell(planned: SetupPlan) -> None:
 
 def _program() -> str:
     """Path of `nsm-mcp`: beside `nsm` as it was called, where upgrades leave it in place."""
-    search_path = paths.programs()
+    search_path = paths.search_path()
     called = shutil.which(sys.argv[0], path=search_path) or sys.argv[0]
     for directory in (os.path.dirname(os.path.abspath(called)), os.path.dirname(sys.executable)):
         path = os.path.join(directory, PROGRAM)

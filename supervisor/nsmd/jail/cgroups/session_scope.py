@@ -161,7 +161,7 @@ def _spawn(command: list[str], variables: Mapping[str, str]) -> tuple[int, int, 
     Raises:
         NoGroupsError: it cannot be run.
     """
-    program = shutil.which(command[0], path=paths.programs())
+    program = shutil.which(command[0], path=paths.search_path())
     if program is None:
         raise NoGroupsError(f"{command[0]} cannot be run: it is not on PATH", how_to_manage())
     hold, pipe = os.pipe2(os.O_CLOEXEC)
