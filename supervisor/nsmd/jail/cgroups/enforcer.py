@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import trio
 
+from nsm.shortage import SHORTAGES
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import tree_of
 from nsmd.jail.cgroups import session_scope as anchors
@@ -391,6 +393,13 @@ def _lacking(controllers: frozenset[str]) -> str:
     return f"not delegated: {', '.join(missing)}" if missing else ""
 
 
+PAUSES_S = (0.1, 0.4)
+"""Pauses before control groups are asked for again that failed for a momentary reason: otherwise
+sessions have none until the supervisor is restarted. Its starter waits 10 s."""
+
+_MOMENTARY = SHORTAGES | {errno.EBUSY, errno.EINTR}
+
+
 async def find_enforcer(
     limits: SessionLimits,
     environment: Mapping[str, str],
@@ -410,15 +419,23 @@ async def find_enforcer(
         again: this process was a supervisor before it became this program.
     """
     anchor = anchors.taken_up(kept or {})
-    try:
-        found = await _find_tree(environment, root, anchor, again=again)
-        if isinstance(found, Anchor):
-            anchor = found
-            found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
-    except NoGroupsError as error:
-        log.info("sessions have no control groups: %s", error.why)
-        return SessionEnforcer(None, why=error.why, fix=error.fix, limits=limits, anchor=anchor)
-    return SessionEnforcer(found, limits=limits, anchor=anchor)
+    pauses_s = iter(PAUSES_S)
+    while True:
+        try:
+            found = await _find_tree(environment, root, anchor, again=again)
+            if isinstance(found, Anchor):
+                anchor = found
+                found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
+        except NoGroupsError as error:
+            cause = error.__cause__
+            pause_s = next(pauses_s, None)
+            if pause_s is None or not (isinstance(cause, OSError) and cause.errno in _MOMENTARY):
+                log.info("sessions have no control groups: %s", error.why)
+                whys = {"why": error.why, "fix": error.fix}
+                return SessionEnforcer(None, **whys, limits=limits, anchor=anchor)
+            await trio.sleep(pause_s)
+        else:
+            return SessionEnforcer(found, limits=limits, anchor=anchor)
 
 
 async def _find_tree(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio.testing
 
 from cgroup_programs import Programs
 from fake_cgroups import FakeTree
@@ -221,3 +223,34 @@ async def test_an_anchor_that_is_killed_is_not_asked_for_again_by_a_close(
     anchor.close()
     anchor.close()
     assert anchor.descriptors() == [-1, -1]
+
+
+async def test_groups_that_fail_for_a_moment_are_asked_for_again(
+    autojump_clock: trio.testing.MockClock,
+    programs: Programs,
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = GroupPlace(
+        mount_point=str(fake.top),
+        directory=str(fake.top),
+        unit="",
+        delegated=True,
+        alone=True,
+        managed=True,
+    )
+    monkeypatch.setattr(enforcers, "find_place", partial(_given, here))
+    answers = [errno.EACCES, errno.EBUSY, errno.EAGAIN]
+
+    def divided(directory: str) -> GroupTree:
+        if answers:
+            raise NoGroupsError("not now") from OSError(answers.pop(), "refused")
+        return GroupTree(directory)
+
+    monkeypatch.setattr(enforcers, "GroupTree", divided)
+    refused = await find_enforcer(LIMITS, programs.variables)
+    assert (refused.tree, answers) == (None, [])  # EACCES says something about this host
+    assert autojump_clock.current_time() == sum(enforcers.PAUSES_S)
+    answers += [errno.EBUSY]
+    assert (await find_enforcer(LIMITS, programs.variables)).tree is not None
+    assert answers == []
