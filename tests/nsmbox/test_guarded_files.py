@@ -440,6 +440,9 @@ def test_in_an_empty_directory_there_are_no_stand_ins(project: Path, *, standing
     assert [note[:27] for note in found.loose] == ["This directory is empty, so"]
     (project / "README.md").touch()
     assert f"{project}/.claude" in paths_of(guard(project))
+    worktrees = project.parent / "project.worktrees"
+    worktrees.mkdir()
+    assert guarded_files.look(str(worktrees), GitFacts()).loose == ()
 
 
 def test_a_name_without_a_dot_is_taken_only_for_a_program_that_is_there(project: Path) -> None:

@@ -233,7 +233,7 @@ def look(
     for path in dict.fromkeys(_checked(paths)):
         protect(search, os.path.join(directory, path), autorun.DENIED)
     is_empty = _is_empty(directory, standing)
-    if is_empty:
+    if is_empty and not directory.endswith(".worktrees"):  # nobody opens those as a project
         search.loose.append(
             "This directory is empty, so the box can make all files in it; nsm names at the end "
             "which of them this computer would run."
