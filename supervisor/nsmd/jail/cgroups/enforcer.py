@@ -394,10 +394,7 @@ def _lacking(controllers: frozenset[str]) -> str:
 
 
 PAUSES_S = (0.1, 0.4)
-"""Pauses before control groups are asked for again that failed for a momentary reason: otherwise
-sessions have none until the supervisor is restarted. Its starter waits 10 s."""
-
-_MOMENTARY = SHORTAGES | {errno.EBUSY, errno.EINTR}
+"""Pauses before control groups are asked for again; the starter of a supervisor waits 10 s."""
 
 
 async def find_enforcer(
@@ -427,15 +424,14 @@ async def find_enforcer(
                 anchor = found
                 found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
         except NoGroupsError as error:
-            cause = error.__cause__
-            pause_s = next(pauses_s, None)
-            if pause_s is None or not (isinstance(cause, OSError) and cause.errno in _MOMENTARY):
+            soon = getattr(error.__cause__, "errno", 0) in SHORTAGES | {errno.EBUSY, errno.EINTR}
+            if not soon or (pause_s := next(pauses_s, None)) is None:
                 log.info("sessions have no control groups: %s", error.why)
                 whys = {"why": error.why, "fix": error.fix}
                 return SessionEnforcer(None, **whys, limits=limits, anchor=anchor)
             await trio.sleep(pause_s)
-        else:
-            return SessionEnforcer(found, limits=limits, anchor=anchor)
+            continue
+        return SessionEnforcer(found, limits=limits, anchor=anchor)
 
 
 async def _find_tree(
