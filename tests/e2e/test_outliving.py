@@ -116,7 +116,7 @@ def test_a_session_ends_with_the_connection_that_its_client_makes_next(short_dir
             shared.call(lambda box: box.files.exists("x"))
             assert {row.id for row in client.sessions()} == set(sessions)
             blocking.close()
-            BACKGROUND.blocking(shared._client.aclose)
+            BACKGROUND.blocking(shared._client.aclose)  # pyright: ignore[reportPrivateUsage]
             for session in sessions:
                 with suppress(UnknownSessionError):
                     client.logs(session, follow=True, on_entry=lambda _: None)

@@ -34,7 +34,7 @@ TIMED_OUT = 124
 """Exit code of a command that took too long, as of timeout(1)."""
 
 
-class NsmOptions(EnvironmentOptions):
+class NsmOptions(EnvironmentOptions):  # pyright: ignore[reportGeneralTypeIssues]
     """Settings that `--ek NAME=VALUE` gives.
 
     Attributes:

@@ -212,8 +212,8 @@ class AllowedHosts:
                 if known is not None:  # whoever ends it on purpose costs others little
                     await trio.sleep_until(known.began_s + LEAST_LIFE_S)
                 interceptor = self.interceptor
-                stand_ins = interceptor.stand_ins if interceptor is not None else {}
-                known = self._broker = BrokerProcess.start(stand_ins, self.moved)
+                stand_ins = None if interceptor is None else interceptor.stand_ins
+                known = self._broker = BrokerProcess.start(stand_ins or {}, self.moved)
                 self._brokers.start_soon(known.listen, self._whose)
             return known
 

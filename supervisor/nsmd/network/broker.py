@@ -87,7 +87,7 @@ class Broker:
         if client is not None and client.answer is not None and not client.answer.done():
             if word == "refuse":
                 verdict, _, detail = rest.partition(" ")
-                known = next(each for each in VERDICTS if each == verdict)
+                known = VERDICTS[[str(each) for each in VERDICTS].index(verdict)]
                 client.answer.set_exception(RefusedError(known, detail))
                 return
             if word == "tunnel" or passed is not None:

@@ -440,9 +440,12 @@ def test_threads_wait_for_each_other(supervisor: FakeSupervisor, client: nsm.Cli
 
     supervisor.handlers["run"] = run
     codes = [str(number) for number in range(200)]
+
+    def answered(code: str) -> str:
+        return client.run(code, env="python").stdout
+
     with ThreadPoolExecutor(8) as threads:
-        results = threads.map(lambda code: client.run(code, env="python").stdout, codes)
-        assert list(results) == codes
+        assert list(threads.map(answered, codes)) == codes
 
 
 def test_a_callback_cannot_use_the_client_that_calls_it(
@@ -452,9 +455,12 @@ def test_a_callback_cannot_use_the_client_that_calls_it(
         exchange.output("stdout", "x")
         return samples.run_result()
 
+    def call(_stream: str, _text: str) -> None:
+        client.run("y", env="python")
+
     supervisor.handlers["run"] = run
     with pytest.raises(BadRequestError, match="a callback"):
-        client.run("x", env="python", on_output=lambda *_: client.run("y", env="python"))
+        client.run("x", env="python", on_output=call)
 
 
 def test_another_thread_can_close_it(supervisor: FakeSupervisor) -> None:

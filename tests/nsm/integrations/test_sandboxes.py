@@ -295,7 +295,7 @@ def test_a_name_is_asked_for_to_keep_one(running: Supervisor) -> None:
     ):
         if isinstance(sandbox, LazySandbox):
             run(sandbox, "true")
-        client = sandbox._client
+        client = sandbox._client  # pyright: ignore[reportPrivateUsage]
         del sandbox
         BACKGROUND.blocking(client.aclose)
     rows = labelled(running, "named")

@@ -58,7 +58,9 @@ def read(wanted: WantedPackages, python: FoundInterpreter) -> ProjectLock | None
             raise LockError(f"{other} cannot be used: {OF_POETRY}")
         return None
     locked = _toml(path)
-    project = _toml(wanted.project) if os.path.lexists(wanted.project) else {}
+    project: _Table = {}
+    if os.path.lexists(wanted.project):
+        project = _toml(wanted.project)
     try:
         pins, left_out = _followed(locked, project, _Target(python, wanted.extras, wanted.groups))
         return ProjectLock(path=path, lock=_lock(pins), left_out=tuple(left_out))

@@ -260,7 +260,9 @@ class Patterns:
         for pattern, stand_in in self._plain.items():
             if pattern in data:
                 data = data.replace(pattern, stand_in)
-        text, steps, without = data, list[_Escapes](), set[bytes]()
+        text = data
+        steps: list[_Escapes] = []
+        without: set[bytes] = set()
         for kind in self._kinds:
             if kind.begin not in text or kind.begin in without:
                 continue
@@ -268,7 +270,8 @@ class Patterns:
             without.add(kind.begin)
             if len(parts) == 1:
                 continue
-            text, without = _undo(parts), set()
+            text = _undo(parts)
+            without.clear()
             steps.append(kind)
             # Otherwise they are escapes of escapes, and any value was there before.
             if any(_escaped(each) in self._characters for each in set(parts[1::2])):

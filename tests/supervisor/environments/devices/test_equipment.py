@@ -96,7 +96,11 @@ async def test_a_look_at_devices_that_hangs_holds_nobody_up(
     monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
     answers = threading.Event()
     world = nvidia_world(tmp_path)
-    host = dataclasses.replace(world.host, can_use=lambda _: answers.wait())
+
+    def can_use(_path: str) -> bool:
+        return answers.wait()
+
+    host = dataclasses.replace(world.host, can_use=can_use)
     finder = DeviceFinder(host)
     problem = finder.equip(environment("nvidia")).problem
     assert problem == "its devices (nvidia): a look at them does not come to its end"

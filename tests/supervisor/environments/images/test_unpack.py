@@ -403,7 +403,7 @@ def test_an_archive_of_a_layout(layout: Layout, tmp_path: Path, top: str, mode: 
     layout.add([layer(file("c"))], tag="2")
     path = tmp_path / "saved.tar"
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        archive.add(layout.place, top or "/")
+        archive.add(layout.place, top or "/")  # pyright: ignore[reportUnknownMemberType]
     found = unpacked(path, tmp_path / "root", "1", is_layout=True)
     assert names(tmp_path / "root") == {"a", "b"}
     assert found["digest"] == unpacked(layout.place, tmp_path / "same", "1")["digest"]

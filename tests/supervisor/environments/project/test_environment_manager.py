@@ -114,7 +114,11 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
         assert [each.problem for each in before] == [None]
         mended = threading.Event()
         monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
-        monkeypatch.setattr(reading, "signature", lambda *_: mended.wait())
+
+        def signature(*_given: object) -> bool:
+            return mended.wait()
+
+        monkeypatch.setattr(reading, "signature", signature)
         assert used.environments(client(project)) == before, "as far as is known"
         mended.set()
 
