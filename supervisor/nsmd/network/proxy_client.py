@@ -56,8 +56,19 @@ class ProxyStream:
         self._loop = asyncio.get_running_loop()
 
     async def receive(self) -> bytes:
-        """Receive bytes; none at the end."""
-        return await self._loop.sock_recv(self._socket, PIECE_BYTES)
+        """Receive bytes; none at the end.
+
+        A cancelled call takes no bytes; `sock_recv` of asyncio may lose those that have just come.
+        """
+        while True:
+            with suppress(BlockingIOError):
+                return self._socket.recv(PIECE_BYTES)
+            readable = asyncio.Event()
+            self._loop.add_reader(self._socket, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                self._loop.remove_reader(self._socket)
 
     async def send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._socket, data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from nsmd.model.host_rules import Host, show_host
 from nsmd.network.decisions import VERDICTS
+from nsmd.network.proxy_client import ProxyStream
 from nsmd.network.refusal import RefusedError, http_response, socks_code
 from nsmd.network.socks import SocksProxy
 from nsmd.network.web_proxy import MAX_HEAD_BYTES, WebProxy, WebRequest
@@ -287,6 +290,26 @@ def test_an_answer_to_half_a_request_ends_the_connection() -> None:
     assert passed == OK + b"Content-Length: 0\r\n" + CLOSED + b"\r\n"
     assert proxy.answered
     assert not proxy.begin_next()
+
+
+def test_a_request_that_comes_while_an_answer_ends_is_not_lost() -> None:
+    async def receive_and_cancel() -> None:
+        ours, its = socket.socketpair()
+        with its:
+            stream = ProxyStream(ours)
+            receiving = asyncio.create_task(stream.receive())
+            await asyncio.sleep(0)
+            its.send(b"next")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the loop has noticed, and the task has not run since
+            receiving.cancel()
+            with suppress(asyncio.CancelledError):
+                await receiving
+            its.shutdown(socket.SHUT_WR)
+            assert await stream.receive() == b"next"
+            stream.close()
+
+    asyncio.run(receive_and_cancel())
 
 
 def test_a_body_that_breaks_off_is_not_completed() -> None:
