@@ -25,6 +25,9 @@ MAX_WAITING = 4
 MAX_MESSAGES_S = 5000
 """Messages of one broker in a second; more wait. Each takes some 20 µs."""
 
+IDLE_S = 120.0
+"""A broker without connections ends after that time: it takes 13 MB, and sessions live for days."""
+
 
 class BrokeredConnection:
     """A connection of a client that a broker serves."""
@@ -101,7 +104,7 @@ class BrokerProcess:
         return 0 if self.ended else self._process.pid
 
     async def listen(self, whose: str) -> None:
-        """Take its messages until it ends, or is ended for a lie.
+        """Take its messages until it ends, or is ended: for a lie, or since it is not needed now.
 
         Args:
             whose: owner for the log.
@@ -110,10 +113,10 @@ class BrokerProcess:
             while True:
                 next_s = trio.current_time() + 1.0
                 for _ in range(MAX_MESSAGES_S):
-                    data = await self._process.receive(MAX_BYTES + 1)
-                    if not data:
+                    if data := await self._receive():
+                        self._take(parse_message(data))
+                    else:
                         return
-                    self._take(parse_message(data))
                 await trio.sleep_until(next_s)
         except BrokerLieError as lie:
             log.warning("%s: the broker of its proxy was ended: %s", whose, lie)
@@ -121,6 +124,14 @@ class BrokerProcess:
             pass
         finally:
             self.end()
+
+    async def _receive(self) -> bytes:
+        """Receive its next message; nothing at the end, or if it has been idle."""
+        while True:
+            with trio.move_on_after(IDLE_S):
+                return await self._process.receive(MAX_BYTES + 1)
+            if not self._channels:
+                return b""
 
     def end(self) -> None:
         """End it, and with it all its connections; may be repeated."""

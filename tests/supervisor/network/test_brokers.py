@@ -62,6 +62,24 @@ async def test_a_broker_that_dies_ends_its_connections_and_the_next_one_has_anot
     os.close(last)
 
 
+async def test_a_broker_without_connections_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_process, "IDLE_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with open_bench(ALLOWED) as bench:
+            port = await bench.listen()
+            with trio.fail_after(120):
+                stream = await hold_tunnel(bench, port, server)
+                first = os.pidfd_open(broker_of(bench))
+                with trio.move_on_after(0.2):
+                    await trio.lowlevel.wait_readable(first)
+                assert not has_ended(first)
+                server.accept()[0].close()
+                await stream.aclose()
+                await trio.lowlevel.wait_readable(first)
+                os.close(first)
+                await (await hold_tunnel(bench, port, server)).aclose()
+
+
 async def test_a_connection_that_is_not_allowed_any_more_ends_whatever_its_broker_does() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         async with open_bench(ALLOWED) as bench:
