@@ -101,9 +101,8 @@ def _attempted(act: Callable[..., int], argument: object) -> int:
 def _directories() -> list[str]:
     """nsm's own directories that are there. A directory that NSM_SOCKET names may be anybody's."""
     named = [paths.config_dir(), paths.data_dir(), paths.cache_dir(), paths.state_dir()]
-    runtime = paths.runtime_dir()
-    if os.path.basename(runtime) in ("nsm", f"nsm-{os.getuid()}"):
-        named.append(runtime)
+    if not os.environ.get("NSM_SOCKET"):
+        named.append(paths.runtime_dir())
     return [each for each in named if os.path.lexists(each)]
 
 
@@ -111,8 +110,12 @@ def _removed(directory: str) -> int:
     if os.path.islink(directory):
         terminal.note(f"{visible(directory)} is a link, and stays: remove it and what it leads to")
         return EXIT_FAILED
-    for folder, _, _ in os.walk(directory):  # packages may have directories that are read-only
-        os.chmod(folder, 0o700)
+    # Packages may have directories that are read-only, and overlays leave some with mode 0000.
+    os.chmod(directory, 0o700)
+    for folder, names, _ in os.walk(directory):
+        for name in names:
+            if not os.path.islink(path := os.path.join(folder, name)):
+                os.chmod(path, 0o700)
     shutil.rmtree(directory)
     return EXIT_OK
 

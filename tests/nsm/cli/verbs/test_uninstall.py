@@ -32,6 +32,7 @@ def test_all_goes_that_nsm_has_put_there(
     packages.mkdir(parents=True)
     (packages / "file").write_text("x")
     packages.chmod(0o500)
+    (tmp_path / ".local/state/nsm/work/work").mkdir(parents=True, mode=0)
     assert cli.main(["setup", "codex", "--yes"]) == 0
     before = sorted(tmp_path.rglob("*"))
     capsys.readouterr()
@@ -53,14 +54,14 @@ def test_a_directory_that_nsm_socket_names_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "mine/control.sock"))
+    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "nsm/control.sock"))
     for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "mine").mkdir()
+    (tmp_path / "nsm").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "home/.config").mkdir(parents=True)
     (tmp_path / "home/.config/nsm").symlink_to(tmp_path / "elsewhere")
     assert cli.main(["uninstall", "--yes"]) == 1
     assert "is a link, and stays" in capsys.readouterr().err
-    assert (tmp_path / "mine").exists()
+    assert (tmp_path / "nsm").exists()
     assert (tmp_path / "elsewhere").exists()
