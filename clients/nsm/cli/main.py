@@ -89,10 +89,14 @@ ALIASES = {
 
 _OTHERS_VERBS = {
     "stop": "`nsm shutdown` ends the supervisor and all sessions",
+    "install": "`nsm setup` gives nsm to coding agents, `nsm service install` to systemd",
     "start": "nothing needs to be started, the first `nsm run` or editor starts the supervisor",
     "restart": "`nsm reload` restarts the supervisor and keeps all sessions",
 }
 """Commands that people know from other programs, and what to do here."""
+
+_UNGUESSED = ("shutdown", "uninstall")
+"""Verbs that end or remove all, and that nobody who mistypes another one is led to."""
 
 _HIDDEN = {"__complete": "complete", "ls": "ps", "rm": "kill"}
 """Verbs that help does not name, with their modules: two are names that people know from others."""
@@ -223,6 +227,6 @@ def _unknown(verb: str, rest: Sequence[str]) -> str:
         return f"nsm: there is no command {verb!r}: {_OTHERS_VERBS[verb]}\n"
     from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
 
-    close = get_close_matches(verb, VERBS, n=1)
+    close = get_close_matches(verb, [each for each in VERBS if each not in _UNGUESSED], n=1)
     guess = f"Did you mean `nsm {close[0]}`? " if close else ""
     return f"nsm: unknown command {verb!r}\n{guess}`nsm --help` lists the commands.\n"

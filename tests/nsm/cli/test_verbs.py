@@ -120,6 +120,9 @@ def test_joined_verbs_do_what_the_older_ones_did(
     ("arguments", "error"),
     [
         (["pss"], "nsm: unknown command 'pss'\nDid you mean `nsm ps`?"),
+        (["show"], "nsm: unknown command 'show'\n`nsm --help`"),
+        (["uninstal"], "nsm: unknown command 'uninstal'\n`nsm --help`"),
+        (["install"], "nsm: there is no command 'install': `nsm setup` gives nsm to"),
         (["\x1b["], "nsm: unknown command '\\x1b['\n`nsm --help`"),
         (["--no-such"], "nsm: unknown command '--no-such'"),
         (["stop"], "nsm: there is no command 'stop': `nsm shutdown` ends the supervisor"),
