@@ -119,6 +119,7 @@ def locked(wait: Callable[[], None]) -> Generator[None]:
         wait: is called if another one is at it.
     """
     directory = record_dir()
+    os.makedirs(paths.state_dir(), mode=0o700, exist_ok=True)  # private, as all want it later
     paths.ensure_private_dir(directory)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

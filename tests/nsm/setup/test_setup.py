@@ -115,6 +115,7 @@ def test_what_people_have_stays_and_comes_back_byte_for_byte(
         f"{TITLES[client]} is set up. Start it again, or a new session in it.\n"
     )
     assert "SECRET" not in said.out
+    assert not (home / ".local/state/nsm").stat().st_mode & 0o077  # `nsm doctor` checks that
     after = everything(home)
     assert set(before) < set(after)
     for name, text in PEOPLES[client].items():
