@@ -22,6 +22,10 @@ _HIDDEN = re.compile(
 people; each stands for all that is in it.
 """
 
+_WITH_HIDDEN = re.compile(r"ssl|pki(/tls)?|python[0-9.]*")
+"""Directories that have such files in them: what links name in these is shown, and not the whole.
+"""
+
 _UNSEARCHED = frozenset(
     "doc fonts help icons include info jvm locale man modules node_modules site-packages"
     " dist-packages src themes zoneinfo".split()
@@ -77,7 +81,10 @@ def _targets(root: str) -> Iterator[str]:
 
 
 def _is_hidden(path: str) -> bool:
-    parts = path.removeprefix("/etc/").split("/")
+    inside = path.removeprefix("/etc/")
+    if _WITH_HIDDEN.fullmatch(inside):
+        return True
+    parts = inside.split("/")
     return any(_HIDDEN.fullmatch("/".join(parts[:number])) for number in (1, 2, 3))
 
 

@@ -57,6 +57,15 @@ def test_what_is_about_the_host_or_its_people_stays_hidden(tmp_path: Path, name:
     assert linked_files((), str(tmp_path)) == ("/etc/open",)
 
 
+def test_a_whole_directory_stays_hidden_for_what_is_in_it(tmp_path: Path) -> None:
+    for name in ("ssl/private/key", "ssl/misc", "pki/tls/private/key", "python3/sitecustomize.py"):
+        file(tmp_path, name)
+    targets = ("/etc/ssl", "/etc/ssl/misc", "/etc/pki", "/etc/pki/tls/", "/etc/python3")
+    for number, target in enumerate(targets):
+        link(tmp_path, f"local/{number}", target)
+    assert linked_files((), str(tmp_path)) == ("/etc/ssl/misc",)
+
+
 def test_what_not_everyone_can_read_stays_hidden(tmp_path: Path) -> None:
     file(tmp_path, "closed", 0o640)
     file(tmp_path, "wiki/config/password")
