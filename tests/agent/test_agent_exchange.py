@@ -234,6 +234,7 @@ def test_text_survives_both_ways(shared: AgentProcess) -> None:
     assert shared.python(f"print({text!r}, end='')").stdout == text
     assert shared.python("print('\\ud800'.encode('utf-8', 'surrogatepass'))").exit_code == 0
     assert shared.python("'\\ud800'").shown == ["'\\ud800'"]
+    assert shared.python("'\ud800'").shown == ["'?'"]  # the code itself has what is no text
     assert json.dumps(shared.seen)
 
 

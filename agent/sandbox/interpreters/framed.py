@@ -42,7 +42,7 @@ class FramedInterpreter(Interpreter):
             "type": "run",
             "id": number,
             "token": self._token,
-            "code": code,
+            "code": code.encode("utf-8", "replace").decode(),  # Python refuses lone surrogates
         }
         if one_shot:
             message["one_shot"] = True
