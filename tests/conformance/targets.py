@@ -269,8 +269,8 @@ TOLD = ("displays", "truncated", "timed_out", "interrupted", "interpreter_restar
 def _from_frame(frame: Mapping[str, Any]) -> Answer:
     truncated = cast("Mapping[str, Mapping[str, Any]] | None", frame.get("truncated"))
     return Answer(
-        stdout=frame["stdout"],
-        stderr=frame["stderr"],
+        stdout=_as_clients_see(frame["stdout"]),
+        stderr=_as_clients_see(frame["stderr"]),
         exit_code=frame["exit_code"],
         displays=frame.get("displays"),
         truncated=None if truncated is None else {k: v["file"] for k, v in truncated.items()},
@@ -279,6 +279,11 @@ def _from_frame(frame: Mapping[str, Any]) -> Answer:
         restarted=frame.get("interpreter_restarted"),
         reason=frame.get("restart_reason", ""),
     )
+
+
+def _as_clients_see(text: str) -> str:
+    """`text` with U+FFFD in place of lone surrogates, which stand for bytes that are not UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # --------------------------------------------------------------------------------- control socket
