@@ -34,8 +34,8 @@ _ALL_STUCK = (
     f"has ended for {STUCK_S:g} s; close some, or try again."
 )
 
-LEAST_LIFE_S = 1.0
-"""Time between the starts of two brokers of one session."""
+RESTART_INTERVAL_S = 1.0
+"""Least time between the starts of two brokers of one session."""
 
 MAX_LOGGED = 100
 """Largest number of decisions of one of them in the supervisor's log. Code can make thousands a
@@ -210,7 +210,7 @@ class AllowedHosts:
             known = self._broker
             if known is None or known.ended:
                 if known is not None:  # whoever ends it on purpose costs others little
-                    await trio.sleep_until(known.began_s + LEAST_LIFE_S)
+                    await trio.sleep_until(known.began_s + RESTART_INTERVAL_S)
                 interceptor = self.interceptor
                 stand_ins = None if interceptor is None else interceptor.stand_ins
                 known = self._broker = BrokerProcess.start(stand_ins or {}, self.moved)

@@ -58,10 +58,10 @@ class Broker:
 
     async def run(self) -> None:
         """Serve until the supervisor closes the channel."""
-        self._loop.add_reader(self._control, self._hear)
+        self._loop.add_reader(self._control, self._on_message)
         await self._over
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         try:
             message, descriptor = receive(self._control, MAX_BYTES)
         except BlockingIOError:
@@ -96,7 +96,7 @@ class Broker:
         if passed is not None:  # the client has gone meanwhile
             passed.close()
 
-    def say(self, kind: Kind, number: int, rest: bytes = b"") -> None:
+    def send(self, kind: Kind, number: int, rest: bytes = b"") -> None:
         """Send a message."""
         try:
             self._control.send(b"%s %d %s" % (kind.encode(), number, rest))
@@ -115,7 +115,7 @@ class Broker:
         if self._reporting is not None:
             self._reporting.cancel()
             self._reporting = None
-            self.say("moved", 0, b"%d %d" % tuple(self._moved))
+            self.send("moved", 0, b"%d %d" % tuple(self._moved))
             self._moved = [0, 0]
 
     def forget(self, number: int) -> None:
@@ -149,9 +149,9 @@ class BrokeredClient:
             self._broker.forget(self._number)
             self.report_moved()
             if self._given is None:
-                self._broker.say("over", self._number)
+                self._broker.send("over", self._number)
             else:
-                self._broker.say("given", self._number, self._given)
+                self._broker.send("given", self._number, self._given)
 
     @property
     def stand_ins(self) -> dict[str, str]:
@@ -178,13 +178,13 @@ class BrokeredClient:
 
     async def _ask(self, kind: Kind, words: str) -> ProxyStream | None:
         self.answer = asyncio.get_running_loop().create_future()
-        self._broker.say(kind, self._number, words.encode())
+        self._broker.send(kind, self._number, words.encode())
         return await self.answer
 
     def done(self) -> None:
         """Report that nothing more moves between the client and the server."""
         self.report_moved()
-        self._broker.say("done", self._number)
+        self._broker.send("done", self._number)
 
     def give(self, early: bytes) -> None:
         """Give the connection away, with the bytes that the client has sent after its request."""

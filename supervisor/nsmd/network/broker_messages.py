@@ -1,7 +1,7 @@
 """Messages of a broker about the connections of its clients; pure.
 
 Each is a packet of words: what it is, the connection's number, and facts. The supervisor takes
-nothing of them on trust: whoever has taken over a broker may send what he likes.
+nothing of them on trust: whoever has taken over a broker may send anything.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAX_DETAIL = 1000
 _MAX_NUMBER = 2**53
 
 
-class BrokerLieError(Exception):
-    """A broker says what ours does not."""
+class BrokerProtocolError(Exception):
+    """A broker sends what ours does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,12 @@ def parse_message(data: bytes) -> BrokerMessage:
     """Parse a message.
 
     Raises:
-        BrokerLieError: it is none.
+        BrokerProtocolError: it is no message of a broker.
     """
     first, _, rest = data.partition(b" ")
     kind = next((each for each in get_args(Kind) if each.encode() == first), None)
     if kind is None or len(data) > MAX_BYTES:
-        raise BrokerLieError("an unknown message")
+        raise BrokerProtocolError("an unknown message")
     number, _, rest = rest.partition(b" ")
     about = BrokerMessage(kind=kind, number=_number(number))
     if kind == "given":
@@ -69,7 +69,7 @@ def parse_message(data: bytes) -> BrokerMessage:
     try:
         words = rest.decode("ascii").split(" ", 3)
     except UnicodeDecodeError:
-        raise BrokerLieError("no text") from None
+        raise BrokerProtocolError("bytes that are not ASCII") from None
     if kind == "moved" and len(words) == 2:
         moved = _number(words[0]), _number(words[1])
         return BrokerMessage(kind=kind, moved=moved)
@@ -77,7 +77,7 @@ def parse_message(data: bytes) -> BrokerMessage:
         return about
     if kind in ("ask", "refused") and len(words) == (2 if kind == "ask" else 4):
         return _of_request(about, words)
-    raise BrokerLieError("a message in another form")
+    raise BrokerProtocolError("a message in another form")
 
 
 def _of_request(about: BrokerMessage, words: list[str]) -> BrokerMessage:
@@ -93,7 +93,7 @@ def _of_request(about: BrokerMessage, words: list[str]) -> BrokerMessage:
     except BadHostError:
         protocol, host, port = None, "", 0
     if protocol is None or verdict is None or len(detail) > MAX_DETAIL or not detail.isprintable():
-        raise BrokerLieError("a request that is none")
+        raise BrokerProtocolError("an invalid request")
     return BrokerMessage(
         kind=about.kind,
         number=about.number,
@@ -107,5 +107,5 @@ def _of_request(about: BrokerMessage, words: list[str]) -> BrokerMessage:
 
 def _number(text: bytes | str) -> int:
     if not 0 < len(text) < 17 or not text.isdigit() or int(text) > _MAX_NUMBER:
-        raise BrokerLieError("no number")
+        raise BrokerProtocolError("an invalid number")
     return int(text)

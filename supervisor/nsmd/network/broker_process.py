@@ -12,8 +12,8 @@ import trio
 from nsmd.host.channel_process import ChannelProcess
 from nsmd.network.broker_messages import (
     MAX_BYTES,
-    BrokerLieError,
     BrokerMessage,
+    BrokerProtocolError,
     parse_message,
 )
 
@@ -47,8 +47,10 @@ class BrokeredConnection:
         """
         return await self._messages.receive()
 
-    async def say(self, word: str, rest: str = "", passed: trio.SocketStream | None = None) -> None:
-        """Say something about it to the broker.
+    async def send(
+        self, word: str, rest: str = "", passed: trio.SocketStream | None = None
+    ) -> None:
+        """Send the broker a message about it.
 
         Args:
             passed: a socket to pass; the caller keeps it.
@@ -56,7 +58,7 @@ class BrokeredConnection:
         Raises:
             trio.EndOfChannel: the broker has ended.
         """
-        await self._broker.say(f"{word} {self._number} {rest}", passed)
+        await self._broker.send(f"{word} {self._number} {rest}", passed)
 
 
 class BrokerProcess:
@@ -104,7 +106,8 @@ class BrokerProcess:
         return 0 if self.ended else self._process.pid
 
     async def listen(self, whose: str) -> None:
-        """Take its messages until it ends, or is ended: for a lie, or since it is not needed now.
+        """Read its messages until it ends, or is ended: for a message that ours does not send, or
+        since it is not needed now.
 
         Args:
             whose: owner for the log.
@@ -114,12 +117,12 @@ class BrokerProcess:
                 next_s = trio.current_time() + 1.0
                 for _ in range(MAX_MESSAGES_S):
                     if data := await self._receive():
-                        self._take(parse_message(data))
+                        self._deliver(parse_message(data))
                     else:
                         return
                 await trio.sleep_until(next_s)
-        except BrokerLieError as lie:
-            log.warning("%s: the broker of its proxy was ended: %s", whose, lie)
+        except BrokerProtocolError as error:
+            log.warning("%s: the broker of its proxy was ended: %s", whose, error)
         except trio.ClosedResourceError:
             pass
         finally:
@@ -154,13 +157,13 @@ class BrokerProcess:
         self._channels[number] = sender
         with sender, receiver:
             try:
-                await self.say(f"serve {number}", client)
+                await self.send(f"serve {number}", client)
                 yield BrokeredConnection(self, number, receiver)
             finally:
                 del self._channels[number]
 
-    async def say(self, words: str, passed: trio.SocketStream | None = None) -> None:
-        """Send it a message.
+    async def send(self, words: str, passed: trio.SocketStream | None = None) -> None:
+        """Send the broker a message.
 
         Raises:
             trio.EndOfChannel: it has ended.
@@ -172,11 +175,11 @@ class BrokerProcess:
         except (OSError, trio.ClosedResourceError):
             raise trio.EndOfChannel from None
 
-    def _take(self, message: BrokerMessage) -> None:
-        """Take a message.
+    def _deliver(self, message: BrokerMessage) -> None:
+        """Give a message to the connection that it is about.
 
         Raises:
-            BrokerLieError: ours does not send it now.
+            BrokerProtocolError: ours does not send it now.
         """
         if message.kind == "moved":
             self._moved(*message.moved)
@@ -184,7 +187,7 @@ class BrokerProcess:
         channel = self._channels.get(message.number)
         if channel is None:
             if message.number > self._last:
-                raise BrokerLieError("a connection that there never was")
+                raise BrokerProtocolError("a connection that there never was")
             return  # we have closed it meanwhile
         if message.kind == "over":
             channel.close()
@@ -192,6 +195,6 @@ class BrokerProcess:
         try:
             channel.send_nowait(message)
         except trio.WouldBlock:
-            raise BrokerLieError("too many messages of one connection") from None
+            raise BrokerProtocolError("too many messages of one connection") from None
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise BrokerLieError("a message about a connection that was over") from None
+            raise BrokerProtocolError("a message about a connection that was over") from None

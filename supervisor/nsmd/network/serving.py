@@ -11,7 +11,7 @@ from typing import Protocol as Interface
 import trio
 
 from nsmd.model.host_rules import Address, Host, show_host
-from nsmd.network.broker_messages import BrokerLieError, BrokerMessage, Kind
+from nsmd.network.broker_messages import BrokerMessage, BrokerProtocolError, Kind
 from nsmd.network.broker_process import BrokeredConnection, BrokerProcess
 from nsmd.network.decisions import Protocol, Verdict
 from nsmd.network.interception import Interceptor
@@ -78,8 +78,8 @@ async def serve(
                     served = _ServedConnection(client, policy, connection, busy)
                     while await served.serve_request():
                         pass
-        except BrokerLieError as lie:
-            log.warning("a broker of a proxy was ended: %s", lie)
+        except BrokerProtocolError as error:
+            log.warning("a broker of a proxy was ended: %s", error)
             broker.end()
         finally:
             _shut(client)
@@ -102,7 +102,7 @@ class _ServedConnection:
         """Serve one request; False if none may follow.
 
         Raises:
-            BrokerLieError: the broker says what ours does not.
+            BrokerProtocolError: the broker sends what ours does not.
             trio.EndOfChannel: the connection is over.
         """
         asked = await self._next("ask", "refused")
@@ -117,7 +117,7 @@ class _ServedConnection:
             server, address = await self._reach(host, port)
         except RefusedError as refused:
             self._policy.decided(asked.protocol, shown, port, refused.verdict, refused.detail)
-            await self._connection.say("refuse", f"{refused.verdict} {refused.detail}")
+            await self._connection.send("refuse", f"{refused.verdict} {refused.detail}")
             return True
         self._policy.decided(asked.protocol, shown, port, "allowed", address=str(address))
         async with server:
@@ -134,10 +134,10 @@ class _ServedConnection:
         """Carry out a request with a connected server."""
         interceptor = self._policy.interceptor
         if interceptor is None or not interceptor.takes(asked.host, asked.port):
-            await self._connection.say("connected", "", server)
+            await self._connection.send("connected", "", server)
             await self._next("done")
             return True
-        await self._connection.say("tunnel")
+        await self._connection.send("tunnel")
         early = (await self._next("given")).early
         await interceptor.carry(
             self._client, server, str(asked.host), asked.port, early, self._policy.moved
@@ -147,7 +147,7 @@ class _ServedConnection:
     async def _next(self, *kinds: Kind) -> BrokerMessage:
         message = await self._connection.next()
         if message.kind not in kinds:
-            raise BrokerLieError(f"{message.kind} where {' or '.join(kinds)} was expected")
+            raise BrokerProtocolError(f"{message.kind} where {' or '.join(kinds)} was expected")
         return message
 
     def _check_plain(self, asked: BrokerMessage) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 
 
-class AgentLieError(Exception):
+class AgentPassingError(Exception):
     """The agent did what ours does not."""
 
 
@@ -14,7 +14,7 @@ def adopt(descriptor: int | None) -> socket.socket | None:
     """Take a descriptor that the agent passed, if it did.
 
     Raises:
-        AgentLieError: it is no socket.
+        AgentPassingError: it is no socket.
     """
     if descriptor is None:
         return None
@@ -22,18 +22,18 @@ def adopt(descriptor: int | None) -> socket.socket | None:
         return socket.socket(fileno=descriptor)
     except OSError:
         os.close(descriptor)
-        raise AgentLieError("what came for a port is no socket") from None
+        raise AgentPassingError("what came for a port is no socket") from None
 
 
 def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
     """Check that what came is a connection to a port of a loopback, and return it.
 
     Raises:
-        AgentLieError: it is something else.
+        AgentPassingError: it is something else.
         OSError: it is no longer connected.
     """
     if passed is None:
-        raise AgentLieError("no socket came for a port")
+        raise AgentPassingError("no socket came for a port")
     expected = (
         (socket.SO_TYPE, (socket.SOCK_STREAM,)),
         (socket.SO_DOMAIN, (socket.AF_INET, socket.AF_INET6)),
@@ -42,8 +42,8 @@ def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
     )
     for option, values in expected:
         if passed.getsockopt(socket.SOL_SOCKET, option) not in values:
-            raise AgentLieError("what came for a port is no TCP connection")
+            raise AgentPassingError("what came for a port is no TCP connection")
     address = passed.getpeername()
     if address[0] not in ("127.0.0.1", "::1") or address[1] != port:
-        raise AgentLieError("the connection that came leads elsewhere than to the port")
+        raise AgentPassingError("the connection that came leads elsewhere than to the port")
     return passed

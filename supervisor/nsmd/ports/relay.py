@@ -32,7 +32,7 @@ from collections import deque
 from nsmd.host.packets import receive
 from nsmd.host.rights import give_up_rights
 from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
-from nsmd.ports.passing import AgentLieError, adopt, check_connection
+from nsmd.ports.passing import AgentPassingError, adopt, check_connection
 from nsmd.ports.relayed import NOWAIT, PIECE_BYTES, RelayedConnection, RelayedEnd, RelayedPort
 
 TYPE_CHECKING = False  # `typing` is large
@@ -251,8 +251,8 @@ class PortRelay:
                 self.take_answer(message, descriptor)
         except BlockingIOError:
             return
-        except AgentLieError as lie:
-            self.say(f"wrong {lie}")
+        except AgentPassingError as error:
+            self.say(f"wrong {error}")
             self.session_over()
         except OSError:
             self.session_over()
@@ -261,11 +261,11 @@ class PortRelay:
         """Take one answer.
 
         Raises:
-            AgentLieError: our agent does not answer so.
+            AgentPassingError: our agent does not answer so.
         """
         inside = adopt(descriptor)
         if len(message) != 12:
-            raise AgentLieError("an answer about a port has the wrong length")
+            raise AgentPassingError("an answer about a port has the wrong length")
         connection = self.take_asked(int.from_bytes(message[:8], "big"))
         error = int.from_bytes(message[8:], "big")
         if connection is None:
@@ -277,7 +277,7 @@ class PortRelay:
             return
         try:
             self.begin(connection, check_connection(inside, connection.port.number))
-        except AgentLieError:
+        except AgentPassingError:
             self.abort(connection, FAILED)
             raise
         except OSError:  # it has ended meanwhile

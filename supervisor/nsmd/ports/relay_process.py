@@ -99,7 +99,7 @@ class RelayProcess:
             self._process.control.send(b"close %d" % slot)
 
     async def wait(self) -> str:
-        """Wait until it has ended, or found that the agent lies.
+        """Wait until it has ended, or found that the agent passed something wrong.
 
         Returns:
             What the agent did; empty if the relay has ended.

@@ -297,9 +297,9 @@ class SessionPorts:
 
     async def _watch(self, running: RelayProcess) -> None:
         """Wait for the end of a relay, and start another one if it is missed."""
-        while lie := await running.wait():
-            log.warning("session %s: %s", self.session.id, lie)
-            self.session.distrust(lie)
+        while wrong := await running.wait():
+            log.warning("session %s: %s", self.session.id, wrong)
+            self.session.distrust(wrong)
         self._relays.discard(running)
         running.close()
         if self._relay is running:

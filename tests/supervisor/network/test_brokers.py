@@ -17,7 +17,7 @@ from nsmd.host.processes import has_ended
 from nsmd.model.host_rules import parse_rules, show_host
 from nsmd.model.values import NetworkRule
 from nsmd.network import allowed_hosts, broker_process
-from nsmd.network.broker_messages import BrokerLieError, parse_message
+from nsmd.network.broker_messages import BrokerProtocolError, parse_message
 from nsmd.network.gateway import Gateway
 from proxy_bench import ALLOWED, Bench, open_bench, read_all, say, tunnel_to
 
@@ -39,7 +39,7 @@ async def hold_tunnel(bench: Bench, port: int, server: socket.socket) -> trio.So
     return stream
 
 
-async def test_a_broker_that_dies_ends_its_connections_and_the_next_one_has_another() -> None:
+async def test_a_killed_broker_ends_its_connections_and_is_replaced() -> None:
     gateway = Gateway(Names())
     with socket.create_server(("127.0.0.1", 0)) as server:
         async with open_bench(ALLOWED, gateway) as bench, open_bench(ALLOWED, gateway) as other:
@@ -80,7 +80,7 @@ async def test_a_broker_without_connections_ends(monkeypatch: pytest.MonkeyPatch
                 await (await hold_tunnel(bench, port, server)).aclose()
 
 
-async def test_a_connection_that_is_not_allowed_any_more_ends_whatever_its_broker_does() -> None:
+async def test_a_connection_whose_host_is_denied_ends_though_its_broker_keeps_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         async with open_bench(ALLOWED) as bench:
             port = await bench.listen()
@@ -102,10 +102,10 @@ async def never_resolve(name: str) -> Sequence[Address]:
     raise AssertionError
 
 
-LIES = {
+WRONG_MESSAGES = {
     "nonsense": [b"x"],
-    "a host that is none": [b"ask 1 http 127.1:80"],
-    "a connection that there is not": [b"ask 2 http a.test:80"],
+    "an invalid host": [b"ask 1 http 127.1:80"],
+    "an unknown connection": [b"ask 2 http a.test:80"],
     "a tunnel that nobody offered": [b"given 1 early"],
     "the end of what has not begun": [b"done 1 "],
     "one request after the other": [b"ask 1 connect slow.test:80"] * 20,
@@ -114,15 +114,18 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allowed_hosts, "LEAST_LIFE_S", 0)
+@pytest.mark.parametrize("name", WRONG_MESSAGES)
+async def test_a_broker_that_sends_a_wrong_message_is_ended(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowed_hosts, "RESTART_INTERVAL_S", 0)
     with monkeypatch.context() as patch:
         change_brokers(
             patch,
             "import socket; control = socket.socket(fileno=0); "
             "[control.recv(100) for _ in range(2)]; "
-            f"[control.send(each) for each in {LIES[lie]!r}]; control.recv(100); control.recv(100)",
+            f"[control.send(each) for each in {WRONG_MESSAGES[name]!r}]; "
+            "control.recv(100); control.recv(100)",
         )
         rule = NetworkRule(mode="allow", allow=("slow.test",))
         async with open_bench(rule, Gateway(never_resolve)) as bench:
@@ -135,7 +138,7 @@ async def test_a_broker_that_lies_is_ended(lie: str, monkeypatch: pytest.MonkeyP
             assert bench.network.facts()["counters"].get("allowed", 0) == 0
 
 
-async def test_a_broker_that_says_too_much_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_beyond_the_rate_limit_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_process, "MAX_MESSAGES_S", 10)
     change_brokers(
         monkeypatch,
@@ -165,10 +168,10 @@ async def test_a_broker_that_says_too_much_is_read_slowly(monkeypatch: pytest.Mo
         | st.binary(max_size=12)
     ).map(b" ".join)
 )
-def test_any_packet_is_a_message_or_a_lie(data: bytes) -> None:
+def test_any_packet_is_a_message_or_is_refused(data: bytes) -> None:
     try:
         message = parse_message(data)
-    except BrokerLieError:
+    except BrokerProtocolError:
         return
     assert 0 <= message.number <= 2**53
     assert message.verdict in ("bad-request", "secret")
