@@ -71,14 +71,22 @@ GIVE_TIMEOUT_S = 30
 
 
 def receive(
-    connection: socket.socket, flags: int = 0, *, size: int = MESSAGE_BYTES
+    connection: socket.socket, flags: int = 0, *, size: int = MESSAGE_BYTES, room: int = _ROOM
 ) -> tuple[bytes, list[int], bool]:
     """Receive a message, its descriptors, and whether there were more than room for them.
 
     None is inherited further. (`socket.recv_fds` of Python 3.11 takes no notice of its flags.)
     """
-    message, ancillary, found, _ = connection.recvmsg(size, _ROOM, flags | _CLOSE_ON_EXEC)
+    message, ancillary, found, _ = connection.recvmsg(size, room, flags | _CLOSE_ON_EXEC)
     return message, descriptors_in(ancillary), bool(found & _CUT)
+
+
+def receive_one(connection: socket.socket, size: int = MESSAGE_BYTES) -> tuple[bytes, int | None]:
+    """Receive a message that is there, and its descriptor, if it has one."""
+    message, descriptors, _ = receive(
+        connection, int(socket.MSG_DONTWAIT), size=size, room=ROOM_FOR_ONE
+    )
+    return message, descriptors[0] if descriptors else None
 
 
 def descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:

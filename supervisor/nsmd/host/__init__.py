@@ -10,7 +10,6 @@ log_file         the log file, which never blocks and never fails its caller
 log_flood        a limit for log lines that strangers can cause
 nvml             memory and use of NVIDIA's GPUs
 package_manager  the command that installs a package here
-packets          packets with descriptors, as brokers receive them
 paths            checks of paths: may this be run, shown, trusted
 processes        processes as /proc shows them, and descriptors of them
 process_stats    memory and processor time of the processes in a jail, from /proc

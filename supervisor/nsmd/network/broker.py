@@ -25,7 +25,7 @@ import resource
 import socket
 from contextlib import suppress
 
-from nsmd.host.packets import receive
+from nsmd.fdstore.holder import receive_one
 from nsmd.host.rights import give_up_rights
 from nsmd.model.host_rules import Host, show_host
 from nsmd.network.broker_messages import MAX_BYTES, MAX_DETAIL, Kind
@@ -63,7 +63,7 @@ class Broker:
 
     def _on_message(self) -> None:
         try:
-            message, descriptor = receive(self._control, MAX_BYTES)
+            message, descriptor = receive_one(self._control, MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:

@@ -29,7 +29,7 @@ import socket
 import time
 from collections import deque
 
-from nsmd.host.packets import receive
+from nsmd.fdstore.holder import receive_one
 from nsmd.host.rights import give_up_rights
 from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
 from nsmd.ports.passing import AgentPassingError, adopt, check_connection
@@ -132,7 +132,7 @@ class PortRelay:
         """Carry out the messages that have come."""
         while self.control is not None:
             try:
-                message, descriptor = receive(self.control)
+                message, descriptor = receive_one(self.control)
             except BlockingIOError:
                 return
             except OSError:
@@ -244,7 +244,7 @@ class PortRelay:
             for _ in range(MAX_ASKED):
                 if self.agent is None:
                     return
-                message, descriptor = receive(self.agent)
+                message, descriptor = receive_one(self.agent)
                 if not message and descriptor is None:
                     self.session_over()
                     return

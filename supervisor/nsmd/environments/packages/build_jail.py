@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import os
 import platform
 import socket
@@ -20,6 +19,7 @@ from nsmd.environments.commands.log_text import lines_of
 from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.packages import jail_start
 from nsmd.environments.packages.store import BUILD
+from nsmd.fdstore.holder import receive_one
 from nsmd.jail.arguments import (
     SYNTHETIC_FILES,
     BindMount,
@@ -230,10 +230,8 @@ class _Output:
 async def _serve(channel: socket.socket, serve: Serve) -> None:
     """Take the listening socket that the jail passes out, and serve it."""
     await trio.lowlevel.wait_readable(channel)
-    size = socket.CMSG_SPACE(array.array("i").itemsize)
-    data, control, _, _ = channel.recvmsg(1, size)
-    for level, kind, content in control:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and data:
-            with socket.socket(fileno=array.array("i", content)[0]) as listener:
-                listener.setblocking(False)
-                await serve(listener)
+    _, descriptor = receive_one(channel, 1)
+    if descriptor is not None:
+        with socket.socket(fileno=descriptor) as listener:
+            listener.setblocking(False)
+            await serve(listener)

@@ -36,6 +36,7 @@ from typing import Any
 import trio
 
 from nsm.wire.decode import decode
+from nsmd.fdstore.holder import descriptors_in
 from nsmd.host.rights import give_up_rights
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
@@ -172,12 +173,7 @@ class Helper:
             )
         except OSError:
             return b"", []
-        return data, [
-            int.from_bytes(content[at : at + 4], sys.byteorder)
-            for level, kind, content in parts
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-            for at in range(0, len(content) - 3, 4)
-        ]
+        return data, descriptors_in(parts)
 
     async def _tell(self, message: dict[str, object]) -> None:
         """Send a message; waits while nobody reads them. What was sent is kept by the kernel.
