@@ -138,6 +138,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.paths",
         "nsm.jsonlines",
         "nsm.shortage",
+        "nsm.suggestion",
         "nsm.http",
         "nsm.httptoken",
         "nsm._version",

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from nsm._version import program_version
+from nsm.suggestion import closest
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -225,8 +226,6 @@ def _unknown(verb: str, rest: Sequence[str]) -> str:
         return f"nsm: there is no command 'stop': `nsm kill {named}` ends sessions\n"
     if verb in _OTHERS_VERBS:
         return f"nsm: there is no command {verb!r}: {_OTHERS_VERBS[verb]}\n"
-    from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
-
-    close = get_close_matches(verb, [each for each in VERBS if each not in _UNGUESSED], n=1)
-    guess = f"Did you mean `nsm {close[0]}`? " if close else ""
+    close = closest(verb, [each for each in VERBS if each not in _UNGUESSED])
+    guess = f"Did you mean `nsm {close}`? " if close else ""
     return f"nsm: unknown command {verb!r}\n{guess}`nsm --help` lists the commands.\n"

@@ -6,8 +6,10 @@ import argparse
 import math
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from nsm.suggestion import closest
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -46,14 +48,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {_value_of(action)}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question about the word that was probably meant; empty if none is close."""
-    from difflib import get_close_matches  # noqa: PLC0415  # only for a mistake
-
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 class Parser(argparse.ArgumentParser):
     """A verb's parser: one way of saying what is wrong, no guessing of abbreviated options."""
 
@@ -80,10 +74,11 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices or value == []:  # nothing was given
             return
         words = _words_of(action)
+        close = closest(str(value), words)
+        guess = f"; did you mean {close!r}?" if close else ""
         raise argparse.ArgumentError(
             action,
-            f"invalid choice: {value!r}{did_you_mean(str(value), words)} "
-            f"(choose from {', '.join(words)})",
+            f"invalid choice: {value!r}{guess} (choose from {', '.join(words)})",
         )
 
     def add_session(self) -> None:

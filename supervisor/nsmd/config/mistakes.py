@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
+from nsm.suggestion import closest
 from nsmd.config import secret_tables
 from nsmd.model.settings import EnvironmentSettings, SecretSettings, Settings
 
@@ -68,8 +68,8 @@ def _describe_network(key_path: tuple[int | str, ...], error: Mapping[str, Any])
 def _unknown_key(location: tuple[int | str, ...]) -> str:
     *parents, last = (str(part) for part in location)
     known = _known_keys(tuple(parents))
-    near = difflib.get_close_matches(last, known, n=1)
-    suggestion = f"; did you mean {near[0]!r}?" if near else "."
+    near = closest(last, known)
+    suggestion = f"; did you mean {near!r}?" if near else "."
     return f"{'.'.join([*parents, last])}: unknown key{suggestion} Known here: {', '.join(known)}"
 
 

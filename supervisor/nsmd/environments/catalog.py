@@ -8,7 +8,6 @@ a call only looks one up.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from nsm.dataclass import dataclass, field, replace
+from nsm.suggestion import did_you_mean
 from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.host.paths import printable
@@ -410,8 +410,7 @@ class Catalog:
                 why = problem.explain() if problem.explain is not None else problem.why
                 return self._unavailable(client, name, f"{problem.where}: {why}")
         known = self._usable(client)
-        near = difflib.get_close_matches(name, [*known, *ALIASES], n=1)
-        guess = f"Did you mean {near[0]!r}? " if near else ""
+        guess = did_you_mean(name, [*known, *ALIASES])
         hint = f"{guess}Available: {', '.join(known) or 'none'}."
         for problem in [p for p in view.problems if p.name is None][:_TOLD]:
             hint += f" {problem.where}: {problem.why}."

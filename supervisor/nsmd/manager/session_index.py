@@ -6,9 +6,9 @@ A query costs the same with a thousand other sessions, except for a name without
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from difflib import get_close_matches
 from typing import NamedTuple
 
+from nsm.suggestion import did_you_mean
 from nsm.wire.errors import AmbiguousSessionError, SessionHiddenError, UnknownSessionError
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.model import names
@@ -193,8 +193,7 @@ class SessionIndex:
     def _probably_meant(self, target: str, scope: str | None) -> str:
         """A question about the session whose name is nearly that; empty if there is none."""
         known = [name for own, name in self._named if scope in (None, own)]
-        close = get_close_matches(target[:200], known, n=1)
-        return f"Did you mean {close[0]!r}? " if close else ""
+        return did_you_mean(target, known)
 
     def _meant(self, target: str) -> list[Session]:
         if target not in self._sessions:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, cast
 
 from nsm.dataclass import dataclass
+from nsm.suggestion import did_you_mean
 from nsm.wire.errors import BadRequestError, CodeTooLargeError
 from nsmd.model import names
 from nsmd.model.values import MAX_CODE_BYTES
@@ -150,9 +150,7 @@ def _unknown(name: str) -> BadRequestError:
             "`language` and `env` name two environments.",
             hint="Give `env` only. The code was not run.",
         )
-    # Only its beginning: megabytes take a second, in which nobody gets an answer.
-    near = difflib.get_close_matches(name[:60], _NAMES, n=1, cutoff=0.5)
-    guess = f"Did you mean {near[0]!r}? " if near else ""
+    guess = did_you_mean(name, _NAMES, cutoff=0.5)
     return BadRequestError(
         f"`run` has no argument {_shown(name)}.",
         hint=f"{guess}It takes {', '.join(_NAMES)}. The code was not run.",

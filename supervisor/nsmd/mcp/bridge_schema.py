@@ -6,10 +6,10 @@ All three together stay under 250 tokens (at four characters each);
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, cast
 
+from nsm.suggestion import did_you_mean
 from nsm.wire.errors import BadRequestError
 
 LIST = "list_programs"
@@ -70,9 +70,7 @@ def parse(tool: str, arguments: object) -> Mapping[str, object]:
     known = list(_PROPERTIES[tool])
     for name in given:
         if name not in known:
-            # Only its beginning: megabytes take a second, in which nobody gets an answer.
-            near = difflib.get_close_matches(name[:60], known, n=1, cutoff=0.5)
-            guess = f"Did you mean {near[0]!r}? " if near else ""
+            guess = did_you_mean(name, known, cutoff=0.5)
             raise BadRequestError(
                 f"`{tool}` has no argument {name[:60]!r}.", hint=f"{guess}{_EXAMPLES[tool]}"
             )
