@@ -286,9 +286,14 @@ def _check_leaf(value: object) -> None:
         )
 
 
+def without_surrogates(text: str) -> str:
+    """Join split pairs of surrogates; others, which UTF-8 cannot hold, become U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return without_surrogates(value)
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value).items()
         return {_without_surrogates(key): _without_surrogates(item) for key, item in pairs}

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import Constraint, DecodeError, Made, at_most, between, decode
+from nsm.wire.frames import without_surrogates
 from nsm.wire.results import Truncation
 from nsmd.agent_link.file_frames import (
     MAX_WORDS,
@@ -160,10 +161,7 @@ def without_bytes(outcome: Outcome) -> Outcome:
         outcome.stdout.encode()
         outcome.stderr.encode()
     except UnicodeEncodeError:
-        stdout, stderr = (
-            text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            for text in (outcome.stdout, outcome.stderr)
-        )
+        stdout, stderr = map(without_surrogates, (outcome.stdout, outcome.stderr))
         return _bounded(replace(outcome, stdout=stdout, stderr=stderr))
     return outcome
 

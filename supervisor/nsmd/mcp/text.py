@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from nsm.wire.frames import without_surrogates
+
 _SEQUENCES = re.compile(
     r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
     r"|([\n\r\b])"
@@ -32,7 +34,7 @@ def clean(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return without_surrogates(text)
     return text
 
 

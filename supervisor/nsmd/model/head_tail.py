@@ -50,13 +50,18 @@ class HeadTail:
         return f"{head}\n[... {omitted} bytes left out ...]\n{end}", omitted
 
 
+def bytes_of(text: str) -> bytes:
+    """Bytes of output, as the code wrote them: those that are not UTF-8 are lone surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # surrogates that stand for no byte: not from one of our agents
+        return text.encode("utf-8", "replace")
+
+
 def shortened(text: str, limit_bytes: int) -> tuple[str, int]:
     """Shorten a complete text in the same way. Returns it, and the number of bytes left out."""
     if len(text) * 4 <= limit_bytes:  # the most that UTF-8 takes
         return text, 0
     kept = HeadTail(limit_bytes)
-    try:
-        kept.write(text.encode("utf-8", "surrogateescape"))  # bytes of output that are not UTF-8
-    except UnicodeEncodeError:  # no output has other surrogates
-        kept.write(text.encode("utf-8", "replace"))
+    kept.write(bytes_of(text))
     return kept.result("surrogateescape")

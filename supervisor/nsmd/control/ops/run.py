@@ -19,6 +19,7 @@ from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.model.head_tail import bytes_of
 from nsmd.model.values import OutputSink, RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.standard_input import write_input
@@ -157,18 +158,10 @@ def _wants_data(call: Call) -> bool:
     return arguments.flag(call.args, "bytes")
 
 
-def _data(text: str) -> bytes:
-    """Bytes of output, as the code wrote them."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # surrogates that stand for no byte: not from one of our agents
-        return text.encode("utf-8", "replace")
-
-
 async def _send_output(call: Call, stream: OutputStream) -> None:
     while (piece := await stream.get()) is not None:
         output, skipped = piece
-        text = _data(output.text) if _wants_data(call) else output.text
+        text = bytes_of(output.text) if _wants_data(call) else output.text
         data: dict[str, Any] = {"stream": output.stream, "text": text}
         if skipped:
             data["skipped"] = skipped
@@ -211,8 +204,8 @@ def result_to_wire(result: RunOutcome, *, data: bool = False) -> dict[str, Any]:
             "created": result.created,
             "replaced": result.replaced,
         },
-        "stdout": _data(outcome.stdout) if data else outcome.stdout,
-        "stderr": _data(outcome.stderr) if data else outcome.stderr,
+        "stdout": bytes_of(outcome.stdout) if data else outcome.stdout,
+        "stderr": bytes_of(outcome.stderr) if data else outcome.stderr,
         "exit_code": outcome.exit_code,
         "duration_s": outcome.duration_s,
         "displays": [dict(display) for display in outcome.displays],
