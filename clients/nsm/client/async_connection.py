@@ -94,7 +94,7 @@ class AsyncWire:
         self.fail(DisconnectedError("this client is closed", hint="Make a new one."))
         await trio.aclose_forcefully(self._stream)
 
-    def forget(self) -> None:
+    def close_in_child(self) -> None:
         """Close a forked process's copy of its parent's connection, which trio does not run."""
         if isinstance(self._stream, trio.SocketStream) and self._stream.socket.fileno() >= 0:
             os.close(self._stream.socket.detach())

@@ -160,10 +160,10 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         if self._wire is not None:
             await self._wire.aclose()
 
-    def forget(self) -> None:
+    def close_in_child(self) -> None:
         """Close a forked process's copy of its parent's connection."""
         if self._wire is not None:
-            self._wire.forget()
+            self._wire.close_in_child()
 
     def sandbox(self, **settings: Unpack[SandboxSettings]) -> AsyncSandbox:
         """Make a session when the block begins, which ends with it; see `nsm.Client.sandbox`."""

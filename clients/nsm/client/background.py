@@ -36,7 +36,7 @@ class Background:
     def __init__(self) -> None:
         self._endings = weakref.WeakKeyDictionary[object, Any]()
         self._forget()
-        os.register_at_fork(after_in_child=self._leave_to_parent)
+        os.register_at_fork(after_in_child=self._close_in_child)
         atexit.register(self._end_all)
 
     def end_with(
@@ -71,11 +71,11 @@ class Background:
         futures = [ending() for ending in list(self._endings.values())]
         wait([future for future in futures if future is not None], END_S)
 
-    def _leave_to_parent(self) -> None:
+    def _close_in_child(self) -> None:
         """Close a forked child's copies of connections, so that those end with its parent."""
         for ending in list(self._endings.values()):
             if (found := ending.detach()) is not None:
-                found[2][0].forget()
+                found[2][0].close_in_child()
         self._forget()
 
     def _forget(self) -> None:

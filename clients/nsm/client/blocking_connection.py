@@ -39,7 +39,7 @@ RELOAD_TIMEOUT_S = 90.0
 _READ_BYTES = 65536
 
 
-class OneAtATime:
+class CallLock:
     """Lock that a call holds: a thread waits until the call of another one has its answer.
 
     A callback of a call cannot wait for that call, so it gets an error. `_thread` has what
@@ -51,7 +51,7 @@ class OneAtATime:
         self._owner = 0
 
     @property
-    def elsewhere(self) -> bool:
+    def held_elsewhere(self) -> bool:
         """Tell whether another thread is in a call."""
         return self._owner not in (0, get_ident())
 
@@ -94,7 +94,7 @@ class BlockingWire:
         self._takes_descriptor = False
         self._interrupts: Interrupts | None = None
         self._lost = self._closed = False
-        self._calling = OneAtATime()
+        self._calling = CallLock()
         self._pid = os.getpid()
         for losses in range(MAX_LOSSES):
             try:
@@ -138,7 +138,7 @@ class BlockingWire:
     def close(self) -> None:
         """Close it for good. A call of another thread that is under way gets an error."""
         self._closed = True
-        if self._calling.elsewhere and self._pid == os.getpid():
+        if self._calling.held_elsewhere and self._pid == os.getpid():
             with suppress(OSError):  # it may be closed already
                 self._socket.shutdown(socket.SHUT_RDWR)  # that thread reads, and closes the rest
             return
@@ -158,7 +158,7 @@ class BlockingWire:
     ) -> dict[str, Any]:
         """Send a call and wait for its answer, as `nsm.Client.call`."""
         if self._pid != os.getpid():
-            self._leave_to_parent()
+            self._reconnect_after_fork()
         with self._calling:
             if not interruptible:
                 return self._exchange(op, args, on_event)
@@ -169,10 +169,10 @@ class BlockingWire:
             with self._interrupts as interrupts:
                 return self._exchange(op, args, on_event, interrupts)
 
-    def _leave_to_parent(self) -> None:
+    def _reconnect_after_fork(self) -> None:
         """Get a connection of our own in a forked process: its parent uses the one that it had."""
         self._pid = os.getpid()
-        self._calling = OneAtATime()  # a thread of the parent may be in a call
+        self._calling = CallLock()  # a thread of the parent may be in a call
         self._protocol = ClientConnection()
         self._interrupts = None
         if self.open:
