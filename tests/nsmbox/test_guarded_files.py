@@ -146,7 +146,7 @@ def test_what_links_lead_to_is_protected_and_they_stay(project: Path) -> None:
         "tools",
     ]
     assert dict(found.links)[f"{project}/conf/m.json"] == "../deploy"
-    assert (found.notes, found.loose) == ((), ())
+    assert (found.notes, found.unprotectable) == ((), ())
 
 
 def test_links_in_protected_directories(project: Path) -> None:
@@ -174,13 +174,13 @@ def test_links_without_end_are_followed_up_to_a_number(project: Path) -> None:
         (project / name / "next").symlink_to(f"../d{number + 1}")
     found = guard(project)
     assert len(found.read_only) == search.MAX_READ_ONLY + 1
-    assert [note.partition(" ")[2][:14] for note in found.loose] == ["has many files"]
+    assert [note.partition(" ")[2][:14] for note in found.unprotectable] == ["has many files"]
 
 
 def test_links_to_what_a_box_changes_at_another_place_are_said(project: Path) -> None:
     (project / ".amp").symlink_to("../state/amp")
     found = guarded_files.look(str(project), GitFacts(), kept=[f"{project.parent}/state"])
-    assert ".amp leads to" in found.loose[-1]
+    assert ".amp leads to" in found.unprotectable[-1]
 
 
 def test_what_links_lead_to_elsewhere_in_the_box(project: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_cannot_be_protected_is_said(project: Path) -> None:
     os.link(project / "a", project / ".envrc")
     (project / ".vscode").symlink_to("../project/.")
     os.mkfifo(project / ".mcp.json")
-    assert [note.partition(" (")[0] for note in guard(project).loose] == [
+    assert [note.partition(" (")[0] for note in guard(project).unprotectable] == [
         ".mcp.json is neither a file nor a directory and is not protected.",
         ".vscode leads to a whole directory of the box",
         ".envrc has another name",
@@ -437,12 +437,12 @@ def test_in_an_empty_directory_there_are_no_stand_ins(project: Path, *, standing
     )
     assert below(project, paths_of(found)) == ["scripts"]
     assert below(project, found.read_only) == OF_GIT
-    assert [note[:27] for note in found.loose] == ["This directory is empty, so"]
+    assert [note[:27] for note in found.unprotectable] == ["This directory is empty, so"]
     (project / "README.md").touch()
     assert f"{project}/.claude" in paths_of(guard(project))
     worktrees = project.parent / "project.worktrees"
     worktrees.mkdir()
-    assert guarded_files.look(str(worktrees), GitFacts()).loose == ()
+    assert guarded_files.look(str(worktrees), GitFacts()).unprotectable == ()
 
 
 def test_a_name_without_a_dot_is_taken_only_for_a_program_that_is_there(project: Path) -> None:

@@ -123,7 +123,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             found = replace(
                 found,
                 notes=tuple(f"In {where}: {note}" for note in found.notes),
-                loose=tuple(f"In {where}: {note}" for note in found.loose),
+                unprotectable=tuple(f"In {where}: {note}" for note in found.unprotectable),
             )
             found = guarded_files.joined((found, worktrees.look(path)))
         if repository.git_directory:

@@ -65,7 +65,7 @@ def plan(request: BoxRequest, facts: Facts) -> Plan:
         # What fits on a small screen are the first ones.
         notes=(
             *facts.hidden.notes,
-            *facts.guarded.loose,
+            *facts.guarded.unprotectable,
             *facts.guarded.notes,
             *facts.git.notes,
             *facts.notes,

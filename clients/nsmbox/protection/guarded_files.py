@@ -51,7 +51,7 @@ class Guarded:
         stand_ins: for what is not there, while a box runs.
         own: directories in whose place the box has one of its own.
         links: links that lead to such files, and what each says: the box cannot exchange them.
-        loose: sentences for people about what cannot be protected.
+        unprotectable: sentences for people about what cannot be protected.
         programs: files that the box can change and git's configuration names as programs, with the
             entry's key.
         notes: further sentences for people.
@@ -63,7 +63,7 @@ class Guarded:
     stand_ins: tuple[StandIn, ...] = ()
     own: tuple[OwnDirectory, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
-    loose: tuple[str, ...] = ()
+    unprotectable: tuple[str, ...] = ()
     programs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ def joined(parts: Iterable[Guarded]) -> Guarded:
         stand_ins=tuple(dict.fromkeys(one for part in each for one in part.stand_ins)),
         own=tuple(dict.fromkeys(one for part in each for one in part.own)),
         links=tuple(dict.fromkeys(one for part in each for one in part.links)),
-        loose=tuple(dict.fromkeys(one for part in each for one in part.loose)),
+        unprotectable=tuple(dict.fromkeys(one for part in each for one in part.unprotectable)),
         programs=tuple(dict.fromkeys(one for part in each for one in part.programs)),
         notes=tuple(dict.fromkeys(note for part in each for note in part.notes)),
     )
@@ -234,7 +234,7 @@ def look(
         protect(search, os.path.join(directory, path), autorun.DENIED)
     is_empty = _is_empty(directory, standing)
     if is_empty and not directory.endswith(".worktrees"):  # nobody opens those as a project
-        search.loose.append(
+        search.unprotectable.append(
             "This directory is empty, so the box can make all files in it; nsm names at the end "
             "which of them this computer would run."
         )
@@ -279,7 +279,7 @@ def look(
         stand_ins=tuple(search.stand_ins[path] for path in sorted(search.stand_ins)),
         own=tuple(search.own),
         links=tuple(sorted(links.items())),
-        loose=tuple(dict.fromkeys(search.loose)),
+        unprotectable=tuple(dict.fromkeys(search.unprotectable)),
         programs=programs,
         notes=tuple(dict.fromkeys(search.notes)),
     )

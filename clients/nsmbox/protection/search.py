@@ -60,7 +60,7 @@ class Search:
         own: directories in whose place the box has one of its own.
         directories: protected ones, in which links are still to be followed.
         links: links that lead to what is protected, and that the box could exchange: what they say.
-        loose: sentences for people about what cannot be protected.
+        unprotectable: sentences for people about what cannot be protected.
         programs: those here that git's configuration names, with the entry's key.
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
     """
@@ -79,7 +79,7 @@ class Search:
     kept: Sequence[str] = ()
     directories: deque[str] = field(default_factory=deque[str])
     links: dict[str, str] = field(default_factory=dict[str, str])
-    loose: list[str] = field(default_factory=list[str])
+    unprotectable: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
     programs: dict[str, str] = field(default_factory=dict[str, str])
     repositories: int = 0
@@ -157,7 +157,7 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
 
 
 def _say(search: Search, path: str, text: str) -> None:
-    search.loose.append(f"{printable(os.path.relpath(path, search.directory))} {text}")
+    search.unprotectable.append(f"{printable(os.path.relpath(path, search.directory))} {text}")
 
 
 def protect_inner_links(search: Search) -> None:

@@ -126,7 +126,7 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
 
         asked = confirm(plan, home=facts.home)
     programs = guarded_files.of_programs(facts.guarded.programs, facts.directory)
-    unprotected = (programs, *_first(facts.guarded.loose), facts.git.unusable)
+    unprotected = (programs, *_first(facts.guarded.unprotectable), facts.git.unusable)
     for said in (_not_made(plan, facts.home), *unprotected):
         if said and not asked:
             tell(way, said)
