@@ -61,7 +61,7 @@ class Sides:
         project: descriptor of the directory on the host.
         since_ns: start of the session, Unix time.
         applied: `st_ctime_ns` by path, for changes of this session that were applied on the host.
-        linked: returns what `linked_names.look` finds in the project.
+        linked: returns what `linked_names.find_linked` finds in the project.
         stop: returns True once nobody waits for the answer.
     """
 

@@ -15,7 +15,7 @@ MAX_ENTRIES = 4096
 _OF_GIT = ("hooks", "config", "config.worktree", "info", "commondir")
 
 
-def look(project: int) -> Mapping[str, str]:
+def find_linked(project: int) -> Mapping[str, str]:
     """Find what links lead to in a project, with the name that leads there; the links on the way to
     it, too. Paths are relative. Blocks.
 
@@ -62,7 +62,7 @@ def names_of(path: str, linked: Mapping[str, str]) -> Iterator[str]:
     """Yield the names by which links lead to a path, or to what is below it.
 
     Args:
-        linked: from `look`.
+        linked: from `find_linked`.
     """
     for place, name in linked.items():
         if path == place or place.startswith(f"{path}/"):

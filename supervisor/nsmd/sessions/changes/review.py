@@ -187,7 +187,7 @@ class _Work:
             project=self._project,
             since_ns=begun_ns(session),
             applied=copy.applied,
-            linked=cache(partial(linked_names.look, self._project)),
+            linked=cache(partial(linked_names.find_linked, self._project)),
             stop=self._stopped.is_set,
         )
         root = os.geteuid() == 0

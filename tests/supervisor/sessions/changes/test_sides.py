@@ -120,7 +120,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             project=fds[1],
             since_ns=later_ns,
             applied={},
-            linked=partial(linked_names.look, fds[1]),
+            linked=partial(linked_names.find_linked, fds[1]),
         ),
     )
     for fd in fds:
