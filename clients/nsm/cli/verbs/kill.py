@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_OK
     with client:
         report = _kill(client, options)
-        lives_on = options.all and report is not None and connection.note_hidden(client)
+        may_be_more = options.all and report is not None and connection.note_hidden(client)
     if report is None:
         return EXIT_FAILED
     terminal.answer(
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     )
     for failed in report.errors:
         terminal.report(failed.error)
-    return EXIT_FAILED if report.errors or lives_on else EXIT_OK
+    return EXIT_FAILED if report.errors or may_be_more else EXIT_OK
 
 
 def _all_hosts(options: argparse.Namespace) -> int:

@@ -71,11 +71,11 @@ def main(arguments: list[str]) -> int:
             terminal.note("nothing was removed")
             return EXIT_FAILED
     with files.locked(lambda: None):
-        code = max(code, *(_attempted(_taken_out, each) for each in agents))
+        code = max(code, *(_attempt(_undo_setup, each) for each in agents))
     if has_units:
-        code = max(code, _attempted(service.main, ["uninstall", "--yes"]))
-    code = max(code, _attempted(shutdown.main, ["--yes"]))
-    code = max(code, *(_attempted(_removed, directory) for directory in directories))
+        code = max(code, _attempt(service.main, ["uninstall", "--yes"]))
+    code = max(code, _attempt(shutdown.main, ["--yes"]))
+    code = max(code, *(_attempt(_remove, directory) for directory in directories))
     terminal.out(
         "The programs stay: `uv tool uninstall nsm-sessions`, or as you have installed them."
     )
@@ -85,12 +85,12 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _taken_out(chosen: CodingAgent) -> int:
+def _undo_setup(chosen: CodingAgent) -> int:
     plan.apply(plan.plan_undo(chosen))
     return EXIT_OK
 
 
-def _attempted(act: Callable[..., int], argument: object) -> int:
+def _attempt(act: Callable[..., int], argument: object) -> int:
     """Do one step; what goes wrong is told, and the next step follows."""
     try:
         return act(argument)
@@ -106,7 +106,7 @@ def _directories() -> list[str]:
     return [each for each in named if os.path.lexists(each)]
 
 
-def _removed(directory: str) -> int:
+def _remove(directory: str) -> int:
     if os.path.islink(directory):
         terminal.note(f"{visible(directory)} is a link, and stays: remove it and what it leads to")
         return EXIT_FAILED
