@@ -101,8 +101,10 @@ class BuildQueue:
         self._record.mark()
         self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
 
-    def forget_in_time(self, building: Building) -> None:
-        """Forget an environment that `nsm env add` could not make, unless somebody tries again."""
+    def schedule_forgetting(self, building: Building) -> None:
+        """Forget an environment that `nsm env add` could not make, but only `FAILED_KEPT_S` after
+        that, and if nobody has tried again.
+        """
         if building.failed is not None and building.built is None:
             self._nursery.start_soon(self._forget_later, building, building.failed)
 
@@ -151,7 +153,7 @@ class BuildQueue:
             building.failed = None
         building.interruptions = 0
         building.attempt = None
-        self.forget_in_time(building)
+        self.schedule_forgetting(building)
         self._record.mark()
         self._changed()
         await self._directory.sweep(self._all)

@@ -167,7 +167,7 @@ class Builder:
             self._want(reference).variable = True
         for building in self.buildings:
             self._wanted(building)
-            self._queue.forget_in_time(building)  # else it waits until somebody looks at it
+            self._queue.schedule_forgetting(building)  # else it waits until somebody looks at it
             lost = building.built is None and building.failed is None
             if lost or building.outdated or building.variable or building.configured:
                 self._queue.begin_unless_hopeless(building)

@@ -58,11 +58,11 @@ class DeviceFinder:
             return environment
         found = self._found.get(words)
         if found is None:
-            look = partial(find_equipment, words, self._host)
+            find = partial(find_equipment, words, self._host)
             try:
-                found = self._reads.read(words, look)
+                found = self._reads.read(words, find)
             except TimeoutError:
-                found = Equipment(problem="a look at them does not come to its end")
+                found = Equipment(problem="the search for them takes too long")
             self._found[words] = found
             self._watch(words)
         return equip(environment, found)

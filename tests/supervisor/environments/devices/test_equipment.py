@@ -90,7 +90,7 @@ def test_no_silent_processor_in_the_place_of_a_gpu(tmp_path: Path) -> None:
     assert equipped.shown_devices is None
 
 
-async def test_a_look_at_devices_that_hangs_holds_nobody_up(
+async def test_a_search_for_devices_that_hangs_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_reads, "WAIT_S", 0.01)
@@ -103,7 +103,7 @@ async def test_a_look_at_devices_that_hangs_holds_nobody_up(
     host = dataclasses.replace(world.host, can_use=can_use)
     finder = DeviceFinder(host)
     problem = finder.equip(environment("nvidia")).problem
-    assert problem == "its devices (nvidia): a look at them does not come to its end"
+    assert problem == "its devices (nvidia): the search for them takes too long"
     found = trio.Event()
     finder.changed = found.set
     async with open_source_watcher() as watching:
