@@ -349,7 +349,7 @@ class Executor:
             self._note_background(execution)
             interpreter.has_state = True
             code = exit_code if isinstance(exit_code, int) and 0 <= exit_code <= 255 else 1
-            # A look at processes takes long: not if nothing has been started.
+            # A search for processes takes long: not if nothing has been started.
             if execution.step is None and self._newest.pid() != execution.last_pid:
                 may_wait = not (execution.stopping or execution.one_shot)
                 if self._agent.fork_bombs.end(interpreter, may_wait=may_wait):

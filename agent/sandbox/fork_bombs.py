@@ -6,7 +6,7 @@ alone are more than half of the processes that the session may have, and all of 
 nearly as many as it may have, the copies are killed and a note says so.
 
 That is a rule about what may be left behind, since nothing tells for sure what code is going to do.
-It ends no interpreter, and nothing is looked at while the interpreter runs code: what belongs to
+It ends no interpreter, and searches for nothing while the interpreter runs code: what belongs to
 that code could not be told from what was left behind.
 
 Programs in the background that multiply (`perl -e 'fork while 1' &`) are not ended: they could be a
@@ -33,25 +33,27 @@ if TYPE_CHECKING:
     from sandbox.processes import Process
 
 
-BOMB_LOOK_S = 0.001
+SEARCH_INTERVAL_S = 0.001
 
-BOMB_FIRST_S = 0.003
+FIRST_WAIT_S = 0.003
 """How long a result waits for copies that compute: as a rule each becomes a program meanwhile."""
 
-BOMB_LOOKS = 20
-"""Looks that find no more copies of copies, after which a result does not wait for them: a look
-takes longer where there are many, and where the machine has much to do."""
+MAX_VAIN_SEARCHES = 20
+"""Searches that find no more copies of copies than before, after which a result does not wait for
+them. They are counted, and not timed: a search takes longer where there are many processes, and
+where the machine has much to do.
+"""
 
-BOMB_HOLD_S = 1.0
+MAX_WAIT_S = 1.0
 """How long a result waits for copies that multiply."""
 
-BOMB_WATCH_S = 60.0
-"""How long copies are looked at after the result."""
+WATCH_S = 60.0
+"""How long copies are searched for after the result."""
 
-BOMB_SELDOM_S = 0.1
-"""Time between two of these looks at most, if there are copies of copies."""
+MAX_INTERVAL_S = 0.1
+"""Longest time between two of these searches if there are copies of copies."""
 
-BOMB_END_S = 2.0
+KILL_TIMEOUT_S = 2.0
 """How long the agent goes on to kill copies that multiply; milliseconds, as a rule."""
 
 
@@ -90,26 +92,26 @@ class ForkBombs:
             return False
         earlier = interpreter.pid in self._suspected
         began = time.monotonic()
-        most = looks = 0
+        most = vain = 0
         while True:
-            copies = self._look(interpreter)
+            copies = self._find_copies(interpreter)
             if self._end(interpreter, copies):
                 return not earlier
             count = len(copies.of_copies)
-            looks = 0 if count > most else looks + 1
+            vain = 0 if count > most else vain + 1
             most = max(most, count)
             lasted_s = time.monotonic() - began
-            fresh = lasted_s < BOMB_FIRST_S and any(row.state == b"R" for row in copies.all)
-            multiply = count > 1 and looks < BOMB_LOOKS
-            if earlier or not may_wait or lasted_s > BOMB_HOLD_S or not (fresh or multiply):
+            fresh = lasted_s < FIRST_WAIT_S and any(row.state == b"R" for row in copies.all)
+            multiply = count > 1 and vain < MAX_VAIN_SEARCHES
+            if earlier or not may_wait or lasted_s > MAX_WAIT_S or not (fresh or multiply):
                 break
-            time.sleep(BOMB_LOOK_S)
+            time.sleep(SEARCH_INTERVAL_S)
         if multiply and may_wait and not earlier:
             interpreter.add_note(
                 f"{len(copies.all)} copies of {interpreter.name} are left in the background and "
                 "multiply (a fork bomb?); a fresh interpreter (reset) ends them"
             )
-        self._watch(interpreter, copies, time.monotonic() + BOMB_WATCH_S, BOMB_LOOK_S)
+        self._watch(interpreter, copies, time.monotonic() + WATCH_S, SEARCH_INTERVAL_S)
         return False
 
     @property
@@ -120,24 +122,24 @@ class ForkBombs:
     def _watch(
         self, interpreter: Interpreter, copies: Copies, until: float, after_s: float
     ) -> None:
-        """Look at copies again while nothing runs, ever more seldom."""
+        """Search for copies again while nothing runs, ever more seldom."""
         pid = interpreter.pid
         self._suspected.discard(pid)
         if len(copies.of_copies) > 1:
             self._suspected.add(pid)
-            after_s = min(after_s, BOMB_SELDOM_S)
+            after_s = min(after_s, MAX_INTERVAL_S)
         now = time.monotonic()
 
-        def look() -> None:
+        def search() -> None:
             if interpreter.pid == pid and not interpreter.runs:
-                copies = self._look(interpreter)
+                copies = self._find_copies(interpreter)
                 if not self._end(interpreter, copies):
                     self._watch(interpreter, copies, until, 2 * after_s)
 
         if copies.all and now < until:
-            self._agent.poller.at(f"copies of {interpreter.name}", now + after_s, look)
+            self._agent.poller.at(f"copies of {interpreter.name}", now + after_s, search)
 
-    def _look(self, interpreter: Interpreter) -> Copies:
+    def _find_copies(self, interpreter: Interpreter) -> Copies:
         agent = self._agent
         own = read_process(interpreter.pid)
         apart = {*agent.helpers, *(each.pid for each in agent.trees.owners())}
@@ -162,14 +164,14 @@ class ForkBombs:
         if 2 * len(copies.of_copies) <= limit or 10 * copies.session <= 9 * limit:
             return False
         killed: set[int] = set()
-        deadline = time.monotonic() + BOMB_END_S
+        deadline = time.monotonic() + KILL_TIMEOUT_S
         while copies.of_copies and time.monotonic() < deadline:
             makers = {row.parent for row in copies.of_copies}
             for row in copies.all:
                 if row in copies.of_copies or row.pid in makers:
                     signal_process(row, signal.SIGKILL)
                     killed.add(row.pid)
-            copies = self._look(interpreter)
+            copies = self._find_copies(interpreter)
         self._suspected.discard(interpreter.pid)
         interpreter.add_note(
             f"ended {len(killed)} copies of {interpreter.name} that code had left in the background"
