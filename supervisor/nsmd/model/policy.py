@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from posixpath import dirname
 from typing import Any, Literal
 
@@ -322,7 +323,13 @@ def _network_variables(network: NetworkRule) -> tuple[tuple[str, str], ...]:
 def variable_names(environment: Environment, network: NetworkRule) -> tuple[str, ...]:
     """Names of all variables of code in a jail, sorted."""
     more = dict(jail_variables(environment, network))
-    return tuple(sorted({*JAIL_VARIABLES, *more}))
+    return _sorted_once(frozenset({*JAIL_VARIABLES, *more}))
+
+
+@lru_cache(maxsize=32)
+def _sorted_once(names: frozenset[str]) -> tuple[str, ...]:
+    """The names in one object, which all sessions that have them share."""
+    return tuple(sorted(names))
 
 
 def session_file_systems(sizes: JailSizes) -> Sequence[tuple[str, int, str]]:
