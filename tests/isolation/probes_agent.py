@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isolation.probe import Probe
+from isolation.stage import LIMIT_VARIABLES
 from isolation.weaken import UNFILTERED, UNFILTERED_FORK, Weakness, both, with_more, without
 from isolation.weaknesses import (
     DUMPABLE,
@@ -389,13 +390,15 @@ else:
         group="environment",
         source="environ(7): Node's copy of it",
         language="node",
-        code="""
-{
+        code=f"""
+{{
   const known = /^(HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER|_|NIX_\\w+)$/;
   const offline = /^(PIP_RETRIES|npm_config_fetch_retries)$/;
-  const more = Object.keys(process.env).filter((name) => !known.test(name) && !offline.test(name));
+  const limits = {list(LIMIT_VARIABLES)};
+  const more = Object.keys(process.env).filter((name) => !limits.includes(name)
+    && !known.test(name) && !offline.test(name));
   verdict(more.join(' '));
-}
+}}
 """,
         weakness=TALKATIVE,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isolation.probe import Language, Probe
-from isolation.stage import CANARY, CANARY_VARIABLE
+from isolation.stage import CANARY, CANARY_VARIABLE, LIMIT_VARIABLES
 from isolation.weaken import (
     Weakness,
     both,
@@ -97,6 +97,7 @@ verdict(found)
         code="""
 known = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "TERM", "TMPDIR", "USER"}
 known |= {"PIP_RETRIES", "npm_config_fetch_retries"}  # of sessions without a network
+known |= set(STAGE["limit_variables"])
 if STAGE["store"]:  # of the script by which Nix starts a Python with packages
     known |= {"PYTHONNOUSERSITE", "SHLVL"} | {n for n in os.environ if n.startswith("NIX_PYTHON")}
 verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] in v])
@@ -108,9 +109,9 @@ verdict([n for n, v in os.environ.items() if n not in known or STAGE["canary"] i
         group="environment",
         source="environ(7): the same, exported by a shell",
         language="bash",
-        code="""
+        code=f"""
 verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|TMPDIR|USER)(=|$)' |
-  grep -Ev ' (PIP_RETRIES|npm_config_fetch_retries)=')"
+  grep -Ev ' (PIP_RETRIES|npm_config_fetch_retries|{"|".join(LIMIT_VARIABLES)})=')"
 """,
         weakness=TALKATIVE,
     ),

@@ -19,12 +19,16 @@ from pathlib import Path
 
 from nsm.jail.seccomp import syscalls
 from nsmd.jail.host import scan_host
+from nsmd.model.limit_variables import limit_variables
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import ProjectMount
 from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory
 
 CANARY_VARIABLE = "NSM_TEST_CANARY"
 CANARY = "canary-5f1c0ad7"
+LIMIT_VARIABLES = tuple(limit_variables(1024))
+"""Names of those that tell programs of a session's limits."""
+
 HIDDEN_VARIABLE = "NSM_TEST_HIDDEN"
 HIDDEN = "hidden-c2b84e91d0774f3a"
 """Probes know its digest, so that they do not find their own needle."""
@@ -69,6 +73,7 @@ class Stage:
             **dataclasses.asdict(self),
             "canary": CANARY,
             "etc": scan_host().etc,
+            "limit_variables": LIMIT_VARIABLES,
             "hidden": hashlib.sha256(HIDDEN.encode()).hexdigest(),
             "sizes": {
                 "/workspace": SIZES.workspace_mb << 20,
