@@ -101,7 +101,7 @@ while waiting.get_map():
     for key, _ in waiting.select():
         client = key.fileobj
         if key.events == selectors.EVENT_WRITE:
-            client.send(f"GET {url} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+            client.send(f"GET {url} HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n".encode())
             waiting.modify(client, selectors.EVENT_READ)
         elif data := client.recv(4096):
             answers[client] += data
