@@ -119,7 +119,7 @@ def test_few_descriptors_are_enough_for_what_runs_in_the_box(shared_world: World
 def test_many_directories_may_take_more_descriptors_than_a_shell_allows(world: World) -> None:
     added: list[str] = []
     for number in range(30):
-        world.make_directory(f"/home/shared/of/{number}")
+        world.write(f"/home/shared/of/{number}/a", "")  # an empty one takes few
         added += ["--add", f"/home/shared/of/{number}:rw"]
     words = ("nsm", "box", "--yes", *added, "--", "sh", "-c", "ulimit -Sn")
     done = world.run("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", *words)
