@@ -110,6 +110,9 @@ def _remove(directory: str) -> int:
     if os.path.islink(directory):
         terminal.note(f"{visible(directory)} is a link, and stays: remove it and what it leads to")
         return EXIT_FAILED
+    if os.lstat(directory).st_uid != os.geteuid():  # anybody can make root's in /tmp
+        terminal.note(f"{visible(directory)} belongs to another user, and stays")
+        return EXIT_FAILED
     # Packages may have directories that are read-only, and overlays leave some with mode 0000.
     os.chmod(directory, 0o700)
     for folder, names, _ in os.walk(directory):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nsm.cli import main as cli
+from nsm.setup import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +68,18 @@ def test_a_directory_that_nsm_socket_names_stays(
     assert "is a link, and stays" in capsys.readouterr().err
     assert (tmp_path / "nsm").exists()
     assert (tmp_path / "elsewhere").exists()
+
+
+def test_a_directory_of_another_user_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "NSM_SOCKET"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "nsm").mkdir(mode=0o700)
+    monkeypatch.setattr(files, "locked", lambda _: nullcontext())
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert cli.main(["uninstall", "--yes"]) == 1
+    assert f"{tmp_path}/nsm belongs to another user, and stays" in capsys.readouterr().err
+    assert (tmp_path / "nsm").exists()
