@@ -263,7 +263,7 @@ class _Walk:
         if risk or after is None or after.type == "directory":
             return risk
         for name in linked_names.names_of(path, self._sides.linked()):
-            if risk := risk_of(name, after, target, content):
+            if risk := risk_of(name, after, content=content):
                 return f"{risk} (by the link {name})"
         return ""
 

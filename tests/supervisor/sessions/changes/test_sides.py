@@ -385,6 +385,9 @@ def test_what_links_of_risky_names_lead_to_is_a_risk(world: World) -> None:
         world.write(name, "x")
     assert [path for path, each in world.compare().items() if each.risk] == list(risky)
     assert world.compare()["m.json"].risk.endswith("(by the link .mcp.json)")
+    (world.upper / "conf/absent/envrc").unlink()
+    (world.upper / "conf/absent/envrc").symlink_to("../x")
+    assert "direnv" in world.compare()["conf/absent/envrc"].risk  # it does not lead out
     (world.upper / "ai/settings.json").unlink()
     (world.upper / "ai").rmdir()
     (world.upper / "ai").symlink_to("elsewhere")
