@@ -89,7 +89,7 @@ const KINDS = {
   FSEventWrap: 'file watcher', StatWatcher: 'file watcher', FSReqCallback: 'request',
   FSReqPromise: 'request', GetAddrInfoReqWrap: 'request',
 };
-const { getActiveResourcesInfo, nextTick } = process;
+const { getActiveResourcesInfo, nextTick, off, once } = process;
 const countResources = () => {
   const counts = { __proto__: null };
   const active = apply(getActiveResourcesInfo, process, []);
@@ -114,14 +114,22 @@ const describeUnfinished = (before) => {
 };
 
 const NO_INPUT = 'the code awaits standard input, which is empty: put the input into the code\n';
-let awaiting;  // what the running execution of a session has been since it began
-const countActive = () => apply(getActiveResourcesInfo, process, []).length;
-const endIfStuck = () => {
-  if (awaiting === undefined || running !== awaiting.id || countActive() > awaiting.active) return;
+let awaiting;  // the running execution of a session
+// Nothing keeps the event loop going: no timer, thread or connection, and the listener may not.
+const endStuck = () => {
+  worker.ref();
+  if (awaiting === undefined || running !== awaiting.id) return;
+  if (load(state, PHASE) !== RUNNING) return;  // an interrupt that has begun is answered
   const { id, token } = awaiting;
   complain(NO_INPUT);
   finish(id, token, 13);  // as Node exits where an await is not settled
   forsake();
+};
+const endIfStuck = () => {
+  if (awaiting === undefined || running !== awaiting.id) return;
+  apply(off, process, ['beforeExit', endStuck]);
+  apply(once, process, ['beforeExit', endStuck]);
+  worker.unref();
 };
 
 // The exit code that code itself has asked for.
@@ -186,7 +194,7 @@ const run = ({
   else takeExitCode();  // of what ran between executions
   const before = one_shot || countResources();
   if (emptyStream?.readableEnded) emptyStream = undefined;
-  awaiting = one_shot ? undefined : { id, token, active: countActive() };
+  awaiting = one_shot ? undefined : { id, token };
   const takeOutcome = (error, outcome) => {
     if (running !== id || exiting) return;  // abandoned while it awaited, or overtaken
     let exit_code = 0, shown;
@@ -237,6 +245,7 @@ const run = ({
     // One turn of the loop later rejections that nobody handles are known. Node never gets over
     // an interrupt in the second of two callbacks of one turn, so there is but one of ours.
     clearImmediate(turn);
+    if (awaiting) worker.ref();
     awaiting = undefined;
     turn = setImmediate(() => {
       if (running !== id) return;

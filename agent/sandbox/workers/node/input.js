@@ -6,12 +6,12 @@
 // meanwhile: our worker is up by then, and code's asynchronous calls of before are over, as a rule.
 //
 // What awaits a line of empty input waits for ever: readline closes at the end of its input, and
-// settles no question. Then `endIfStuck` looks whether anything else can go on.
+// settles no question. Then `endIfStuck` ends the code once nothing else can go on.
 let emptyStream;
 const emptyInput = {
   configurable: true, enumerable: true,
   get: () => emptyStream ??= new ReadStream('', { fd: 0, autoClose: false })
-    .once('end', () => setImmediate(() => setImmediate(endIfStuck))),
+    .once('end', () => endIfStuck()),
 };
 defineProperty(process, 'stdin', emptyInput);
 let isTakenAway = false;
