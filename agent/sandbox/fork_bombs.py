@@ -44,7 +44,7 @@ them. They are counted, and not timed: a search takes longer where there are man
 where the machine has much to do.
 """
 
-MAX_WAIT_S = 1.0
+MAX_BOMB_WAIT_S = 1.0
 """How long a result waits for copies that multiply."""
 
 WATCH_S = 60.0
@@ -103,7 +103,7 @@ class ForkBombs:
             lasted_s = time.monotonic() - began
             fresh = lasted_s < FIRST_WAIT_S and any(row.state == b"R" for row in copies.all)
             multiply = count > 1 and vain < MAX_VAIN_SEARCHES
-            if earlier or not may_wait or lasted_s > MAX_WAIT_S or not (fresh or multiply):
+            if earlier or not may_wait or lasted_s > MAX_BOMB_WAIT_S or not (fresh or multiply):
                 break
             time.sleep(SEARCH_INTERVAL_S)
         if multiply and may_wait and not earlier:
