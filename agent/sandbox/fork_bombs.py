@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from sandbox.processes import Process
 
 
-SEARCH_INTERVAL_S = 0.001
+BOMB_SEARCH_INTERVAL_S = 0.001
 
-FIRST_WAIT_S = 0.003
+BOMB_FIRST_WAIT_S = 0.003
 """How long a result waits for copies that compute: as a rule each becomes a program meanwhile."""
 
-MAX_VAIN_SEARCHES = 20
+BOMB_MAX_VAIN_SEARCHES = 20
 """Searches that find no more copies of copies than before, after which a result does not wait for
 them. They are counted, and not timed: a search takes longer where there are many processes, and
 where the machine has much to do.
 """
 
-MAX_BOMB_WAIT_S = 1.0
+BOMB_MAX_WAIT_S = 1.0
 """How long a result waits for copies that multiply."""
 
-WATCH_S = 60.0
+BOMB_WATCH_S = 60.0
 """How long copies are searched for after the result."""
 
-MAX_INTERVAL_S = 0.1
+BOMB_MAX_INTERVAL_S = 0.1
 """Longest time between two of these searches if there are copies of copies."""
 
-KILL_TIMEOUT_S = 2.0
+BOMB_KILL_TIMEOUT_S = 2.0
 """How long the agent goes on to kill copies that multiply; milliseconds, as a rule."""
 
 
@@ -101,17 +101,17 @@ class ForkBombs:
             vain = 0 if count > most else vain + 1
             most = max(most, count)
             lasted_s = time.monotonic() - began
-            fresh = lasted_s < FIRST_WAIT_S and any(row.state == b"R" for row in copies.all)
-            multiply = count > 1 and vain < MAX_VAIN_SEARCHES
-            if earlier or not may_wait or lasted_s > MAX_BOMB_WAIT_S or not (fresh or multiply):
+            fresh = lasted_s < BOMB_FIRST_WAIT_S and any(row.state == b"R" for row in copies.all)
+            multiply = count > 1 and vain < BOMB_MAX_VAIN_SEARCHES
+            if earlier or not may_wait or lasted_s > BOMB_MAX_WAIT_S or not (fresh or multiply):
                 break
-            time.sleep(SEARCH_INTERVAL_S)
+            time.sleep(BOMB_SEARCH_INTERVAL_S)
         if multiply and may_wait and not earlier:
             interpreter.add_note(
                 f"{len(copies.all)} copies of {interpreter.name} are left in the background and "
                 "multiply (a fork bomb?); a fresh interpreter (reset) ends them"
             )
-        self._watch(interpreter, copies, time.monotonic() + WATCH_S, SEARCH_INTERVAL_S)
+        self._watch(interpreter, copies, time.monotonic() + BOMB_WATCH_S, BOMB_SEARCH_INTERVAL_S)
         return False
 
     @property
@@ -127,7 +127,7 @@ class ForkBombs:
         self._suspected.discard(pid)
         if len(copies.of_copies) > 1:
             self._suspected.add(pid)
-            after_s = min(after_s, MAX_INTERVAL_S)
+            after_s = min(after_s, BOMB_MAX_INTERVAL_S)
         now = time.monotonic()
 
         def search() -> None:
@@ -164,7 +164,7 @@ class ForkBombs:
         if 2 * len(copies.of_copies) <= limit or 10 * copies.session <= 9 * limit:
             return False
         killed: set[int] = set()
-        deadline = time.monotonic() + KILL_TIMEOUT_S
+        deadline = time.monotonic() + BOMB_KILL_TIMEOUT_S
         while copies.of_copies and time.monotonic() < deadline:
             makers = {row.parent for row in copies.of_copies}
             for row in copies.all:
