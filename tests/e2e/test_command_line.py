@@ -103,7 +103,7 @@ def test_a_script_finds_its_arguments(sh: Shell, name: str, printed: str) -> Non
     assert sh.out(f"nsm run -s scripts-{name[2:]} -f {name} -- a '--b c'") == printed
 
 
-def test_what_comes_after_a_script_has_none(sh: Shell) -> None:
+def test_code_after_a_script_has_no_arguments(sh: Shell) -> None:
     (sh.directory / "s.py").write_text(SCRIPTS["s.py"])
     sh.out("nsm run -s work s.py a")
     code = "import sys; print(sys.argv, '__file__' in globals())"

@@ -167,7 +167,7 @@ def test_a_bwrap_that_is_none(world: World) -> None:
         (":", "The jail did not start: bwrap: some words"),
     ],
 )
-def test_why_bwrap_makes_no_box_is_said_by_nsm(tmp_path: Path, does: str, said: str) -> None:
+def test_nsm_explains_why_bwrap_fails(tmp_path: Path, does: str, said: str) -> None:
     (tmp_path / "hooks").mkdir()
     does = does.format(tmp_path / "hooks")
     fails = program(tmp_path, f"#!/bin/sh\n{does}\necho bwrap: some words >&2\nexit 1\n")

@@ -121,7 +121,9 @@ def test_all_of_a_directory_without_a_repository_is_copied(tmp_path: Path) -> No
     assert copied(tmp_path) == {"a/b/file": b"mine", "a/link": "b"}
 
 
-def test_what_ssh_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_host_is_reported_in_the_words_of_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Check the first question to a host: where the copy would lie."""
     program = tmp_path / "ssh"
     program.write_text("#!/bin/sh\necho 'me@big: Permission denied (publickey).' >&2; exit 255\n")

@@ -239,7 +239,7 @@ class Cycle:
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["last reference", "collector"])
-def test_a_forgotten_one_ends(running: Supervisor, collected: bool) -> None:
+def test_a_sandbox_that_nobody_closed_ends(running: Supervisor, collected: bool) -> None:
     sandbox = LazySandbox("forgotten", socket_path=running.socket)
     run(sandbox, "true")
     session = sandbox.session
@@ -285,7 +285,7 @@ def test_sessions_end_with_a_program_that_is_killed(running: Supervisor) -> None
             wait_ended(running, row.id)
 
 
-def test_a_name_is_asked_for_to_keep_one(running: Supervisor) -> None:
+def test_a_sandbox_with_a_name_outlives_its_client(running: Supervisor) -> None:
     for sandbox in (
         LazySandbox("named", name="a", socket_path=running.socket),
         nsm.SharedSandbox(owner="named", name="b", socket_path=running.socket).open(),

@@ -75,7 +75,7 @@ def test_what_not_everyone_can_read_stays_hidden(tmp_path: Path) -> None:
     assert linked_files((), str(tmp_path)) == ()
 
 
-def test_the_number_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     for number in range(MOST + 1):
         file(tmp_path, str(number))
         link(tmp_path, f"share/{number}", f"/etc/{number}")

@@ -199,7 +199,9 @@ def test_without_a_name_those_that_are_installed(
     assert set(everything(home)) == {"bin/code", ".codex/config.toml", ".claude.json"}
 
 
-def test_one_of_several_that_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_others_are_set_up_if_one_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(home, {".codex/config.toml": "a = "})
     said = Said(capsys, "codex", "zed", "--yes")
     assert (said.code, "is not valid" in said.err, "Zed is set up" in said.out) == (1, True, True)

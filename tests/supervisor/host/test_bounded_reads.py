@@ -42,7 +42,7 @@ def test_a_result_and_an_error_are_the_functions_own() -> None:
     assert reads.read("a", lambda: 43) == 43
 
 
-def test_who_waits_for_a_disk_that_hangs_waits_once(
+def test_after_a_read_hangs_the_next_fails_at_once(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = BoundedReads()

@@ -25,7 +25,7 @@ def test_threads_fit_the_memory_and_the_processors(
     assert found["NODE_OPTIONS"] == f"--max-old-space-size={memory_mb * 3 // 4}"
 
 
-def test_what_the_user_sets_counts() -> None:
+def test_variables_of_the_user_win() -> None:
     environment = Environment(
         name="python", interpreter="python", variables=(("GOMAXPROCS", "7"),), memory_mb=1024
     )

@@ -452,7 +452,7 @@ async def test_each_request_on_a_connection_is_decided_anew() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_a_connection_for_further_requests_ends_without_them(
+async def test_a_kept_connection_ends_without_a_further_request(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not ends:

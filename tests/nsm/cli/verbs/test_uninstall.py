@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CONFIG = '[hosts.big]\naddress = "ssh://me@big.example.org"\n'
 
 
-def test_all_goes_that_nsm_has_put_there(
+def test_everything_that_nsm_made_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

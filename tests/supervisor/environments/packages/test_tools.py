@@ -18,7 +18,9 @@ def test_the_uv_of_nsms_own_installation_comes_first(tmp_path: Path) -> None:
     assert found.shown[0][0] == os.path.realpath(uv.find_uv_bin())
 
 
-def test_else_the_one_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_uv_of_its_own_nsm_takes_the_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On other machines there is the module without its program."""
 
     def missing() -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ("kind", "why"),
     [("usual", ""), ("pins", "does not accept nsm's certificate"), ("http2", "in HTTP/1.1")],
 )
-async def test_a_client_that_cannot_be_served_is_told_of(
+async def test_a_client_that_cannot_be_served_is_reported(
     tmp_path: Path, kind: str, why: str
 ) -> None:
     """A client that trusts only the server's own authority, or that speaks HTTP/2 only, gets no
