@@ -89,8 +89,8 @@ class FileReader:
         os.close(self._fd)
 
 
-UNPLACED = ".nsm-"
-"""Beginning of the name of a file on its way; 16 digits follow."""
+TEMPORARY_PREFIX = ".nsm-"
+"""Beginning of the names of temporary files; 16 digits follow."""
 
 
 class FileWriter:
@@ -199,7 +199,7 @@ class FileWriter:
 
     @staticmethod
     def _other_name() -> str:
-        return f"{UNPLACED}{os.urandom(8).hex()}"
+        return f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
 
     def write(self, data: bytes) -> None:
         """
@@ -274,8 +274,8 @@ class FileWriter:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a name is that of a file on its way, as far as names tell."""
-    return name.startswith(UNPLACED) and len(name) == len(UNPLACED) + 16
+    """Return whether a name is like those of temporary files."""
+    return name.startswith(TEMPORARY_PREFIX) and len(name) == len(TEMPORARY_PREFIX) + 16
 
 
 def find_regular(directory: int, name: str, path: str) -> int:
