@@ -28,7 +28,7 @@ Kind = Literal[
     "hidden",
     "missing",
     "privilege",
-    "shared",
+    "sigbus",
     "input",
     "terminal",
     "signing",

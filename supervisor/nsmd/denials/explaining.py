@@ -74,7 +74,7 @@ def explain(
     if circumstances.has_input:
         found = [one for one in found if one.kind != "input"]
     if outcome.exit_code == KILLED_BY_SIGBUS and not found:
-        found.append(Evidence(kind="shared"))
+        found.append(Evidence(kind="sigbus"))
     memory = [event for event in events if event.kind == "memory"]
     lost = LOST if outcome.interpreter_restarted and circumstances.keeps_state else ""
     notes: list[str] = []

@@ -202,7 +202,7 @@ PHRASES = (
         r"^sudo: (?:effective uid is not 0|The \"no new privileges\" flag|.*must be owned)",
     ),
     _phrase("privilege", r"^E: .*are you root\?$|^\S+: cannot clone: Operation not permitted$"),
-    _phrase("shared", r"^Fatal Python error: Bus error$|: +\d+ Bus error\b|by signal: Bus error\b"),
+    _phrase("sigbus", r"^Fatal Python error: Bus error$|: +\d+ Bus error\b|by signal: Bus error\b"),
     _phrase(
         "terminal",
         r"^(?:Vim: Warning: Input is not from a terminal|\S+: standard input is not a tty"

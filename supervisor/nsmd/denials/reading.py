@@ -34,7 +34,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
     "exhausted": ("out of memory",),
     "threads": ("can't start new thread", "resource temporarily unavailable"),
     "processes": ("resource temporarily unavailable", "cannot fork"),
-    "shared": ("bus error",),
+    "sigbus": ("bus error",),
     "input": ("eof when reading",),
     "terminal": ("a terminal", "a tty"),
     "signing": ("failed to sign",),

@@ -25,7 +25,7 @@ HOST_FILES = frozenset(
 
 _MIB = 1 << 20
 
-_NOBODY: dict[Kind, str] = {
+_NEEDS_PERSON: dict[Kind, str] = {
     "input": "standard input is empty, and nobody types: put the input into the code, or pipe it "
     "to the program",
     "terminal": "there is no terminal, and nobody presses keys: edit files with code or `sed -i`, "
@@ -65,11 +65,11 @@ def clauses(
     said += _full(policy, subjects.get("full", ()))
     said += _hidden(policy, project, subjects.get("hidden", ()), here)
     said += list(_limits(policy, subjects, events))
-    if "shared" in subjects:
+    if "sigbus" in subjects:
         mount = policy.mount_at("/dev/shm")  # noqa: S108 - in the jail
         bound = "" if mount is None else _bound(mount)
         said.append(f"a bus error can mean that /dev/shm is full{bound}")
-    said += [sentence for kind, sentence in _NOBODY.items() if kind in subjects]
+    said += [sentence for kind, sentence in _NEEDS_PERSON.items() if kind in subjects]
     if "privilege" in subjects:
         said.append("no root rights, no mounts and no further namespaces")
     if read_only and writable and writable not in read_only:
