@@ -128,7 +128,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
             found = guarded_files.joined((found, worktrees.look(path)))
         if repository.git_directory:
             make = request.profile.name == "claude" and path == directory
-            found = worktrees.of_claude(found, path, make=make)
+            found = worktrees.with_claude_worktrees(found, path, make=make)
         guarded.append(found)
     every = guarded_files.joined(guarded)
     tools = _tools(tool, request, programs, nix)

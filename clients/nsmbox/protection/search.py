@@ -131,22 +131,22 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
         return
     real = followed(search, path)
     if real != path and any(within(real, each) for each in search.kept):
-        _say(search, path, f"leads to {printable(real)}, which the box can change.")
+        _note(search, path, f"leads to {printable(real)}, which the box can change.")
     if real != path and (search.allows(real) or not search.shows(real)):
         return
     if any(within(root, real) for root in (search.directory, *search.shown)):
         why = f"leads to a whole directory of the box ({printable(real)}), and what is there is not"
-        _say(search, path, f"{why} protected.")
+        _note(search, path, f"{why} protected.")
         return
     kind = kind_of(real)
     if kind is None or real in search.standing:
         if real != path or (entry is not None and entry.measure == "denied"):
             _keep_from_being_made(search, real, entry or autorun.DENIED)
     elif kind == "other":
-        _say(search, path, "is neither a file nor a directory and is not protected.")
+        _note(search, path, "is neither a file nor a directory and is not protected.")
     elif kind != "link" and real not in search.read_only:  # a link to itself leads nowhere
         if kind == "file" and _has_other_names(real):
-            _say(search, path, "has another name (a hard link), by which the box may change it.")
+            _note(search, path, "has another name (a hard link), by which the box may change it.")
         own = _own_directory(real) if entry is not None and entry.private else None
         if own is not None:
             search.own.append(own)
@@ -156,7 +156,7 @@ def protect(search: Search, path: str, entry: autorun.Autorun | None = None) -> 
             search.directories.append(real)
 
 
-def _say(search: Search, path: str, text: str) -> None:
+def _note(search: Search, path: str, text: str) -> None:
     search.unprotectable.append(f"{printable(os.path.relpath(path, search.directory))} {text}")
 
 
@@ -171,7 +171,7 @@ def protect_inner_links(search: Search) -> None:
                     search.inner_entries -= 1
                     if search.inner_entries < 0 or len(search.read_only) > MAX_READ_ONLY:
                         what = "what links deep in it lead to is not protected."
-                        _say(search, folder, f"has many files: {what}")
+                        _note(search, folder, f"has many files: {what}")
                         return
                     if not entry.is_symlink():
                         last = tuple(entry.path.split("/")[-2:])

@@ -37,7 +37,7 @@ def look(directory: str) -> Guarded:
     )
 
 
-def of_claude(guarded: Guarded, directory: str, *, make: bool) -> Guarded:
+def with_claude_worktrees(guarded: Guarded, directory: str, *, make: bool) -> Guarded:
     """Let Claude Code make its worktrees, which lie beside its settings; what else is there stays
     protected.
 

@@ -248,7 +248,7 @@ def _become(
             if lacking:
                 tell(f"the box lacks limits: {lacking}")
             if now := mount_sources.replaced(plan.mounts, opened):
-                tell(f"{_names(plan, now)} was replaced meanwhile, and the box can change it")
+                tell(f"{_targets(plan, now)} was replaced meanwhile, and the box can change it")
             _follow(child, heard, gate.mounts, said, program, wait, tell)
         os.waitpid(child, 0)
         now = mount_sources.replaced(plan.mounts, opened)
@@ -258,7 +258,7 @@ def _become(
         for number in (*opened.values(), said, *([] if gate.mounts is None else [gate.mounts])):
             os.close(number)
     raise BoxError(
-        f"the box does not start while another program replaces {_names(plan, replaced)}.",
+        f"the box does not start while another program replaces {_targets(plan, replaced)}.",
         hint="Start it when that program has ended, or let the box change that (--unprotect).",
     )
 
@@ -273,7 +273,7 @@ def _links(plan: Plan) -> dict[str, str]:
     }
 
 
-def _names(plan: Plan, indexes: Collection[int]) -> str:
+def _targets(plan: Plan, indexes: Collection[int]) -> str:
     return ", ".join(sorted(printable(plan.mounts[index].target) for index in indexes))
 
 
