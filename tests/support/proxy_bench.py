@@ -25,7 +25,7 @@ class Bench:
 
     Attributes:
         agent: the agent's end.
-        failure: what ended the conversation.
+        failure: error that ended the exchange of frames.
     """
 
     def __init__(self, network: SessionNetwork, link: AgentLink, agent: socket.socket) -> None:
@@ -43,7 +43,7 @@ class Bench:
         return dict(frame)
 
     def answer(self, frame: dict[str, Any], *descriptors: int) -> None:
-        """Say something, with descriptors."""
+        """Send a frame, with descriptors."""
         socket.send_fds(self.agent, [encode_frame(frame)], list(descriptors))
 
     async def listen(self) -> int:

@@ -213,7 +213,7 @@ class AllowedHosts:
                     await trio.sleep_until(known.began_s + RESTART_INTERVAL_S)
                 interceptor = self.interceptor
                 stand_ins = None if interceptor is None else interceptor.stand_ins
-                known = self._broker = BrokerProcess.start(stand_ins or {}, self.moved)
+                known = self._broker = BrokerProcess.start(stand_ins or {}, self.count_bytes)
                 self._brokers.start_soon(known.listen, self._whose)
             return known
 
@@ -267,7 +267,7 @@ class AllowedHosts:
                 "; its further requests are not logged" if self._logged == MAX_LOGGED else "",
             )
 
-    def moved(self, sent: int, received: int) -> None:
+    def count_bytes(self, sent: int, received: int) -> None:
         for counters in self._all_counters():
             counters.sent_bytes += sent
             counters.received_bytes += received

@@ -103,7 +103,7 @@ class Broker:
         except OSError:
             return  # the supervisor is gone
 
-    def moved(self, sent: int, received: int) -> None:
+    def count_bytes(self, sent: int, received: int) -> None:
         """Count bytes, and report them soon."""
         self._moved[0] += sent
         self._moved[1] += received
@@ -128,11 +128,11 @@ class BrokeredClient:
 
     Attributes:
         answer: gets the answer of the supervisor.
-        moved, report_moved: the broker's.
+        count_bytes, report_moved: the broker's.
     """
 
     def __init__(self, broker: Broker, number: int, stream: ProxyStream) -> None:
-        self.moved = broker.moved
+        self.count_bytes = broker.count_bytes
         self.report_moved = broker.report_moved
         self._broker = broker
         self._number = number
@@ -186,7 +186,7 @@ class BrokeredClient:
         self.report_moved()
         self._broker.send("done", self._number)
 
-    def give(self, early: bytes) -> None:
+    def give_away(self, early: bytes) -> None:
         """Give the connection away, with the bytes that the client has sent after its request."""
         self._given = early
 

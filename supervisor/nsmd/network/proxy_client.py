@@ -88,10 +88,10 @@ class ProxyStream:
 async def serve_client(client: ProxyStream, supervisor: BrokeredClient) -> None:
     """Serve one connection until it is over, or given away."""
     try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S) as patience:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S) as deadline:
             if first := await client.receive():
                 kind = _Socks if first[0] == SOCKS_5 else _Web
-                await kind(client, supervisor).run(first, patience)
+                await kind(client, supervisor).run(first, deadline)
     except* OSError:  # one side is gone, or it was silent for too long
         pass
 
@@ -107,19 +107,19 @@ class _ProxyConnection(ABC):
         self._open: asyncio.Timeout | None = None
         self._idle_s = IDLE_S
 
-    async def run(self, first: bytes, patience: asyncio.Timeout) -> None:
+    async def run(self, first: bytes, deadline: asyncio.Timeout) -> None:
         """Serve the connection.
 
         Args:
             first: bytes that the client has already sent.
-            patience: ends with the request.
+            deadline: of the request.
         """
-        await self._serve_request(first, patience)
+        await self._serve_request(first, deadline)
         while self._begin_next():
-            async with asyncio.timeout(KEEP_ALIVE_S) as patience:
-                await self._serve_request(b"", patience)
+            async with asyncio.timeout(KEEP_ALIVE_S) as deadline:
+                await self._serve_request(b"", deadline)
 
-    async def _serve_request(self, first: bytes, patience: asyncio.Timeout) -> None:
+    async def _serve_request(self, first: bytes, deadline: asyncio.Timeout) -> None:
         host: Host = ""
         port = 0
         try:
@@ -127,7 +127,7 @@ class _ProxyConnection(ABC):
             if asked is None:
                 return
             host, port = asked
-            patience.reschedule(None)
+            deadline.reschedule(None)
             self._check_head()
         except RefusedError as refused:
             await self._supervisor.report_refused(self.protocol, host, port, refused)
@@ -141,7 +141,7 @@ class _ProxyConnection(ABC):
         if server is None:
             answer, early = self._begin_tunnel()
             await self._client.send(answer)
-            self._supervisor.give(early)
+            self._supervisor.give_away(early)
             return
         try:
             async with asyncio.timeout(self._idle_s) as self._open:
@@ -150,7 +150,7 @@ class _ProxyConnection(ABC):
             server.close()
         self._supervisor.done()
 
-    def _note_life(self) -> None:
+    def _restart_idle_timeout(self) -> None:
         now = asyncio.get_running_loop().time()
         assert self._open is not None, "bytes move while it is open"
         due = self._open.when()
@@ -159,15 +159,15 @@ class _ProxyConnection(ABC):
 
     def _client_ended(self) -> None:
         self._idle_s = CLIENT_ENDED_S
-        self._note_life()
+        self._restart_idle_timeout()
 
     def _sent(self, size: int) -> None:
-        self._note_life()
-        self._supervisor.moved(size, 0)
+        self._restart_idle_timeout()
+        self._supervisor.count_bytes(size, 0)
 
     def _received(self, size: int) -> None:
-        self._note_life()
-        self._supervisor.moved(0, size)
+        self._restart_idle_timeout()
+        self._supervisor.count_bytes(0, size)
 
     async def _refuse(self, refused: RefusedError) -> None:
         await self._client.send(self._refusal(refused))

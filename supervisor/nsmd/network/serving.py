@@ -46,7 +46,7 @@ class ProxyPolicy(Interface):
     ) -> None:
         """Record the decision on a request."""
 
-    def moved(self, sent: int, received: int) -> None:
+    def count_bytes(self, sent: int, received: int) -> None:
         """Count bytes."""
 
     def watch(
@@ -140,7 +140,7 @@ class _ServedConnection:
         await self._connection.send("tunnel")
         early = (await self._next("given")).early
         await interceptor.carry(
-            self._client, server, str(asked.host), asked.port, early, self._policy.moved
+            self._client, server, str(asked.host), asked.port, early, self._policy.count_bytes
         )
         return False
 
