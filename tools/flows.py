@@ -85,14 +85,14 @@ class Counter:
         self._counts = not self._counts
         if self._counts:
             self._frames, self._functions = set(), {}
-            sys.setprofile(self._take)
+            sys.setprofile(self._count_call)
             return
         sys.setprofile(None)
         path = Path(os.environ[COUNTS])
         path.with_suffix(".new").write_text(json.dumps(self._functions))
         path.with_suffix(".new").rename(path)
 
-    def _take(self, frame: FrameType, event: str, _argument: object) -> None:
+    def _count_call(self, frame: FrameType, event: str, _argument: object) -> None:
         # A coroutine that goes on is the same frame once more.
         if event != "call" or frame in self._frames or frame.f_code.co_name.startswith("<"):
             return
