@@ -94,11 +94,6 @@ class FoundEnvironment:
     interpreter_key: str
     packages_key: str
 
-    @property
-    def version_numbers(self) -> tuple[int, ...]:
-        """The version as numbers."""
-        return tuple(int(number) for number in re.findall(r"\d+", self.version)[:3])
-
 
 def find_all(project: ProjectMount) -> list[FoundEnvironment]:
     """Find the environments in the usual places of a project.
