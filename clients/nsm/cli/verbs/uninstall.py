@@ -45,6 +45,12 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Show what goes, ask, and remove it."""
     options = parser().parse_args(arguments)
+    if _has_boxes():
+        terminal.note(
+            "a box runs, or was killed, and what nsm has made in its project would stay there: end "
+            "the box (`nsm box -- true` clears up after one that was killed), and try again"
+        )
+        return EXIT_FAILED
     os.environ.pop("NSM_HOST", None)  # another machine's supervisor stays
     agents = [agent(name, PROGRAM, os.environ) for name in TITLES]
     code = EXIT_OK
@@ -83,6 +89,16 @@ def main(arguments: list[str]) -> int:
     for command in remote:
         terminal.out(f"On another machine: {visible(command)}")
     return code
+
+
+def _has_boxes() -> bool:
+    """Return whether there are records of boxes (`nsmbox.protection.stand_ins`): only these tell
+    which files in projects are nsm's."""
+    try:
+        names = os.listdir(os.path.join(paths.state_dir(), "boxes"))
+    except OSError:
+        return False
+    return any(name.endswith(".sock") for name in names)
 
 
 def _undo_setup(chosen: CodingAgent) -> int:

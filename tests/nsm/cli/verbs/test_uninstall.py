@@ -83,3 +83,18 @@ def test_a_directory_of_another_user_stays(
     assert cli.main(["uninstall", "--yes"]) == 1
     assert f"{tmp_path}/nsm belongs to another user, and stays" in capsys.readouterr().err
     assert (tmp_path / "nsm").exists()
+
+
+def test_records_of_boxes_stay_until_these_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    record = tmp_path / "nsm/boxes/0123.sock"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    assert cli.main(["uninstall", "--yes"]) == 1
+    assert "a box runs, or was killed" in capsys.readouterr().err
+    assert record.exists()
