@@ -152,7 +152,11 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     """Run."""
     verb = parser()
-    options = verb.parse_args(arguments)
+    options, unknown = verb.parse_known_args(arguments)
+    if unknown:
+        has_file = options.file is not None or os.path.isfile(options.code or "")
+        place = "; those of a script come after `--`" if has_file else ""
+        verb.error(f"unrecognized arguments: {' '.join(unknown)}{place}")
     _find_script(verb, options)
     if options.project_mode is not None and options.no_project:
         verb.error("--project-mode is about a project, and --no-project mounts none")

@@ -250,6 +250,7 @@ def test_an_endless_file_is_too_large(
     [
         (["-e", "bash", "echo", "hi"], "unrecognized arguments: hi; arguments are for a file"),
         (["gone.py", "a"], "there is no file 'gone.py'"),
+        ([__file__, "--fast"], "unrecognized arguments: --fast; those of a script come after `--`"),
         (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
         (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
