@@ -22,6 +22,8 @@ from mcp_types import CallToolResult, TextContent
 import nsm
 import standin
 from e2e_support import program, supervisor
+from nsmd.environments.host_presets import BASE_PATH
+from nsmd.model.limit_variables import limit_variables
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -188,7 +190,7 @@ def test_it_is_what_nix_develop_gives(
         develop.pop(name, None)
         jail.pop(name, None)
     assert jail.pop("PATH") == develop.pop("PATH").removesuffix("/usr/bin:/bin") + (
-        "/usr/local/bin:/usr/bin:/bin"
+        ":".join(BASE_PATH)
     )
     for told in (jail, develop):
         top = told["NIX_BUILD_TOP"]
@@ -203,6 +205,8 @@ def test_it_is_what_nix_develop_gives(
         develop.pop(name, None)
         jail.pop(name, None)
     for name in ("PIP_RETRIES", "npm_config_fetch_retries"):  # its network is off
+        jail.pop(name)
+    for name in limit_variables(1024):
         jail.pop(name)
     there = str(world.project)
     assert jail == {
