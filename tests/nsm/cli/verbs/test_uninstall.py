@@ -78,7 +78,11 @@ def test_a_directory_of_another_user_stays(
     for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "NSM_SOCKET"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "nsm").mkdir(mode=0o700)
-    monkeypatch.setattr(files, "locked", lambda _: nullcontext())
+
+    def locked(_waits: object) -> nullcontext[None]:
+        return nullcontext()
+
+    monkeypatch.setattr(files, "locked", locked)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert cli.main(["uninstall", "--yes"]) == 1
     assert f"{tmp_path}/nsm belongs to another user, and stays" in capsys.readouterr().err
