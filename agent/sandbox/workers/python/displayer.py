@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from sandbox.workers.python.outbox import Outbox
     from sandbox.workers.python.reporter import Reporter
 
+MAX_CLOSED = 20
+"""Figures that code has shown and may still change; matplotlib warns of more open ones, since each
+takes much memory."""
+
 
 class Displayer:
     """Shows values as rich as they can be shown.
@@ -46,12 +50,14 @@ class Displayer:
         self._reporter = reporter
         self._builtins = builtins
         self.images = 0
-        self._figures: dict[int, _weakref.ref[Any]] = {}
+        self._figures: dict[int, tuple[_weakref.ref[Any], bytes]] = {}
+        self.closed: list[Any] = []  # figures that code has shown
 
     def begin(self) -> None:
         """Begin with a piece of code."""
         self.images = 0
         self._figures.clear()
+        self.closed = []
 
     def display_hook(self, value: object) -> None:
         if value is not None:
@@ -168,39 +174,44 @@ class Displayer:
         """A figure of matplotlib as it is now."""
         png = io.BytesIO()
         figure.savefig(png, format="png", bbox_inches="tight")
-        figure.stale = False  # matplotlib sets it when the figure changes
-        self._figures[id(figure)] = _weakref.ref(figure)
+        figure.stale = False  # matplotlib sets it when the figure changes, or is saved
+        self._figures[id(figure)] = (_weakref.ref(figure), png.getvalue())
         return png.getvalue()
 
-    def _is_shown(self, figure: Any) -> bool:
-        """Return whether the running code has displayed a figure as it is now."""
-        known = self._figures.get(id(figure))
-        return known is not None and known() is figure and not getattr(figure, "stale", True)
+    def _changed(self, figure: Any) -> bytes | None:
+        """A figure as it is now; None if the running code has displayed it so, or it is empty."""
+        known, before = self._figures.get(id(figure), (None, None))
+        if known is None or known() is not figure:
+            before = None
+        elif not getattr(figure, "stale", True):
+            return None
+        if len(figure.get_children()) < 2:  # no more than its background
+            return None
+        png = self._picture(figure)
+        return None if png == before else png
 
-    def show_figures(self, *, close: bool = True) -> None:
-        """Display matplotlib's open figures, if code has imported it, unless that was done.
+    def show_figures(self, *, in_place: bool = False) -> None:
+        """Display and close matplotlib's open figures, if code has imported it, as notebooks do:
+        what is plotted next is another figure. One that was displayed as it is now, or is empty,
+        is not displayed.
 
         Args:
-            close: close them, too, since the code has ended. Else they are displayed in their place
-                among what is printed.
+            in_place: display them in their place among what is printed. Those that change after
+                that are displayed again.
         """
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return
         try:
-            numbers = pyplot.get_fignums()
-            current = pyplot.gcf() if numbers and not close else None
-            for number in numbers:
-                figure = pyplot.figure(number)
+            figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
+            figures = list(dict.fromkeys([*self.closed, *figures]))
+            for figure in figures:
                 try:
-                    if not self._is_shown(figure):
-                        png = self._plain(self._picture(figure))
-                        bundle = {"text/plain": repr(figure), "image/png": png}
-                        self._show(bundle) if close else self._display(bundle)
+                    if (png := self._changed(figure)) is not None:
+                        bundle = {"text/plain": repr(figure), "image/png": self._plain(png)}
+                        self._display(bundle) if in_place else self._show(bundle)
                 finally:
-                    if close:
-                        pyplot.close(figure)
-            if current is not None:
-                pyplot.figure(current.number)
+                    pyplot.close(figure)
+            self.closed = figures[-MAX_CLOSED:] if in_place else []
         except Exception as error:
             self._reporter.print_error(error)

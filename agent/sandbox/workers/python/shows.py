@@ -91,14 +91,19 @@ class Shows:
         module.Figure.show = show
 
     def _pyplot(self, module: Any) -> None:
-        """Have `show` display: the next thing that code does may be to close the figures."""
-        show, displayer = module.show, self._displayer
+        """Have `show` display, and `savefig` save what was shown if nothing was plotted since."""
+        show, save, displayer = module.show, module.savefig, self._displayer
 
         def show_here(*arguments: Any, **options: Any) -> Any:
-            displayer.show_figures(close=False)
+            displayer.show_figures(in_place=True)
             return show(*arguments, **options)
 
-        module.show = show_here
+        def save_here(*arguments: Any, **options: Any) -> Any:
+            if displayer.closed and not module.get_fignums():
+                return displayer.closed[-1].savefig(*arguments, **options)
+            return save(*arguments, **options)
+
+        module.show, module.savefig = show_here, save_here
 
     def _bokeh(self, module: Any) -> None:
         """Display the file that would be opened in a browser."""
