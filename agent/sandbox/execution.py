@@ -10,7 +10,7 @@ from sandbox.capture import Preview
 from sandbox.fields import are_arguments, as_object, is_id, is_seconds, is_whole
 from sandbox.framing import FrameError
 from sandbox.interpreters.bash_driver import with_arguments
-from sandbox.processes import NewestPid, is_helper
+from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
 from sandbox.standard_input import StandardInput
 
 TYPE_CHECKING = False
@@ -394,7 +394,13 @@ class Executor:
         """Say what ends with a one-shot though its code had put it into the background."""
         if not execution.one_shot:
             return
-        count = sum(not is_helper(pid) for pid in self._agent.trees.background())
+        unclear = {b"", command_of(execution.interpreter.pid)}
+        for _ in range(EXEC_LOOKS):
+            commands = [command_of(pid) for pid in self._agent.trees.background()]
+            if not unclear.intersection(commands):
+                break
+            time.sleep(EXEC_LOOK_S)  # a helper is a copy of the interpreter until it executes
+        count = sum(not is_helper(command) for command in commands)
         if count:
             were = (
                 "1 background process was" if count == 1 else f"{count} background processes were"

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 ENDING_LOOKS = 50
 """At a child that has closed its socket, one a millisecond, until it is believed to live on."""
 
+EXEC_LOOKS = 20
+EXEC_LOOK_S = 0.001
+"""How often, and how far apart, a fork is looked at that may execute another program."""
+
 
 class Process:
     """One row of /proc; `started` in clock ticks since boot.
@@ -87,13 +91,17 @@ def read_process(pid: int) -> Process | None:
     return None
 
 
-def is_helper(pid: int) -> bool:
-    """Return whether a process is one that Python's multiprocessing runs for itself. It ends with
-    the program."""
+def command_of(pid: int) -> bytes:
+    """Return the beginning of a process's command line; empty if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        command = file.read(4096)
-        return b"resource_tracker" in command or b"multiprocessing.forkserver" in command
-    return False
+        return file.read(4096)
+    return b""
+
+
+def is_helper(command: bytes) -> bool:
+    """Return whether a command line is that of a process that Python's multiprocessing runs for
+    itself. It ends with the program."""
+    return b"resource_tracker" in command or b"multiprocessing.forkserver" in command
 
 
 def tree_of(table: Mapping[int, Process], leader: int, adopted: Iterable[int]) -> set[int]:
