@@ -129,6 +129,7 @@ const endIfStuck = () => {
   if (awaiting === undefined || running !== awaiting.id) return;
   apply(off, process, ['beforeExit', endStuck]);
   apply(once, process, ['beforeExit', endStuck]);
+  awaiting.unreferenced = true;
   worker.unref();
 };
 
@@ -245,7 +246,8 @@ const run = ({
     // One turn of the loop later rejections that nobody handles are known. Node never gets over
     // an interrupt in the second of two callbacks of one turn, so there is but one of ours.
     clearImmediate(turn);
-    if (awaiting) worker.ref();
+    // Not else: code may have closed the listener's port, and this would keep Node from ending.
+    if (awaiting?.unreferenced) worker.ref();
     awaiting = undefined;
     turn = setImmediate(() => {
       if (running !== id) return;
