@@ -155,9 +155,9 @@ def spawn(path: str) -> tuple[str, bool]:
 def _last_line(log: int, start: int) -> str:
     """The last line of the log after its beginning, as of a program that could not be loaded."""
     try:
-        data = os.pread(
-            log, _MAX_REPORT_BYTES, max(start, os.fstat(log).st_size - _MAX_REPORT_BYTES)
-        )
+        with open(f"/proc/self/fd/{log}", "rb") as file:
+            file.seek(max(start, os.fstat(log).st_size - _MAX_REPORT_BYTES))
+            data = file.read(_MAX_REPORT_BYTES)
     except OSError:
         return ""
     return data.decode(errors="replace").strip().rpartition("\n")[2]
@@ -210,8 +210,11 @@ def supervisor_environment(path: str) -> dict[str, str]:
 
 
 def _open_log() -> int:
-    """The supervisor's log, opened for appending; `/dev/null` where there can be none."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    """The supervisor's log, opened for appending; `/dev/null` where there can be none.
+
+    Whoever takes over a process of the supervisor that gave up its rights cannot read it.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         log = paths.log_path()
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
