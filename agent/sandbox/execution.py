@@ -395,6 +395,7 @@ class Executor:
         if not execution.one_shot:
             return
         unclear = {b"", command_of(execution.interpreter.pid)}
+        commands: list[bytes] = []
         for _ in range(EXEC_LOOKS):
             commands = [command_of(pid) for pid in self._agent.trees.background()]
             if not unclear.intersection(commands):
