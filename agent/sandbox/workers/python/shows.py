@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from sandbox.workers.python.displayer import Displayer
 
 
+def has_shell() -> bool:
+    """Return whether this is a kernel of notebooks, as a fork of the interpreter may be: it has
+    ways of its own to display."""
+    shell = sys.modules.get("IPython.core.interactiveshell")
+    return shell is not None and bool(shell.InteractiveShell.initialized())
+
+
 class Shows:
     """Changes of these libraries, each made once code has imported the library."""
 
@@ -41,10 +48,6 @@ class Shows:
     def _ipython(self, module: Any) -> None:
         """Replace the functions that, without a shell of IPython, print values or start one."""
         from_shell, displayer = module.display, self._displayer
-
-        def has_shell() -> bool:
-            shell = sys.modules.get("IPython.core.interactiveshell")
-            return shell is not None and bool(shell.InteractiveShell.initialized())
 
         def display(*objs: Any, raw: bool = False, **options: Any) -> Any:
             if has_shell():
@@ -83,23 +86,24 @@ class Shows:
 
     def _figure(self, module: Any) -> None:
         """Have `Figure.show` display, since there is no window."""
-        displayer = self._displayer
+        show, displayer = module.Figure.show, self._displayer
 
-        def show(self: Any, warn: bool = True) -> None:  # noqa: ARG001  # as matplotlib's
-            displayer.display(self)
+        def show_here(self: Any, warn: bool = True) -> Any:
+            return show(self, warn) if has_shell() else displayer.display(self)
 
-        module.Figure.show = show
+        module.Figure.show = show_here
 
     def _pyplot(self, module: Any) -> None:
         """Have `show` display, and `savefig` save what was shown if nothing was plotted since."""
         show, save, displayer = module.show, module.savefig, self._displayer
 
         def show_here(*arguments: Any, **options: Any) -> Any:
-            displayer.show_figures(in_place=True)
+            if not has_shell():
+                displayer.show_figures(in_place=True)
             return show(*arguments, **options)
 
         def save_here(*arguments: Any, **options: Any) -> Any:
-            if displayer.closed and not module.get_fignums():
+            if displayer.closed and not module.get_fignums() and not has_shell():
                 return displayer.closed[-1].savefig(*arguments, **options)
             return save(*arguments, **options)
 
