@@ -7,7 +7,7 @@ one.
 errors          requests that are refused or have failed
 proxy_urls      URLs of the proxy
 rules           rules on what a build may fetch
-variables       variables for pip, uv, npm and py-rattler in a jail
+variables       variables for uv, npm and py-rattler in a jail
 known_indexes   the user's indexes as jails name them
 connecting      connections to checked addresses
 fetching        requests to indexes: TLS, credentials, redirects

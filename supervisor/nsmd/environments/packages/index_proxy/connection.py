@@ -27,7 +27,7 @@ HEAD_TIMEOUT_S = 30.0
 """Time for a head, from its first byte."""
 
 KEEP_ALIVE_S = 300.0
-"""Time without a request. pip and npm compute between requests, and keep connections."""
+"""Time without a request. uv and npm compute between requests, and keep connections."""
 
 WRITE_TIMEOUT_S = 300.0
 """Time within which a client must read some of what it gets: uv unpacks meanwhile."""

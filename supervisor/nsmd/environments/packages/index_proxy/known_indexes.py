@@ -64,7 +64,7 @@ class KnownIndexes:
         link_page_urls: pages for `--find-links`.
         conda_channels: channels of conda as the jail has to name them.
         npm_registries: registries by scope; the default one has an empty scope.
-        environment: variables for pip, uv and npm in the jail. Local directories
+        environment: variables for uv and npm in the jail. Local directories
             (`Indexes.directories`) have to be at their own paths there.
     """
 
