@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 import metrics_page
 from control_bench import bench
 from nsm._version import __version__
+from nsmd.telemetry import families
 from nsmd.telemetry.exposition import text_of
 from nsmd.telemetry.families import FAMILIES
 from nsmd.telemetry.histogram import Histogram
@@ -113,6 +114,9 @@ def _started_at() -> float:
 
 
 def test_names_are_as_prometheus_wants_them() -> None:
+    table = Path(families.__file__).read_text()
+    names = re.findall(r"(?m)^([a-z_]+) (?:counter|gauge|histogram)\b", table)
+    assert sorted(names) == sorted(FAMILIES), "none is there twice"
     for family in FAMILIES.values():
         assert re.fullmatch(r"(nsm|process)_[a-z_]+", family.name)
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
