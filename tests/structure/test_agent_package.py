@@ -105,7 +105,7 @@ def test_the_map_of_a_package_is_complete(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*ENTRIES, *MODULES, *SCRIPTS], ids=name)
 def test_no_module_is_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+    assert len(path.read_text().splitlines()) <= 600
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=name)
