@@ -9,7 +9,6 @@ import time
 from sandbox.capture import Preview
 from sandbox.fields import are_arguments, as_object, is_id, is_seconds, is_whole
 from sandbox.framing import FrameError
-from sandbox.interpreters.bash_driver import with_arguments
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
 from sandbox.standard_input import StandardInput
 
@@ -245,8 +244,6 @@ class Executor:
         interpreter.resume_output()
         argv = message.get("argv")
         interpreter.argv = argv if are_arguments(argv) else []
-        if interpreter.argv and interpreter.name == "bash":
-            code = with_arguments(code, interpreter.argv, one_shot=one_shot)
         try:
             interpreter.send_code(
                 execution.number,

@@ -110,6 +110,35 @@ def test_code_after_a_script_has_no_arguments(sh: Shell) -> None:
     assert sh.out(f"nsm run -s work {shlex.quote(code)}") == "[''] False\n"
 
 
+def test_a_session_has_its_own_arguments_again_after_a_script(sh: Shell) -> None:
+    (sh.directory / "s.sh").write_text('echo "$#:$*:$LINENO"\n')
+    sh.out("nsm run -e bash -s args 'set -- x y'")
+    assert sh.out("nsm run -s args s.sh a") == "1:a:1\n"
+    assert sh.out("nsm run -s args -f s.sh") == "0::1\n"
+    assert sh.out("nsm run -e bash -s args 'echo $*; set -u'") == "x y\n"
+    assert sh.out("nsm run -s args s.sh a") == "1:a:1\n"
+    assert sh.out("nsm run -e bash -s args 'echo $*'") == "x y\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "near"),
+    [("py", "import near", "print('near')"), ("js", "require('./near')", "console.log('near')")],
+)
+def test_a_script_imports_what_lies_beside_it(sh: Shell, end: str, code: str, near: str) -> None:
+    (sh.directory / "sub").mkdir()
+    (sh.directory / f"sub/near.{end}").write_text(near)
+    (sh.directory / f"sub/s.{end}").write_text(f"{code}; 1")
+    assert sh.out(f"nsm run sub/s.{end}") == "near\n1\n"
+    assert sh.out(f"nsm run -s beside-{end} -f sub/s.{end}") == "near\n1\n"
+
+
+def test_code_after_a_script_imports_nothing_from_its_directory(sh: Shell) -> None:
+    (sh.directory / "sub").mkdir()
+    (sh.directory / "sub/s.py").write_text("")
+    sh.out("nsm run -s work sub/s.py")
+    assert sh.out("nsm run -s work 'import sys; \"/project/sub\" in sys.path'") == "False\n"
+
+
 # Files.
 
 

@@ -215,6 +215,10 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._unparsed = None
         self._added_options = b""
+        if self.argv:  # in the same line: the numbers of lines stay
+            # The name would stay, too, in a session that goes on.
+            name = f"BASH_ARGV0={quoted(self.argv[0])};" if self.ends_with_code else ""
+            code = f"shift; {name} {code}"
         if self.ends_with_code:
             self._file.write(":;" + code)
             lines = self._become_script() + self._reports(number, 0)
@@ -240,7 +244,13 @@ class BashInterpreter(Interpreter):
 
     def _run(self) -> str:
         """Give the command that runs the code with its standard input."""
-        return self._part("run", stdin=self._stdin)
+        return self._part("run", stdin=self._stdin, words=self._words())
+
+    def _words(self) -> str:
+        """Give what code finds in `$1` and so on, for a script after a word that it shifts away:
+        without any, `.` would let it find those of the shell.
+        """
+        return " ".join(["-", *map(quoted, self.argv[1:])]) if self.argv else ""
 
     def _send_guarded(self, number: int, code: str) -> None:
         """Have the shell run code so that what would end a script ends no more than the code."""
@@ -315,6 +325,7 @@ class BashInterpreter(Interpreter):
         values = {
             "program": quoted(self.program),
             "path": path,
+            "words": self._words(),
             "first": quoted(first),
             "stdin": self._stdin,
         }

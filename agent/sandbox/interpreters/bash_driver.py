@@ -8,7 +8,7 @@ VALUES = (
     *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
     *("abort", "end", "workspace", "folder", "program", "path", "first"),
     *("note", "leave", "levels", "text", "around_err", "on_err", "around_exit", "on_exit"),
-    *("stdin", "stay", "traps", "look", "watch", "untrace"),
+    *("stdin", "words", "stay", "traps", "look", "watch", "untrace"),
 )
 """Names between two `@` in the driver."""
 
@@ -32,12 +32,3 @@ PARTS = _parts_of(text_of("workers/bash/driver.sh"))
 def quoted(text: str) -> str:
     """Give the text as one word of a shell."""
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def with_arguments(code: str, argv: list[str], *, one_shot: bool) -> str:
-    """Give the code of a script such that it finds its arguments, and its name in `$0`.
-
-    Line numbers stay. The name would stay, too, in a session that goes on.
-    """
-    name = f" BASH_ARGV0={quoted(argv[0])};" if one_shot else ""
-    return f"set -- {' '.join(map(quoted, argv[1:]))};{name} {code}"

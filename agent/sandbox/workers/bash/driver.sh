@@ -173,9 +173,9 @@ report_again() {
 }
 
 # Runs the code; a report follows in the same line. Its standard input is a path, or a descriptor
-# with `&` before it.
+# with `&` before it. The shell has its own arguments again after code that was given some.
 run() {
-  \. /dev/fd/@source@ <@stdin@ >&@out@ 2>&@err@;
+  \. /dev/fd/@source@ @words@ <@stdin@ >&@out@ 2>&@err@;
 }
 
 # Parses the code; a report follows in the same line.
@@ -242,6 +242,6 @@ enter() {
 # Bash's messages name a script by the path that bash was given. So that is `bash`, a link in a
 # directory of its own, and the script's first command goes back from there.
 become_script() {
-  BASH_ENV=/dev/fd/8 \exec -a bash @program@ @path@ 8<<<@first@ 9</dev/fd/@source@ \
+  BASH_ENV=/dev/fd/8 \exec -a bash @program@ @path@ @words@ 8<<<@first@ 9</dev/fd/@source@ \
     <@stdin@ >&@out@ 2>&@err@;
 }

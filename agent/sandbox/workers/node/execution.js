@@ -168,6 +168,7 @@ let hasArguments = false;
 const setArguments = (argv) => {
   if (!argv && !hasArguments) return;
   hasArguments = Boolean(argv);
+  script = argv?.[0][0] === '/' ? argv[0] : undefined;
   process.argv = [execPath];
   deleteProperty(globalThis, '__filename');
   if (!argv) return;

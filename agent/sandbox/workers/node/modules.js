@@ -1,8 +1,10 @@
-// Modules are looked for from the working directory, from where the interpreter has started, and
-// from the project, in this order. The first failure is the one that is told.
+// Modules are looked for from the script's directory, from the working directory, from where the
+// interpreter has started, and from the project, in this order. The first failure is the one that is told.
 const cwd = process.cwd.bind(process);
 const start = cwd();
-const roots = () => [cwd(), start, '/project'];
+const { dirname } = require('node:path');
+let script;  // path of the file whose code runs; undefined for other code
+const roots = () => [...(script ? [dirname(script)] : []), cwd(), start, '/project'];
 const requireFromStart = createRequire(start + '/');
 const locate = (specifier) => {
   if (typeof specifier !== 'string' || !specifier || apply(startsWith, specifier, ['node:'])) {

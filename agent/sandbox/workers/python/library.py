@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -40,15 +41,21 @@ def find_modules_anew() -> None:
 
 
 def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
-    """Give code the name and the arguments of a script, until the next execution.
+    """Give code the name and the arguments of a script, until the next execution, and let it import
+    what lies beside it.
 
     Args:
         argv: None for code that is no script's.
         namespace: of `__main__`.
     """
     with contextlib.suppress(Exception):  # code may have put anything there
+        if "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
+            directory = os.path.dirname(namespace.pop("__file__"))
+            sys.argv = [""]
+            if directory and sys.path[:1] == [directory]:
+                del sys.path[0]
         if argv:
             sys.argv, namespace["__file__"] = argv, argv[0]
-        elif "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
-            sys.argv = [""]
-            del namespace["__file__"]
+            directory = os.path.dirname(argv[0])
+            if directory:  # else the jail does not see the file
+                sys.path.insert(0, directory)
