@@ -66,14 +66,12 @@ class FakeExecution:
     """Submitted execution, and the requests made of it since."""
 
     def __init__(self, request: RunRequest, on_output: OutputSink | None) -> None:
-        self.id = "e1"
         self.request = request
         self.on_output = on_output
         self.interrupted = trio.Event()
         self.abandoned = trio.Event()
         self._answered = trio.Event()
         self._answer: RunOutcome | NsmError | None = None
-        self._told: Callable[[RunOutcome | NsmError], None] | None = None
 
     async def wait(self) -> RunOutcome:
         await self._answered.wait()
@@ -81,12 +79,6 @@ class FakeExecution:
             raise self._answer
         assert self._answer is not None
         return self._answer
-
-    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
-        if self._answer is not None:
-            function(self._answer)
-        else:
-            self._told = function
 
     def interrupt(self) -> None:
         self.interrupted.set()
@@ -111,8 +103,6 @@ class FakeExecution:
         """`wait` gives this."""
         self._answer = answer
         self._answered.set()
-        if self._told is not None:
-            self._told(answer)
 
 
 class NoForks:

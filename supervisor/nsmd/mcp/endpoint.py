@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,6 @@ from nsmd.mcp.bridge_tools import ProgramTools
 from nsmd.mcp.callers import (
     Context,
     began_before_s,
-    call_of,
     client_name,
     number_of,
     wants_progress,
@@ -46,12 +45,12 @@ from nsmd.mcp.line_numbers import Number
 from nsmd.mcp.listed import ListedTools, View
 from nsmd.mcp.outcomes import outcome_of, render_failure, submit_patiently
 from nsmd.mcp.progress import ProgressFeed
-from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
+from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_result
 from nsmd.mcp.roots import ClientRoots
-from nsmd.mcp.router import Era, McpRequest, Router
+from nsmd.mcp.router import Router
 from nsmd.mcp.text import clean
 from nsmd.model.limits import code_of_undo
-from nsmd.model.values import ClientIdentity, ProjectMount, RunOutcome, RunRequest
+from nsmd.model.values import ClientIdentity, ProjectMount, RunRequest
 from nsmd.sessions.session import Session
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
@@ -79,13 +78,6 @@ async def serve(
 
 class Endpoint:
     """The handlers of one client, for both eras.
-
-    A tool call is answered in one of two ways. The general way is the SDK's, and ends in `_reply`.
-    The SDK's server opens a task, scopes and a context for each request, checks its envelope and
-    moves it through five streams: three quarters of the supervisor's work for a short call. All of
-    that depends only on the envelope and on earlier messages. So there is a fast way,
-    `answer_at_once`: it handles a call of `run` with the same envelope as one that passed the SDK,
-    as long as the client sends only calls in between. Both give the same answers.
 
     Behind other transports than a shim's, one endpoint may have several clients, for which `attach`
     holds alike. It must be confined then, since roots belong to one client.
@@ -115,13 +107,9 @@ class Endpoint:
         self._had_programs = False
         self._way: Way = way
         self._roots = ClientRoots()
-        self._mount: tuple[str | None, ProjectMount] | None = None
+        self._found: tuple[str | None, tuple[ProjectMount | None, str]] | None = None
         self._described: tuple[ProjectMount | None] | None = None  # set once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
-        self._passed: tuple[object, ClientIdentity] | None = (
-            None  # envelope of a call, and its client
-        )
-        self._forgotten = 0
         self._listed = ListedTools(self._view)
         self.server = self._make_server()
 
@@ -134,53 +122,6 @@ class Endpoint:
             send: sends to the one client; None if there are several.
         """
         await self._listed.announce((self._runner.subscribe, self._subscribe_programs), send)
-
-    def forget(self) -> None:
-        """Forget the known envelope: a message of the client may change how its calls
-        are answered.
-        """
-        self._passed = None
-        self._forgotten += 1
-
-    def answer_at_once(
-        self, call: McpRequest, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], None]
-    ) -> bool:
-        """Answer a tool call in the fast way, now or later; False if it needs the general way.
-
-        Args:
-            call: gets the execution; its owner cancels and abandons it.
-            params: parameters of the call.
-            answer: gets the result.
-        """
-        if self._passed is None or params.get("name") != describe.TOOL_NAME:
-            return False
-        meta, client = self._passed
-        if meta != call.meta:
-            return False
-        if call.number is not None and call.number.again_s is not None:
-            return False  # somebody may wait for its execution already (`Execution.tell`)
-        modern = call.era is Era.MODERN
-        try:
-            arguments = parse_arguments(params.get("arguments"))
-            if arguments.background or arguments.job is not None or arguments.fork_of is not None:
-                return False
-            request = self._request(client, arguments, call.number)
-            execution = self._runner.submit(request, None)
-        except BadProjectError:
-            self.forget()  # the general way finds another directory, or explains the problem
-            return False
-        except NO_ENVIRONMENT:
-            return False  # the general way looks for it
-        except Exception as error:  # noqa: BLE001  # the boundary of a call, see `_reply`
-            answer(self._result(render_failure(error, describe.TOOL_NAME), modern))
-            return True
-        call.execution = execution
-
-        def executed(outcome: RunOutcome | NsmError) -> None:
-            answer(self._result(self._render(outcome, arguments), modern))
-
-        execution.tell(executed)
-        return True
 
     def _make_server(self) -> Server[Any]:
         """Make the SDK's server with these handlers."""
@@ -207,7 +148,7 @@ class Endpoint:
     async def _list_tools(
         self, ctx: Context, _params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        self._mount = None
+        self._found = None
         try:
             # Some clients read only the answer to their request, so roots have to wait.
             project, reason = self._project_at(self._roots.last)
@@ -267,7 +208,7 @@ class Endpoint:
         return CallToolResult.model_validate(wire.result_map(reply), by_name=False)
 
     async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
-        """Carry out a tool call in the general way."""
+        """Carry out a tool call."""
         try:
             if name == describe.TOOL_NAME:
                 return await self._run(ctx, parse_arguments(arguments))
@@ -309,7 +250,6 @@ class Endpoint:
         return has
 
     async def _run(self, ctx: Context, arguments: RunArguments) -> ToolReply:
-        forgotten = self._forgotten
         client = await self._client(ctx)
         if arguments.job is not None:
             return await self._tell_of_job(ctx, arguments, arguments.job)
@@ -328,12 +268,14 @@ class Endpoint:
                 submit = partial(self._runner.submit, request, on_output)
                 execution = await submit_patiently(submit, ctx, feed)
         except BadProjectError:
-            self._mount = None  # next time another directory may be there, or be meant
+            self._found = None  # next time another directory may be there, or be meant
             raise
-        call = call_of(ctx)
-        if feed is None and forgotten == self._forgotten and call is not None:
-            self._passed = call.meta, client
-        return self._render(await outcome_of(execution, ctx, feed), arguments)
+        return render_result(
+            await outcome_of(execution, ctx, feed),
+            max_chars=self._max_result_chars,
+            name_chosen=arguments.session == "new"
+            or (arguments.fork_of is not None and arguments.session is None),
+        )
 
     async def _start_job(self, request: RunRequest) -> ToolReply:
         find = partial(self._runner.code_jobs.session_for_job, request)
@@ -380,19 +322,6 @@ class Endpoint:
             must_exist=arguments.undo,
         )
 
-    def _render(self, outcome: RunOutcome | NsmError, arguments: RunArguments) -> ToolReply:
-        if isinstance(outcome, NsmError):
-            return render_error(outcome)
-        try:
-            return render_result(
-                outcome,
-                max_chars=self._max_result_chars,
-                name_chosen=arguments.session == "new"
-                or (arguments.fork_of is not None and arguments.session is None),
-            )
-        except Exception as error:  # noqa: BLE001  # as above
-            return render_failure(error, describe.TOOL_NAME)
-
     async def _client(self, ctx: Context) -> ClientIdentity:
         project, _ = await self._project(ctx)
         return self._client_with(ctx, project)
@@ -431,8 +360,8 @@ class Endpoint:
     async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:
         """Find the project of this client, or the reason why there is none.
 
-        The mount is kept while the root is the same, since finding it takes a dozen system calls.
-        The run service notices a replaced directory.
+        Finding it takes a dozen system calls, so it is looked for again only with the next list of
+        tools, or if the root is another one. The run service notices a replaced directory.
 
         Raises:
             BadProjectError: one that was named explicitly cannot be mounted.
@@ -448,14 +377,14 @@ class Endpoint:
         if self._attach.confined:
             reason = "" if self._attach.project is not None else "this client may not choose one"
             return self._attach.project, reason
-        if self._mount is not None and self._mount[0] == root:
-            return self._mount[1], ""
-        project, reason = self._runner.resolve_project(
-            variables=self._attach.variables, root=root, cwd=self._attach.cwd
-        )
-        if project is not None:
-            self._mount = root, project
-        return project, reason
+        if self._found is None or self._found[0] != root:
+            self._found = (
+                root,
+                self._runner.resolve_project(
+                    variables=self._attach.variables, root=root, cwd=self._attach.cwd
+                ),
+            )
+        return self._found[1]
 
     @property
     def _is_told(self) -> bool:

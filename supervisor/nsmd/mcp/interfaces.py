@@ -55,15 +55,8 @@ class Handle(Protocol[T_co]):
         """
 
 
-class RunHandle(Handle[RunOutcome], Protocol):
-    """Handle of a submitted run."""
-
-    id: str
-
-    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
-        """Call a function with the answer instead of waiting; it neither waits nor raises. Only
-        one.
-        """
+RunHandle = Handle[RunOutcome]
+"""Handle of a submitted run."""
 
 
 class Runner(Protocol):

@@ -41,7 +41,6 @@ from mcp_types import (
 from nsm import jsonlines
 from nsm.dataclass import dataclass
 from nsmd.mcp import json_limits, line_numbers, wire
-from nsmd.mcp.interfaces import RunHandle
 from nsmd.mcp.line_numbers import Number
 from nsmd.model.read_rate import TURN, ReadRate
 
@@ -76,16 +75,12 @@ class McpRequest:
     """A request under way; handlers find it as `ctx.request`.
 
     Attributes:
-        meta: its envelope.
         cancelled: the client cancelled it (and has not just disconnected).
-        execution: execution of a call that is answered without the SDK.
         number: number with which its shim would repeat it; None for an older shim.
     """
 
     era: Era
-    meta: object = None
     cancelled: bool = False
-    execution: RunHandle | None = None
     number: Number | None = None
 
 
@@ -105,7 +100,6 @@ class Router:
         self._attachment_id = attachment_id
         self._endpoint = endpoint
         self._server = endpoint.server
-        self._nursery: trio.Nursery | None = None
         self._inputs: dict[Era, MemoryObjectSendStream[SessionMessage | Exception]] = {}
         self._calls: dict[RequestId, McpRequest] = {}
         self._out, self._queued = trio.open_memory_channel[bytes](_QUEUED_LINES)
@@ -119,21 +113,15 @@ class Router:
         Args:
             first_bytes: bytes that were already read from the stream.
         """
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._write, nursery.cancel_scope)
-                nursery.start_soon(self._announce)
-                for era in Era:
-                    nursery.start_soon(self._run_loop, era, self._open_loop(era))
-                await self._read(first_bytes)
-                # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
-                # those abandon their executions.
-                nursery.cancel_scope.cancel()
-        finally:
-            for call in self._calls.values():
-                if call.execution is not None:
-                    call.execution.abandon()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, nursery.cancel_scope)
+            nursery.start_soon(self._announce)
+            for era in Era:
+                nursery.start_soon(self._run_loop, era, self._open_loop(era))
+            await self._read(first_bytes)
+            # End-of-file: the client is gone. Cancelling the loops cancels the handlers, and
+            # those abandon their executions.
+            nursery.cancel_scope.cancel()
 
     async def send(self, message: JSONRPCMessage) -> None:
         """Queue a message for the client; waits while the client does not read.
@@ -157,12 +145,17 @@ class Router:
                 }
                 message = message.model_copy(update={"params": {**params, "_meta": meta}})
             case JSONRPCResponse() | JSONRPCError() if message.id is not None:
-                message = message.model_copy(update={"id": _client_id(message.id)})
-                if message.id is not None:
-                    self._forget(message.id)
+                await self._answer(_client_id(message.id), message)
+                return
             case _:
                 pass
         await self._queue(message)
+
+    async def _answer(self, request_id: RequestId, message: JSONRPCResponse | JSONRPCError) -> None:
+        try:
+            await self._queue(message.model_copy(update={"id": request_id}))
+        finally:
+            self._forget(request_id)  # only now, since a waiting answer counts as under way
 
     async def _queue(self, message: JSONRPCMessage) -> None:
         try:
@@ -249,7 +242,6 @@ class Router:
             case JSONRPCNotification(method="notifications/cancelled"):
                 await self._route_cancellation(message)
             case JSONRPCNotification():
-                self._endpoint.forget()
                 # Only the handshake revisions have any others.
                 await self._inputs[Era.HANDSHAKE].send(SessionMessage(message))
             case JSONRPCResponse() | JSONRPCError():
@@ -265,42 +257,13 @@ class Router:
         if len(self._calls) >= MAX_CALLS:
             await self.send(wire.too_many(request, MAX_CALLS))
             return
-        meta = (request.params or {}).get("_meta")
-        call = McpRequest(era=_era_of(request), meta=meta, number=number)
+        call = McpRequest(era=_era_of(request), number=number)
         self._calls[request.id] = call
-        if request.method != "tools/call":
-            self._endpoint.forget()
-        elif self._answer_at_once(request, call):
-            return
         metadata = ServerMessageMetadata(
             request_context=call, on_request_unanswered=partial(self._unanswered, request.id)
         )
         request = request.model_copy(update={"id": _sdk_id(request.id)})
         await self._inputs[call.era].send(SessionMessage(request, metadata))
-
-    def _answer_at_once(self, request: JSONRPCRequest, call: McpRequest) -> bool:
-        def answer(result: dict[str, Any]) -> None:
-            # A cancelled call gets no answer, and another one may have its id by now.
-            if not call.cancelled:
-                self._put(request.id, wire.result_line(request.id, result))
-
-        return self._endpoint.answer_at_once(call, request.params or {}, answer)
-
-    def _put(self, request_id: RequestId, line: bytes) -> None:
-        """Queue the last line of a request; while the client does not read, a task holds it."""
-        try:
-            self._out.send_nowait(line)
-        except trio.WouldBlock:
-            if self._nursery is not None:
-                self._nursery.start_soon(self._put_later, request_id, line)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client is gone
-        else:
-            self._forget(request_id)
-
-    async def _put_later(self, request_id: RequestId, line: bytes) -> None:
-        await self._out.send(line)
-        self._forget(request_id)  # only now, since a waiting answer counts as under way
 
     async def _route_cancellation(self, notification: JSONRPCNotification) -> None:
         cancelled = cancelled_request_id_from_params(notification.params)
@@ -308,13 +271,9 @@ class Router:
         if cancelled is None or call is None:  # it is already answered
             return
         call.cancelled = True
-        if call.execution is None:
-            params = {**(notification.params or {}), "requestId": _sdk_id(cancelled)}
-            notification = notification.model_copy(update={"params": params})
-            await self._inputs[call.era].send(SessionMessage(notification))
-        else:
-            self._forget(cancelled)
-            call.execution.interrupt()
+        params = {**(notification.params or {}), "requestId": _sdk_id(cancelled)}
+        notification = notification.model_copy(update={"params": params})
+        await self._inputs[call.era].send(SessionMessage(notification))
 
     async def _route_answer(self, answer: JSONRPCResponse | JSONRPCError) -> None:
         # Only the handshake era lets a server send requests.

@@ -163,14 +163,6 @@ def result_map(reply: ToolReply) -> dict[str, Any]:
     }
 
 
-def result_line(known: RequestId, result: dict[str, Any]) -> bytes:
-    """Make the line that answers a request with a result of plain values."""
-    line = jsonlines.dump({"jsonrpc": "2.0", "id": known, "result": result}) + b"\n"
-    if len(line) <= jsonlines.MAX_LINE_BYTES:
-        return line
-    return encode(JSONRPCResponse(jsonrpc="2.0", id=known, result=result))
-
-
 def _refused(known: RequestId | None, method: object, error: NsmError) -> JSONRPCMessage:
     """Make a refusal: for a tool call a result, which the model reads; for other
     requests an error.

@@ -1,4 +1,4 @@
-"""Calls that are answered without the SDK, because one with the same envelope has passed it."""
+"""Answers to several calls of one client, in both eras."""
 
 from __future__ import annotations
 
@@ -10,25 +10,10 @@ from json_peer import Message, Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm import jsonlines
 from nsm.wire.errors import BadProjectError, OverloadedError, SessionEndedError
-from nsmd.mcp.endpoint import Endpoint
 from nsmd.mcp.router import MAX_CALLS
 
 CODE = {"code": "print(1)", "env": "python"}
 ERAS = pytest.mark.parametrize("modern", [False, True])
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """List that tells for each call whether it was answered without the SDK."""
-    answered: list[bool] = []
-    usual = Endpoint.answer_at_once
-
-    def noted(self: Endpoint, *args: object) -> bool:
-        answered.append(usual(self, *args))  # type: ignore[arg-type]
-        return answered[-1]
-
-    monkeypatch.setattr(Endpoint, "answer_at_once", noted)
-    return answered
 
 
 async def begin(peer: Peer, runner: FakeRunner, *, modern: bool = False) -> None:
@@ -45,7 +30,7 @@ def without_id(answer: Message) -> Message:
 
 
 @ERAS
-async def test_the_answers_are_the_same(modern: bool, at_once: list[bool]) -> None:
+async def test_the_answers_are_the_same(modern: bool) -> None:
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:
         await peer.attach()
@@ -58,10 +43,9 @@ async def test_the_answers_are_the_same(modern: bool, at_once: list[bool]) -> No
         wrong = call_params({**CODE, "timeout_seconds": -1}, modern=modern)
         after = await peer.request("tools/call", wrong)
         assert "must be a finite number above 0" in text_of(after["result"])
-    assert at_once == [False, True, True]
 
 
-async def test_errors_are_told_in_the_same_words(at_once: list[bool]) -> None:
+async def test_errors_are_told_in_the_same_words() -> None:
     runner = FakeRunner()
     async with attachment(runner) as peer:
         await begin(peer, runner)
@@ -72,13 +56,10 @@ async def test_errors_are_told_in_the_same_words(at_once: list[bool]) -> None:
         answer = await peer.request("tools/call", call_params(CODE))
         assert text_of(answer["result"]) == "Too much.\nWait."
         assert answer["result"]["isError"]
-    assert at_once == [False, True, True]
 
 
 @ERAS
-async def test_a_call_taken_back_is_interrupted_and_not_answered(
-    modern: bool, at_once: list[bool]
-) -> None:
+async def test_a_call_taken_back_is_interrupted_and_not_answered(modern: bool) -> None:
     runner = FakeRunner()
     async with attachment(runner) as peer:
         await begin(peer, runner, modern=modern)
@@ -94,10 +75,9 @@ async def test_a_call_taken_back_is_interrupted_and_not_answered(
         second.finish("again")
         assert text_of((await peer.receive())["result"]) == "again"
         assert not first.abandoned.is_set()
-    assert at_once == [False, True, True]
 
 
-async def test_a_client_that_goes_abandons_what_runs(at_once: list[bool]) -> None:
+async def test_a_client_that_goes_abandons_what_runs() -> None:
     runner = FakeRunner()
     async with attachment(runner) as peer:
         await begin(peer, runner)
@@ -107,38 +87,9 @@ async def test_a_client_that_goes_abandons_what_runs(at_once: list[bool]) -> Non
     assert execution.abandoned.is_set()
     assert not execution.interrupted.is_set()
     execution.finish("nobody hears this")
-    assert at_once == [False, True]
 
 
-async def test_what_may_change_the_answer_goes_the_usual_way(at_once: list[bool]) -> None:
-    """Another envelope, progress that is wanted, another tool, and what the client says between."""
-    runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.call(CODE)
-        for params in (
-            call_params(CODE, modern=True),
-            {**call_params(CODE), "_meta": {"progressToken": 1}},
-            {**call_params(CODE), "_meta": {"progressToken": 1}},
-            {**call_params(CODE), "name": "other"},
-        ):
-            await peer.request("tools/call", params)
-        assert at_once == [False] * 5
-        await peer.call(CODE)
-        await peer.call(CODE)
-        assert at_once == [False] * 6 + [True]
-        await peer.request("tools/list")
-        await peer.call(CODE)
-        await peer.call(CODE)
-        assert at_once == [False] * 6 + [True, False, True]
-        await peer.notify("notifications/roots/list_changed")
-        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
-        await peer.call(CODE)
-        assert at_once == [False] * 6 + [True, False, True, False]
-
-
-async def test_a_project_that_is_gone_is_looked_for_again(at_once: list[bool]) -> None:
+async def test_a_project_that_is_gone_is_looked_for_again() -> None:
     runner = FakeRunner(echo)
     runner.project = a_project()
     async with attachment(runner) as peer:
@@ -150,10 +101,9 @@ async def test_a_project_that_is_gone_is_looked_for_again(at_once: list[bool]) -
         runner.refusal = None
         await peer.call(CODE)
         assert len(runner.asked_projects) == 2
-    assert at_once == [False, False, False]
 
 
-async def test_a_client_that_does_not_read_has_no_more_than_its_calls(at_once: list[bool]) -> None:
+async def test_a_client_that_does_not_read_has_no_more_than_its_calls() -> None:
     runner = FakeRunner(echo)
     async with attachment(runner) as peer:
         await peer.attach()
@@ -163,12 +113,9 @@ async def test_a_client_that_does_not_read_has_no_more_than_its_calls(at_once: l
         await wait_all_tasks_blocked()
         answers = [await peer.receive() for _ in ids]
         assert sorted(answer["id"] for answer in answers) == ids
-    assert all(at_once[1:])
 
 
-async def test_an_answer_too_long_for_a_line_is_an_error(
-    at_once: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_too_long_for_a_line_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner()
     async with attachment(runner) as peer:
         await begin(peer, runner)
@@ -176,4 +123,3 @@ async def test_an_answer_too_long_for_a_line_is_an_error(
         await peer.start("tools/call", call_params(CODE))
         (await runner.next()).finish("x" * 10_000)
         assert "The answer has" in text_of((await peer.receive())["result"])
-    assert at_once == [False, True]
