@@ -195,7 +195,7 @@ def _keep_link(path: str, says: str) -> None:
     above, name = os.path.split(path)
     link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=open_linkless(above))
     if os.readlink("", dir_fd=link) != says:
-        raise OSError(0, f"{path} leads elsewhere by now, and can be exchanged")
+        raise ValueError(f"{path} leads elsewhere by now, and can be exchanged")
     try:
         tree = _system_call(_OPEN_TREE, link, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE)
         _system_call(_MOVE_MOUNT, tree, b"", link, b"", _MOVE_MOUNT_F_EMPTY | _MOVE_MOUNT_T_EMPTY)
@@ -225,7 +225,7 @@ def _await_mounts(pid: int, owner: int) -> None:
     first = os.fstat(owner).st_ino
     while os.stat(f"/proc/{pid}/ns/user").st_ino == first:
         if time.monotonic() > deadline:
-            raise OSError(0, "bwrap does not finish the box's mounts")
+            raise TimeoutError("bwrap does not finish the box's mounts")
         time.sleep(0.001)
 
 
