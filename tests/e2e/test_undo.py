@@ -292,3 +292,6 @@ def test_undo_is_off_unless_it_is_turned_on(shared: Supervisor) -> None:
         client.run("x = 1", env="python", session="work")
         with pytest.raises(BadRequestError, match="Undo is turned off"):
             client.undo("work")
+        client.run("x=1", env="bash", session="shell")
+        with pytest.raises(BadRequestError, match="kept of Python only"):
+            client.undo("shell")

@@ -255,7 +255,8 @@ class RunService:
         request, live, environment = self.place(request, session)
         check_runs_code(environment)
         busy = live is not None and (live.running is not None or live.runs.queued > 0)
-        check_request(request, self._settings, one_shot=(session or name) is None, busy=busy)
+        one_shot = (session or name) is None
+        check_request(request, self._settings, environment, one_shot=one_shot, busy=busy)
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self.session_for(request, environment)

@@ -289,7 +289,14 @@ def check_code(code: str) -> None:
         )
 
 
-def check_request(request: RunRequest, settings: Settings, *, one_shot: bool, busy: bool) -> None:
+def check_request(
+    request: RunRequest,
+    settings: Settings,
+    environment: Environment,
+    *,
+    one_shot: bool,
+    busy: bool,
+) -> None:
     """Check what a request wants to be done.
 
     Args:
@@ -301,7 +308,7 @@ def check_request(request: RunRequest, settings: Settings, *, one_shot: bool, bu
     """
     check_code(request.code)
     if request.undo:
-        _check_undo(request, settings, busy=busy)
+        _check_undo(request, settings, environment, busy=busy)
     if request.reset and one_shot:
         raise BadRequestError(
             "`reset` restarts a session's interpreter, and the call names no session; the "
@@ -315,8 +322,15 @@ def code_of_undo(calls: int) -> str:
     return "# undo the last call" if calls == 1 else f"# undo the last {calls} calls"
 
 
-def _check_undo(request: RunRequest, settings: Settings, *, busy: bool) -> None:
+def _check_undo(
+    request: RunRequest, settings: Settings, environment: Environment, *, busy: bool
+) -> None:
     if not settings.session.undo:
+        if environment.interpreter != "python":
+            raise BadRequestError(
+                "Earlier states are kept of Python only; nothing was undone.",
+                hint="The user's `nsm fork` copies a Bash session as it is now.",
+            )
         raise BadRequestError(
             "Undo is turned off; nothing was undone.",
             hint="Set `undo = 5` in [session] of config.toml and restart the supervisor: then it "
