@@ -12,6 +12,9 @@ from nsm.paths import follow_links
 MAX_ENTRIES = 4096
 """Largest number of names that are looked at below those of the table."""
 
+MAX_SEARCHED = 10_000
+"""Largest number of a project's entries among which those names are searched, upper ones first."""
+
 _OF_GIT = ("hooks", "config", "config.worktree", "info", "commondir")
 
 
@@ -27,11 +30,7 @@ def find_linked(project: int) -> Mapping[str, str]:
     """
     directory = os.readlink(f"/proc/self/fd/{project}")
     found: dict[str, str] = {}
-    waiting = deque(
-        name
-        for name in sorted(os.listdir(directory))
-        if autorun.folded(name) in autorun.FIRST or autorun.folded(name) == ".git"
-    )
+    waiting = deque(_find_names(directory))
     seen: set[str] = set()
     left = MAX_ENTRIES
     while waiting and left > 0:
@@ -46,6 +45,32 @@ def find_linked(project: int) -> Mapping[str, str]:
         if real not in seen and real != directory:
             seen.add(real)
             waiting.extend(f"{name}/{each}" for each in _names(real, name))
+    return found
+
+
+def _find_names(directory: str) -> list[str]:
+    """Find the names of the table, in the project and in all directories below it, apart from
+    those of installed packages.
+    """
+    found: list[str] = []
+    waiting = deque([""])
+    left = MAX_SEARCHED
+    while waiting and left > 0:
+        inside = waiting.popleft()
+        try:
+            with os.scandir(os.path.join(directory, inside)) as listed:
+                entries = sorted(listed, key=lambda entry: entry.name)
+        except OSError:
+            if not inside:
+                raise
+            continue
+        left -= len(entries)
+        for entry in entries:
+            name, low = f"{inside}{entry.name}", autorun.folded(entry.name)
+            if low in autorun.FIRST or low == ".git" or low.endswith(autorun.ENDINGS):
+                found.append(name)
+            elif low not in autorun.PACKAGE_DIRECTORIES and entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{name}/")
     return found
 
 

@@ -365,6 +365,7 @@ def test_a_risk_has_to_be_named(world: World) -> None:
 def test_what_links_of_risky_names_lead_to_is_a_risk(world: World) -> None:
     for name in ("m.json", "ai/settings.json", "conf/vscode/tasks.json", ".git/x", ".claude/x"):
         world.on_host(name, "")
+    (world.host / "packages/app").mkdir(parents=True)
     for name, target in {
         ".mcp.json": "m.json",
         ".envrc": "chain",
@@ -375,11 +376,13 @@ def test_what_links_of_risky_names_lead_to_is_a_risk(world: World) -> None:
         ".idea": "..",
         ".zed": ".zed",
         "link": "harmless",
+        "packages/app/.mcp.json": "../../deep.json",
+        "packages/app/all.code-workspace": "workspace.json",
     }.items():
         (world.host / name).symlink_to(target)
     risky = (
         *("ai/settings.json", "chain", "conf/absent/envrc", "conf/vscode/new.json"),
-        *("githooks/pre-commit", "m.json"),
+        *("deep.json", "githooks/pre-commit", "m.json", "packages/app/workspace.json"),
     )
     for name in (*risky, "harmless", "conf/harmless", "m.json.bak"):
         world.write(name, "x")
