@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nsmd.bridge.call import variables_of
 from nsmd.bridge.monitor import STEP_S
 from nsmd.bridge.path_walk import Ways
-from nsmd.bridge.running import run
-from nsmd.bridge.stop import Stop
+from nsmd.bridge.running import Stop, run
 from nsmd.bridge.values import Program
 from rungates import RUN_VARIABLE
 

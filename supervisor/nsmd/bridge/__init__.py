@@ -12,7 +12,6 @@ definitions_index  all files of the directory, watched
 checking           mistakes in definitions, for people
 output_lines       output as lines, and the limit of lines that are sent
 monitor            the process between the supervisor and the program
-stop               ask a running program to end
 running            run a program under a monitor, to its end or its limit
 ledger_entries     a call as lines of the audit
 recovery           calls that a killed supervisor left without an end

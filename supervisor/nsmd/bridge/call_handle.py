@@ -8,7 +8,7 @@ from copy import copy
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.bridge.stop import Stop
+from nsmd.bridge.running import Stop
 from nsmd.bridge.values import OnLine, ProgramEnd, RecordedCall
 from nsmd.model.values import StreamName
 

@@ -15,11 +15,13 @@ import trio
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.path_walk import Ways
-from nsmd.bridge.stop import Stop
 from nsmd.bridge.values import OnLine, Program, ProgramEnd
 from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
 from nsmd.host.processes import processes, send
 from nsmd.model.values import StreamName
+
+Why = Literal["cancelled", "shutdown"]
+
 
 log = logging.getLogger(__name__)
 
@@ -228,3 +230,30 @@ def _kill_session(leader: int) -> None:
         if process.session == leader:
             with suppress(ProcessLookupError, PermissionError):
                 send(process, signal.SIGKILL)
+
+
+class Stop:
+    """Request to stop, made once or several times; the first one has the reason.
+
+    Attributes:
+        why: reason; None until the first request.
+    """
+
+    def __init__(self) -> None:
+        self.why: Why | None = None
+        self._asked = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Stop {self.why or 'not yet'}>"
+
+    def ask(self, why: Why) -> None:
+        """Ask the program to end."""
+        if self.why is None:
+            self.why = why
+        self._asked.set()
+
+    async def wait(self) -> Why:
+        """Wait for the request."""
+        await self._asked.wait()
+        assert self.why is not None
+        return self.why

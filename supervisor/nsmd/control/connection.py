@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,7 +39,6 @@ from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.ops import run
 from nsmd.control.outgoing import Outgoing
 from nsmd.control.output_stream import Room
-from nsmd.control.peers import peer_of
 from nsmd.host import journald
 from nsmd.manager.job_starts import ProgramStart
 from nsmd.model import names
@@ -428,3 +429,21 @@ class _Pending:
         self._on_cancel = function
         if self._cancelled:
             function()
+
+
+_UCRED = struct.Struct("3i")
+
+
+def peer_of(descriptor: int) -> tuple[int, int]:
+    """Process and user id of the peer of a Unix stream socket.
+
+    Args:
+        descriptor: descriptor of the socket; it stays open.
+
+    Raises:
+        OSError: it is no such socket.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _gid = _UCRED.unpack(data)
+    return int(pid), int(uid)

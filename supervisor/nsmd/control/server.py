@@ -16,9 +16,14 @@ from nsm.dataclass import dataclass
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
 from nsmd.control.call import ALL_RIGHTS, Right, Services
-from nsmd.control.connection import CHUNK_BYTES, HELLO_TIMEOUT_S, farewell, serve_connection
+from nsmd.control.connection import (
+    CHUNK_BYTES,
+    HELLO_TIMEOUT_S,
+    farewell,
+    peer_of,
+    serve_connection,
+)
 from nsmd.control.counted_stream import CountedStream
-from nsmd.control.peers import peer_of
 from nsmd.host import journald
 from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
 from nsmd.model.client_limits import ClientLimits

@@ -14,5 +14,4 @@ room          descriptors, processes, memory, the clock
 bridge        definitions of programs, and the file that records calls
 http          address of MCP over HTTP, and its token
 clients       entries of MCP clients, and whether they start this nsm
-jsonc         JSON with comments, as editors write it
 """

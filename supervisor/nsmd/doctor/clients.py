@@ -6,6 +6,7 @@ shows their secrets: of an entry's variables it uses only its own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,8 +16,17 @@ from typing import Any, cast
 
 from nsm.checks import HostCheck, ok, rows, warn
 from nsm.dataclass import dataclass
-from nsmd.doctor import jsonc
 from nsmd.doctor.host import Host
+
+_PIECES = re.compile(
+    r"""
+    ("(?:[^"\\]|\\.)*")             # a string, which is kept
+    | //[^\n]* | /\*.*?\*/          # a comment
+    | ,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[\]}])  # a comma too many
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
 
 PROGRAM = "nsm-mcp"
 
@@ -118,7 +128,9 @@ def _entries(host: Host) -> Iterator[HostCheck]:
         if text is None:
             continue
         try:
-            top: object = tomllib.loads(text) if path.endswith(".toml") else jsonc.loads(text)
+            top: object = (
+                tomllib.loads(text) if path.endswith(".toml") else loads_with_comments(text)
+            )
         except (ValueError, RecursionError):
             if _STARTS_US.search(text):
                 yield warn(
@@ -230,3 +242,18 @@ def _path(path: str, host: Host) -> str:
         return os.path.join(config, path.removeprefix("~/.config/"))
     base = host.home if path.startswith("~/") else host.cwd
     return os.path.join(base, path[2:])
+
+
+def loads_with_comments(text: str) -> Any:
+    """Parse a text.
+
+    Raises:
+        ValueError: it is no JSON, apart from comments and commas.
+    """
+    text = text.removeprefix("\ufeff")
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(_PIECES.sub(lambda found: found[1] or " ", text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

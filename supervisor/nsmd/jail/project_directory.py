@@ -7,7 +7,7 @@ import os
 from nsm.wire.errors import BadProjectError
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.user import JailUser, OtherGroupError
-from nsmd.model.checked_directory import CheckedDirectory
+from nsmd.model.values import CheckedDirectory
 
 
 def open_project(user: JailUser, project: CheckedDirectory) -> tuple[str, int]:

@@ -19,9 +19,8 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError
 from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, why_private
-from nsmd.model.checked_directory import CheckedDirectory
 from nsmd.model.settings import ProjectSettings
-from nsmd.model.values import ProjectMode, ProjectMount
+from nsmd.model.values import CheckedDirectory, ProjectMode, ProjectMount
 
 T = TypeVar("T")
 

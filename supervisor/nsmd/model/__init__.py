@@ -5,8 +5,6 @@ settings       the configuration, with defaults
 names          checks of names, and readable new ones
 flakes         references to flakes that Nix builds
 packages       packages that an environment should have
-setup_step     step that an interpreter runs before any other code
-checked_directory  directory of the host that was checked before a jail shows it
 images         references to container images, and their files as a root directory
 devices        devices of the host that an environment's user gave it
 head_tail      the beginning and the end of a long text

@@ -16,7 +16,6 @@ from nsm.wire.errors import (
 )
 from nsmd.host.descriptors import PER_SESSION, Shares
 from nsmd.model.settings import Settings
-from nsmd.model.setup_step import SetupStep
 from nsmd.model.values import (
     MAX_CODE_BYTES,
     Environment,
@@ -25,6 +24,7 @@ from nsmd.model.values import (
     ProjectMount,
     RunRequest,
     SessionLimits,
+    SetupStep,
 )
 
 Variables = tuple[tuple[str, str], ...]

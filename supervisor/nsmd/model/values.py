@@ -9,11 +9,47 @@ from nsm.dataclass import dataclass, field
 from nsm.wire.network import is_request_rule
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
-from nsmd.model.checked_directory import CheckedDirectory
 from nsmd.model.devices import ShownDevices
 from nsmd.model.images import ImageRoot
 from nsmd.model.limit_events import EACH_PROCESS, Enforcement, LimitEvent
-from nsmd.model.setup_step import SetupStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDirectory:
+    """A checked host directory, and its path in the jail.
+
+    Attributes:
+        path: absolute host path with symlinks resolved.
+        mount_point: absolute path in the jail.
+        device, inode: identity of the directory at the check; a jail is used only while the path
+            still has it.
+    """
+
+    path: str
+    mount_point: str
+    device: int
+    inode: int
+
+    @property
+    def copied(self) -> bool:
+        """True if each session has an overlay of it."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupStep:
+    """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
+
+    Attributes:
+        name: name for people, if it fails.
+        code: code for the interpreter.
+        preloads: it imports modules that the interpreter may have already, as a fork.
+    """
+
+    name: str
+    code: str
+    preloads: bool = False
+
 
 Interpreter = Literal["python", "bash", "node"]
 StreamName = Literal["stdout", "stderr"]

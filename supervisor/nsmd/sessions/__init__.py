@@ -6,7 +6,6 @@ idle             timers that end a session that is unused or too old
 agent_session    one jail and its agent, from the start to the last process
 execution        one execution: its state, output and result
 execution_queue  the executions of one jail, one after another; their time limits
-forks            forks of one session, which end with it
 session          the task that owns one jail and carries out the lifecycle table
 forking          copies of a session that runs
 standard_input   bytes that a client sends to its code

@@ -7,7 +7,7 @@ The table of `nsmd.model.lifecycle` says what happens when. This module carries 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import trio
@@ -40,11 +40,13 @@ from nsmd.network.network import SessionNetwork
 from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
-from nsmd.sessions.forks import ForkedSessions
 from nsmd.sessions.idle import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
 log = logging.getLogger(__name__)
+
+TOLD_FORKS = 20
+"""Names in the reason of an end."""
 
 
 class SessionWatcher(Protocol):
@@ -498,3 +500,46 @@ class Session:
             hint="Its variables and files are gone; the next use of its name starts a new one.",
             data={"session": self.id, "reason": reason},
         )
+
+
+class ForkedSessions:
+    """Forks of one session that live, or have ended with it."""
+
+    __slots__ = ("_forks",)
+
+    def __init__(self) -> None:
+        self._forks: list[Session] = []
+
+    @property
+    def live(self) -> list[Session]:
+        """Forks that live."""
+        return [fork for fork in self._forks if fork.live]
+
+    def add(self, fork: Session) -> None:
+        """Add a fork that has just been made."""
+        self._forks = [*self.live, fork]
+
+    def end(self, label: str, reason: str) -> str:
+        """End them, since the session ends.
+
+        Args:
+            label: the session.
+            reason: why it ends.
+
+        Returns:
+            The reason, and which forks end with it.
+        """
+        self._forks = self.live
+        for fork in self._forks:
+            fork.end(f"session {label}, of which it is a fork, ended ({reason})")
+        names = [repr(fork.name) if fork.name else fork.id for fork in self.below()]
+        if not names:
+            return reason
+        told, more = ", ".join(names[:TOLD_FORKS]), len(names) - TOLD_FORKS
+        return f"{reason}; with it ended its forks {told}{f' and {more} more' if more > 0 else ''}"
+
+    def below(self) -> Iterator[Session]:
+        """These forks, and their forks."""
+        for fork in self._forks:
+            yield fork
+            yield from fork.forks.below()

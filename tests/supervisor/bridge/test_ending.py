@@ -16,7 +16,7 @@ import trio
 import bridge_programs
 from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
-from nsmd.bridge.stop import Stop
+from nsmd.bridge.running import Stop
 from nsmd.bridge.values import ProgramEnd
 from nsmd.host.monitors import monitored
 from nsmd.host.processes import children_of, processes

@@ -26,8 +26,7 @@ from bridge_programs import (
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import open_command
 from nsmd.bridge.output_lines import PIECE_CHARS
-from nsmd.bridge.running import run
-from nsmd.bridge.stop import Stop
+from nsmd.bridge.running import Stop, run
 from nsmd.bridge.values import ProgramEnd
 
 

@@ -11,7 +11,6 @@ from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord, to_plain
 from nsmd.model.policy import policy_of
-from nsmd.model.setup_step import SetupStep
 from nsmd.model.values import (
     Artifact,
     Environment,
@@ -21,6 +20,7 @@ from nsmd.model.values import (
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
+    SetupStep,
     Sources,
     Tenancy,
 )

@@ -31,8 +31,7 @@ from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
 from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.locales import locale_part
-from nsmd.model.setup_step import SetupStep
-from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
+from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from nsm.dataclass import dataclass
-from nsmd.model.setup_step import SetupStep
+from nsmd.model.values import SetupStep
 
 IGNORED = frozenset(
     (

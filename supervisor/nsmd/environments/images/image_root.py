@@ -14,8 +14,7 @@ from nsmd.host.paths import is_within
 from nsmd.jail.arguments import IMAGE_PLACES
 from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.policy import JAIL_VARIABLES
-from nsmd.model.setup_step import SetupStep
-from nsmd.model.values import Interpreter, Links, ReadOnlyBind
+from nsmd.model.values import Interpreter, Links, ReadOnlyBind, SetupStep
 
 ROOT = "root"
 """Directory of the image's files in its environment's directory."""

@@ -19,7 +19,6 @@ http1           in a helper: HTTP/1.1 of one connection
 carrying        in a helper: one connection, with TLS on both sides
 helper          in a helper: its messages
 records         facts about grants for the next supervisor
-helper_process  one helper, as the supervisor holds it
 grant           the secrets of one session or box
 service         all secrets
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -16,11 +17,15 @@ from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.channel_process import ChannelProcess
 from nsmd.model.events import EventKind, Events
 from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.helper_process import MODULE, HelperProcess
 from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
+
+MODULE = "nsmd.network.secrets.helper"
+MAX_MESSAGE = 256 * 1024
+
 
 log = logging.getLogger(__name__)
 
@@ -391,3 +396,25 @@ async def _begin(
             f"There is no value: {answer['why']}.", hint="`nsm secrets test NAME` tries it again."
         )
     return answer
+
+
+class HelperProcess(ChannelProcess):
+    """A helper that runs, or has run."""
+
+    async def send_message(
+        self, message: Mapping[str, object], descriptors: Sequence[int] = ()
+    ) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: the helper has ended.
+        """
+        await self.send(json.dumps(message).encode(), descriptors)
+
+    async def next_message(self) -> dict[str, Any] | None:
+        """Receive its next message; None at the end."""
+        try:
+            data = await self.receive(MAX_MESSAGE)
+        except (OSError, trio.ClosedResourceError):  # we have closed it
+            return None
+        return json.loads(data) if data else None

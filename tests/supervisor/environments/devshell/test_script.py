@@ -22,7 +22,7 @@ from nsmd.environments.devshell.script import (
     parse,
     setup_steps,
 )
-from nsmd.model.setup_step import SetupStep
+from nsmd.model.values import SetupStep
 
 SAMPLES = Path(__file__).parent / "samples"
 SHOW = r"""

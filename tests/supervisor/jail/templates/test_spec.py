@@ -14,7 +14,6 @@ from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.limit_variables import limit_variables
 from nsmd.model.limits import steps_of
 from nsmd.model.policy import policy_of
-from nsmd.model.setup_step import SetupStep
 from nsmd.model.values import (
     Environment,
     JailSizes,
@@ -23,6 +22,7 @@ from nsmd.model.values import (
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
+    SetupStep,
 )
 
 PYTHON = Environment(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from nsmd.host.monitors.monitored import PACKAGES, START
-from nsmd.network.secrets.helper_process import MODULE
+from nsmd.network.secrets.grant import MODULE
 
 
 def test_a_helper_ends_if_the_supervisor_has_gone_before_it_is_ready() -> None:
