@@ -231,6 +231,22 @@ async def test_certificates_of_others_are_not_accepted(
             assert "cannot be used" in (await page_of(jail)).reason
 
 
+async def test_several_directories_of_certificates(
+    server: IndexServer, indexes: Indexes, authority: Authority, tmp_path: Path
+) -> None:
+    server.add_project("demo", "1.0")
+    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", authority.certificate]
+    digest = (await trio.run_process(command, capture_stdout=True)).stdout.decode().strip()
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / f"full/{digest}.0").symlink_to(authority.certificate)
+    access = replace(
+        indexes.python_access, certificates=f"{tmp_path}/empty:{tmp_path}/full:{tmp_path}/none"
+    )
+    async with opened(replace(indexes, python_access=access)) as jail:
+        assert (await page_of(jail)).status == 200
+
+
 async def test_credentials_stay_with_their_host(
     server: IndexServer, other: IndexServer, indexes: Indexes
 ) -> None:

@@ -232,11 +232,22 @@ def _context(access: IndexAccess, *, insecure: bool) -> ssl.SSLContext:
 def _trusting(access: IndexAccess) -> ssl.SSLContext:
     if access.certificate_texts:
         return ssl.create_default_context(cadata="\n".join(access.certificate_texts))
-    if access.certificates and os.path.isdir(access.certificates):
-        return ssl.create_default_context(capath=access.certificates)
+    directories = _directories(access.certificates or "")
+    if directories:
+        context = ssl.create_default_context(capath=directories[0])
+        for directory in directories[1:]:
+            context.load_verify_locations(capath=directory)
+        return context
     if access.certificates:
         return ssl.create_default_context(cafile=access.certificates)
     return httpcore2.default_ssl_context()
+
+
+def _directories(places: str) -> list[str]:
+    """Directories of certificates; SSL_CERT_DIR may name several, as for OpenSSL."""
+    if os.path.isdir(places):
+        return [places]
+    return [each for each in places.split(os.pathsep) if os.path.isdir(each)]
 
 
 def _user_proxy(text: str, access: IndexAccess) -> httpcore2.Proxy:
