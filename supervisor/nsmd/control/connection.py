@@ -435,7 +435,8 @@ _UCRED = struct.Struct("3i")
 
 
 def peer_of(descriptor: int) -> tuple[int, int]:
-    """Process and user id of the peer of a Unix stream socket.
+    """Process and user id of the peer of a Unix stream socket, from the kernel (unix(7),
+    SO_PEERCRED).
 
     Args:
         descriptor: descriptor of the socket; it stays open.

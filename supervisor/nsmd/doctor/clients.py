@@ -245,10 +245,10 @@ def _path(path: str, host: Host) -> str:
 
 
 def loads_with_comments(text: str) -> Any:
-    """Parse a text.
+    """Parse JSON with comments, and commas before closing brackets, as editors write it.
 
     Raises:
-        ValueError: it is no JSON, apart from comments and commas.
+        ValueError: it is no such text.
     """
     text = text.removeprefix("\ufeff")
     try:

@@ -503,7 +503,7 @@ class Session:
 
 
 class ForkedSessions:
-    """Forks of one session that live, or have ended with it."""
+    """Forks of one session, which end with it: their namespaces lie below those of its jail."""
 
     __slots__ = ("_forks",)
 

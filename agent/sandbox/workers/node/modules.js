@@ -1,5 +1,6 @@
 // Modules are looked for from the script's directory, from the working directory, from where the
-// interpreter has started, and from the project, in this order. The first failure is the one that is told.
+// interpreter has started, and from the project, in this order. The first failure is the one that
+// is told.
 const cwd = process.cwd.bind(process);
 const start = cwd();
 const { dirname } = require('node:path');

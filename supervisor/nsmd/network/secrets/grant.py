@@ -399,7 +399,7 @@ async def _begin(
 
 
 class HelperProcess(ChannelProcess):
-    """A helper that runs, or has run."""
+    """A helper, as the supervisor holds it: a process, and messages to and from it."""
 
     async def send_message(
         self, message: Mapping[str, object], descriptors: Sequence[int] = ()
