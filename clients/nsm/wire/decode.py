@@ -51,11 +51,14 @@ MAX_SHOWN = 80
 """Characters of a value or key that an error quotes."""
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Quote a value for a message, shortened."""
     if isinstance(value, str | bytes):
         return f"{value[:MAX_SHOWN]!r:.{MAX_SHOWN}}"
     if isinstance(value, list | dict) and (size := len(cast("Sized", value))) > MAX_SHOWN:
         return f"{'a list' if isinstance(value, list) else 'a map'} of {size}"
+    if isinstance(value, int) and (bits := value.bit_length()) > MAX_SHOWN:
+        return f"a number of {bits} bits"  # Python writes no number of thousands of digits
     return f"{value!r:.{MAX_SHOWN}}"
 
 
@@ -77,7 +80,7 @@ class DecodeError(ValueError):
     def __str__(self) -> str:
         if self.missing:
             return f"{self.path} is missing, expected {self.expected}"
-        return f"{self.path or 'it'} is {_shown(self.found)}, expected {self.expected}"
+        return f"{self.path or 'it'} is {shown(self.found)}, expected {self.expected}"
 
     @property
     def missing(self) -> bool:
@@ -89,8 +92,8 @@ class DecodeError(ValueError):
         if not key:
             return self
         dot = "." if self.path and not self.path.startswith("[") else ""
-        shown = key if len(key) <= MAX_SHOWN and key.isprintable() else repr(key[:MAX_SHOWN])
-        self.path = f"{shown}{dot}{self.path}"
+        as_text = key if len(key) <= MAX_SHOWN and key.isprintable() else repr(key[:MAX_SHOWN])
+        self.path = f"{as_text}{dot}{self.path}"
         return self
 
 

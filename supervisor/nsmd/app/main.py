@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 def _load(config_path: str) -> tuple[Settings | None, list[str]]:
     """Load the settings, or the mistakes in the file."""
     if not os.path.exists(config_path):
-        return Settings(), []  # saves the import of pydantic
+        return Settings(), []  # saves imports
     from nsmd.config import config_file  # noqa: PLC0415
 
     try:

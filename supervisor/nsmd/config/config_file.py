@@ -1,7 +1,7 @@
-"""Reader of `config.toml`; its errors are in terms of the file.
+"""Reader of `config.toml`; its errors are in terms of the file, and all of them are named at once.
 
-This is the only module that imports pydantic. Every key has a default, so a missing file is a valid
-one.
+Each table is read into its class of `nsmd.model.settings` by `nsm.wire.decode`. Every key has a
+default, so a missing file is a valid one.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
+from nsm.suggestion import closest
+from nsm.wire.decode import DecodeError, decode, shown
 from nsm.wire.network import read_all_requests
-from nsmd.config import secret_tables
-from nsmd.config.mistakes import BACKEND, describe
 from nsmd.model.devices import why_no_devices
 from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.model.packages import why_no_packages
+from nsmd.model.secrets import SecretRuleError
 from nsmd.model.settings import (
+    HIDDEN,
     OLDER_PRESETS,
     PRESETS,
     BoxDefaults,
@@ -39,14 +39,19 @@ MAX_CONFIG_BYTES = 1024 * 1024
 _SCHEMES = ("unix:", "path:", "git+file://", "git+file:")
 """Prefixes that a path may have."""
 
-HIDDEN = "(not shown)"
-"""Shown in place of a value that may be a secret."""
+BACKEND = "jail"
+"""The only backend. Keys that name it are for `lib.fromToml`."""
 
 _OTHERS_TABLES = ("backends", "daemon")
 """Tables of the older nix-sandbox-mcp."""
 
 MAX_VARIABLES_BYTES = 96 * 1024
 """Largest size of one environment's `env`, names and values together: room for certificates."""
+
+
+T = TypeVar("T")
+Place = tuple[str, ...]
+"""Keys that lead to a table or a value. (A key may have a dot itself.)"""
 
 
 class ConfigError(Exception):
@@ -59,46 +64,86 @@ class ConfigError(Exception):
 
 
 def load(path: str) -> Settings:
-    """Read the settings in a file; the defaults if it does not exist.
-
-    Raises:
-        ConfigError: it cannot be read or has mistakes; all of them are named.
-    """
+    """Read the settings in a file; the defaults if it does not exist. Raises `ConfigError`."""
     return parse(_read(path), path)
 
 
 def unused_keys(path: str) -> list[str]:
     """List keys in a file that the supervisor accepts but does not use, since they are for other
-    programs.
-
-    Raises:
-        ConfigError: as `load`.
+    programs. Raises `ConfigError`.
     """
     return _set_aside(_table_of(_read(path), path))
 
 
 def parse(data: bytes, path: str) -> Settings:
-    """Parse the settings in the text of a file.
-
-    Args:
-        data: the file's bytes.
-        path: its name for messages; relative paths begin in its directory.
-    """
+    """Parse the text of a file; relative paths in it begin in the directory of `path`."""
     table = _table_of(data, path)
     _set_aside(table)
     _respell(table, os.path.dirname(os.path.abspath(path)))
-    try:
-        # As JSON, because only there pydantic's strict mode accepts tables for dataclasses.
-        text = json.dumps(table, default=str)
-        settings = TypeAdapter(Settings).validate_json(text, strict=True)
-    except ValidationError as error:
-        described = (describe(e) for e in error.errors())
-        raise ConfigError(
-            path, [problem for problem in dict.fromkeys(described) if problem]
-        ) from error
-    if problems := list(_cross_check(settings)):
+    problems: list[str] = []
+    settings = _read_table(Settings, table, (), problems)
+    if settings is not None and not problems:
+        problems += _cross_check(settings)
+    if settings is None or problems:
         raise ConfigError(path, problems)
     return settings
+
+
+def _read_table(kind: type[T], table: object, place: Place, problems: list[str]) -> T | None:
+    """Read a table into its class; None if that cannot be. `problems` gets what is wrong."""
+    if not isinstance(table, dict):
+        key = ".".join(place)
+        problems.append(f"{key}: {_found(place, table)}, expected a table [{key}]")
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    known = {name.rstrip("_"): name for name in hints}
+    values: dict[str, Any] = {}
+    for key, plain in cast("dict[str, object]", table).items():
+        if (name := known.get(key)) is not None:
+            values[name] = _read_value(hints[name], plain, (*place, key), problems)
+        else:
+            problems.append(_unknown_key((*place, key), plain, list(known)))
+    try:
+        return kind(**values)
+    except TypeError:  # a key without a default is missing
+        problems.append(f"{'.'.join(place)}: needs all of {', '.join(known)}")
+        return None
+
+
+def _read_value(kind: Any, plain: object, place: Place, problems: list[str]) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _read_table(cast("type[Any]", kind), plain, place, problems)
+    if get_origin(kind) is dict and dataclasses.is_dataclass(entry := get_args(kind)[1]):
+        if isinstance(plain, dict):
+            return {
+                name: _read_table(cast("type[Any]", entry), table, (*place, name), problems)
+                for name, table in cast("dict[str, object]", plain).items()
+            }
+        kind = Mapping[str, object]
+    try:
+        return decode(kind, plain)
+    except DecodeError as error:
+        inner = error.path if error.path.startswith("[") else error.path and f".{error.path}"
+        problems.append(
+            f"{'.'.join(place)}{inner}: {_found(place, error.found)}, expected {error.expected}"
+        )
+        return None
+
+
+def _found(place: Place, plain: object) -> str:
+    """Say what is there, or only its type if it may be a secret."""
+    if place[0] == "secrets" or "env" in place[1:3]:  # of an environment, or a box
+        return f"found something of type {type(plain).__name__}"
+    return f"found {shown(plain)}"
+
+
+def _unknown_key(place: Place, plain: object, known: list[str]) -> str:
+    key, last = ".".join(place), place[-1]
+    if last == "backend" and place[0] in ("defaults", "environments"):
+        return f"{key}: {_found(place, plain)}, expected {BACKEND!r}"
+    near = closest(last, known)
+    suggestion = f"; did you mean {near!r}?" if near else "."
+    return f"{key}: unknown key{suggestion} Known here: {', '.join(known)}"
 
 
 def _read(path: str) -> bytes:
@@ -120,7 +165,7 @@ def _table_of(data: bytes, path: str) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(path, [f"is not UTF-8 text (byte {error.start})"]) from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or too long a number
         raise ConfigError(path, [f"is not valid TOML: {error}"]) from error
 
 
@@ -158,7 +203,10 @@ def dump(settings: Settings) -> dict[str, Any]:
     plain = dataclasses.asdict(settings)
     for environment in plain["environments"].values():
         environment["env"] = dict.fromkeys(environment["env"], HIDDEN)
-    plain["secrets"] = secret_tables.plain(plain["secrets"])
+    plain["secrets"] = {
+        name: {key.rstrip("_"): value for key, value in secret.items()}
+        for name, secret in plain["secrets"].items()
+    }
     return plain
 
 
@@ -203,7 +251,7 @@ def _cross_check(settings: Settings) -> Iterator[str]:
         )
     if settings.project.path is not None and not settings.project.path.startswith("/"):
         yield f"project.path: found {settings.project.path!r}, expected the path of a directory"
-    yield from secret_tables.check(settings)
+    yield from _check_secrets(settings)
     yield from _check_box(settings.box)
     yield from _check_http(settings.http)
     yield from _check_build_hosts(settings.packages.hosts)
@@ -280,6 +328,21 @@ def _check_build_hosts(patterns: Sequence[str]) -> Iterator[str]:
             )
 
 
+def _check_secrets(settings: Settings) -> Iterator[str]:
+    """Check all secrets, and that those exist which are granted."""
+    for name, secret in settings.secrets.items():
+        try:
+            secret.secret(name)
+        except SecretRuleError as error:
+            yield f"secrets.{name}: {error}"
+    granted = [("box.secrets", settings.box.secrets)]
+    granted += [(f"environments.{n}.secrets", e.secrets) for n, e in settings.environments.items()]
+    for key, names in granted:
+        for name in names:
+            if name not in settings.secrets:
+                yield f"{key}: there is no table [secrets.{name:.80}]"
+
+
 def _check_box(box: BoxDefaults) -> Iterator[str]:
     yield from _check_hosts("box.net", network_rule(box.net).allow)
     for key, paths in (("protect_paths", box.protect_paths), ("unprotect", box.unprotect)):
@@ -354,7 +417,6 @@ def _respell(table: dict[str, Any], directory: str) -> None:
     ]
     for name, key, respell in rows:
         _respell_key(table.get(name), key, respell)
-    secret_tables.respell(table.get("secrets"))
     environments: object = table.get("environments")
     if isinstance(environments, dict):
         for environment in cast("dict[str, object]", environments).values():

@@ -17,7 +17,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.model.events import Events
-from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.model.settings import HIDDEN, EnvironmentSettings, Settings
 from nsmd.model.values import Environment
 
 log = logging.getLogger(__name__)
@@ -57,9 +57,6 @@ APPLIED = frozenset(
 """Keys, or whole sections, that can be applied at run time. Others wait for a restart; so a new key
 is never reported wrongly.
 """
-
-HIDDEN = "(not shown)"
-"""Shown in place of the values of variables, which may be secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

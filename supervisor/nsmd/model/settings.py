@@ -1,16 +1,16 @@
 """Settings as frozen values with their defaults.
 
-The same classes are the schema of `config.toml`: `nsmd.config.config_file` validates the file
-against them with pydantic. They are plain dataclasses so that a supervisor without a file starts
-without importing it.
+The same classes are the schema of `config.toml`: `nsmd.config.config_file` reads the file into them
+with `nsm.wire.decode`, which takes types and bounds from their annotations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from collections.abc import Mapping, Sized
+from typing import Annotated, Literal, get_args
 
 from nsm.dataclass import dataclass, field
+from nsm.wire.decode import Constraint, between
 from nsmd.model.devices import MAX_DEVICES
 from nsmd.model.packages import WantedPackages
 from nsmd.model.secrets import MAX_HOSTS, MAX_SECRETS, SecretRule, parse_secret
@@ -22,30 +22,33 @@ OLDER_PRESETS: Mapping[str, Preset] = {"shell": "bash"}
 """Older names of presets, which configuration may still use."""
 
 
-class Bounds:
-    """Least and largest value or length, as pydantic's core schemas name them.
-
-    `annotated_types` has the same, but takes 20 ms to import. A supervisor without a configuration
-    file saves that time.
-    """
-
-    __slots__ = ("_bounds",)
-
-    def __init__(self, **bounds: float) -> None:
-        self._bounds = bounds
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: Callable[[object], dict[str, Any]]
-    ) -> dict[str, Any]:
-        return {**handler(source), **self._bounds}
-
+HIDDEN = "(not shown)"
+"""Shown in place of a value that may be a secret."""
 
 MAX_SECONDS = 366 * 86400
 MAX_MEGABYTES = 1024 * 1024
-Seconds = Annotated[float, Bounds(gt=0, le=MAX_SECONDS)]
-Megabytes = Annotated[int, Bounds(ge=1, le=MAX_MEGABYTES)]
-CpuWeight = Annotated[int, Bounds(ge=1, le=10_000)]
+
+
+def _list_of(most: int) -> Constraint:
+    def fits(items: Sized) -> bool:
+        return len(items) <= most
+
+    return Constraint(fits, f"a list of at most {most} texts", early=True)
+
+
+def _is_positive(limit: float) -> Constraint:
+    def fits(number: float) -> bool:
+        return 0 < number <= limit
+
+    return Constraint(fits, f"a number more than 0, at most {limit}")
+
+
+Seconds = Annotated[float, _is_positive(MAX_SECONDS)]
+Megabytes = Annotated[int, between(1, MAX_MEGABYTES)]
+CpuWeight = Annotated[int, between(1, 10_000)]
 """Weight as in cgroups (cgroup-v2.rst, cpu.weight)."""
+
+NotEmpty = Annotated[str, Constraint(bool, "a text that is not empty")]
 
 DEFAULT_JAIL_UID = 65530
 """Host user and group of jails under a supervisor started by root.
@@ -57,15 +60,8 @@ have it.
 """
 
 
-class _Table:
-    """Table of the configuration file; unknown keys are errors."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults(_Table):
+class Defaults:
     """`[defaults]`: limits of every environment that does not set its own."""
 
     timeout_seconds: Seconds = 30.0
@@ -75,15 +71,25 @@ class Defaults(_Table):
     shm_mb: Megabytes = 64
     overlay_mb: Megabytes = 512
     cpu_weight: CpuWeight = 100
-    processes: Annotated[int, Bounds(ge=8, le=32768)] = 256
-    descriptors: Annotated[int, Bounds(ge=64, le=65536)] = 1024
+    processes: Annotated[int, between(8, 32768)] = 256
+    descriptors: Annotated[int, between(64, 65536)] = 1024
     interrupt_grace_seconds: Seconds = 2.0
     templates: bool = True
-    jail_uid: Annotated[int, Bounds(ge=1, le=2**32 - 2)] = DEFAULT_JAIL_UID
-    env: Annotated[str, Bounds(min_length=1)] | None = None
+    jail_uid: Annotated[int, between(1, 2**32 - 2)] = DEFAULT_JAIL_UID
+    env: NotEmpty | None = None
 
 
-NetworkSetting = Literal["off", "full"] | Annotated[tuple[str, ...], Bounds(max_length=256)]
+MAX_NETWORK_HOSTS = 256
+
+
+def _is_short(setting: str | tuple[str, ...]) -> bool:
+    return isinstance(setting, str) or len(setting) <= MAX_NETWORK_HOSTS
+
+
+NetworkSetting = Annotated[
+    Literal["off", "full"] | tuple[str, ...],
+    Constraint(_is_short, f'"off", "full" or a list of at most {MAX_NETWORK_HOSTS} hosts'),
+]
 """Hosts that code may reach: none, all that the host reaches, or a list."""
 
 
@@ -95,7 +101,7 @@ def network_rule(setting: NetworkSetting) -> NetworkRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSettings(_Table):
+class EnvironmentSettings:
     """`[environments.NAME]`: one environment.
 
     `flake` is a reference from which Nix builds a sandbox. With `pip`, `requirements` or `project`,
@@ -128,8 +134,8 @@ class EnvironmentSettings(_Table):
     cpu_weight: CpuWeight | None = None
     preload: tuple[str, ...] = ()
     network: NetworkSetting = "off"
-    devices: Annotated[tuple[str, ...], Bounds(max_length=MAX_DEVICES)] = ()
-    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
+    devices: Annotated[tuple[str, ...], _list_of(MAX_DEVICES)] = ()
+    secrets: Annotated[tuple[str, ...], _list_of(MAX_SECRETS)] = ()
     env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
@@ -157,16 +163,16 @@ class EnvironmentSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InheritSettings(_Table):
+class InheritSettings:
     """`[project.inherit_env]`: variables that a project's development shell gets from
     its client.
     """
 
-    vars: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    vars: Annotated[tuple[str, ...], _list_of(64)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectSettings(_Table):
+class ProjectSettings:
     """`[project]`: the directory shown to sessions whose client names none.
 
     With `mode` overlay, code may change it in an overlay of its session. With `use_flake`, Nix
@@ -182,7 +188,7 @@ class ProjectSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings(_Table):
+class SessionSettings:
     """`[session]`: lifetime and number of sessions, and size of files that are copied
     in and out.
 
@@ -195,17 +201,17 @@ class SessionSettings(_Table):
 
     idle_timeout_seconds: Seconds = 86400.0
     max_lifetime_seconds: Seconds = 604800.0
-    max_sessions: Annotated[int, Bounds(ge=1, le=100_000)] = 250
-    max_queued: Annotated[int, Bounds(ge=1, le=100_000)] = 64
+    max_sessions: Annotated[int, between(1, 100_000)] = 250
+    max_queued: Annotated[int, between(1, 100_000)] = 64
     max_file_mb: Megabytes = 1024
-    undo: Annotated[int, Bounds(ge=0, le=100)] = 0
+    undo: Annotated[int, between(0, 100)] = 0
     undo_mb: Megabytes = 256
     keep: bool = False
     saves_mb: Megabytes = 10240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings(_Table):
+class PoolSettings:
     """`[pool]`: sessions kept ready; `nsmd.pool.policy` says how many.
 
     `min_spares` is for each kind in use, if there is room. `max_spares` is for all kinds together;
@@ -213,21 +219,21 @@ class PoolSettings(_Table):
     spares for `keep_seconds` after its last use.
     """
 
-    min_spares: Annotated[int, Bounds(ge=0, le=64)] = 2
-    max_spares: Annotated[int, Bounds(ge=0, le=1024)] = 16
-    memory_percent: Annotated[float, Bounds(gt=0, le=100)] = 10.0
+    min_spares: Annotated[int, between(0, 64)] = 2
+    max_spares: Annotated[int, between(0, 1024)] = 16
+    memory_percent: Annotated[float, _is_positive(100)] = 10.0
     keep_seconds: Seconds = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NixSettings(_Table):
+class NixSettings:
     """`[nix]`: environments that Nix builds; `build_timeout_seconds` is for one build."""
 
     build_timeout_seconds: Seconds = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackageSettings(_Table):
+class PackageSettings:
     """`[packages]`: environments made from packages.
 
     `build_timeout_seconds` is for one build. `hosts` are hosts that builds may reach, besides the
@@ -235,11 +241,11 @@ class PackageSettings(_Table):
     """
 
     build_timeout_seconds: Seconds = 3600.0
-    hosts: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    hosts: Annotated[tuple[str, ...], _list_of(256)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPressureSettings(_Table):
+class MemoryPressureSettings:
     """`[memory_pressure]`: whether sessions that were idle for `idle_seconds` may end when the
     machine is short of memory, the longest idle ones first.
     """
@@ -249,23 +255,23 @@ class MemoryPressureSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainSettings(_Table):
+class DrainSettings:
     """`[drain]`: `timeout_seconds` is how long running code may continue when the supervisor is
     told to end (SIGTERM), before it is interrupted.
     """
 
-    timeout_seconds: Annotated[float, Bounds(ge=0, le=MAX_SECONDS)] = 10.0
+    timeout_seconds: Annotated[float, between(0, MAX_SECONDS, "a number")] = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpSettings(_Table):
+class McpSettings:
     """`[mcp]`: limits of what models get."""
 
-    max_result_chars: Annotated[int, Bounds(ge=1000, le=10_000_000)] = 40_000
+    max_result_chars: Annotated[int, between(1000, 10_000_000)] = 40_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSettings(_Table):
+class AuditSettings:
     """`[audit]`: record of executions, in `audit.jsonl`.
 
     With `code`, it has the code itself besides its hash. A file larger than `max_mb` is set aside;
@@ -274,21 +280,21 @@ class AuditSettings(_Table):
 
     enabled: bool = True
     code: bool = False
-    max_mb: Annotated[int, Bounds(ge=1, le=MAX_MEGABYTES)] = 16
-    keep: Annotated[int, Bounds(ge=0, le=1000)] = 8
+    max_mb: Annotated[int, between(1, MAX_MEGABYTES)] = 16
+    keep: Annotated[int, between(0, 1000)] = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings(_Table):
+class MetricsSettings:
     """`[metrics]`: a port on 127.0.0.1 for Prometheus, which does not read Unix sockets. Any user
     of this machine may read them there. None for no port.
     """
 
-    port: Annotated[int, Bounds(ge=1, le=65535)] | None = None
+    port: Annotated[int, between(1, 65535)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeSettings(_Table):
+class BridgeSettings:
     """`[bridge]`: programs of the host that agents may start (docs/how-to/bridge.md).
 
     `max_mb` is the size at which `audit.log` is set aside; nothing of it is ever deleted.
@@ -297,11 +303,11 @@ class BridgeSettings(_Table):
 
     enabled: bool = False
     max_mb: Megabytes = 16
-    max_running: Annotated[int, Bounds(ge=1, le=1000)] = 16
+    max_running: Annotated[int, between(1, 1000)] = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings(_Table):
+class HttpSettings:
     """`[http]`: MCP over HTTP (docs/how-to/http.md).
 
     `listen` is an address of this machine's loopback with a port, or `unix:` and the absolute path
@@ -311,14 +317,14 @@ class HttpSettings(_Table):
     """
 
     enabled: bool = False
-    listen: Annotated[str, Bounds(min_length=1)] = "127.0.0.1:7643"
-    hosts: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
-    origins: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
-    project: Annotated[str, Bounds(min_length=1)] | None = None
+    listen: NotEmpty = "127.0.0.1:7643"
+    hosts: Annotated[tuple[str, ...], _list_of(64)] = ()
+    origins: Annotated[tuple[str, ...], _list_of(64)] = ()
+    project: NotEmpty | None = None
     network: NetworkSetting = "full"
-    programs: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    max_body_mb: Annotated[int, Bounds(ge=1, le=64)] = 16
-    max_connections: Annotated[int, Bounds(ge=1, le=1000)] = 64
+    programs: Annotated[tuple[str, ...], _list_of(256)] = ()
+    max_body_mb: Annotated[int, between(1, 64)] = 16
+    max_connections: Annotated[int, between(1, 1000)] = 64
 
     @property
     def descriptors(self) -> int:
@@ -332,57 +338,60 @@ class HttpSettings(_Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortSettings(_Table):
+class PortSettings:
     """`[ports]`: ports of sessions (docs/how-to/open-ports.md).
 
     `open` lists ports to open when a session of that name begins on the command line or in a Python
     client: `SESSION:PORT=ADDRESS`, or `SESSION:PORT` for any free port of the loopback.
     """
 
-    open: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
+    open: Annotated[tuple[str, ...], _list_of(64)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxDefaults(_Table):
+class BoxDefaults:
     """`[box]`: defaults of `nsm box` and `claudebox`.
 
     The supervisor only checks it; `nsmbox.model.settings` reads it and explains the keys.
     """
 
     net: NetworkSetting = "full"
-    profile: Annotated[str, Bounds(min_length=1)] | None = None
+    profile: NotEmpty | None = None
     protect: bool = True
-    protect_paths: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    unprotect: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    show: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    bridge: Annotated[tuple[str, ...], Bounds(max_length=64)] = ()
-    secrets: Annotated[tuple[str, ...], Bounds(max_length=MAX_SECRETS)] = ()
-    add: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    hide: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    persist: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
-    env: Annotated[tuple[str, ...], Bounds(max_length=256)] = ()
+    protect_paths: Annotated[tuple[str, ...], _list_of(256)] = ()
+    unprotect: Annotated[tuple[str, ...], _list_of(256)] = ()
+    show: Annotated[tuple[str, ...], _list_of(256)] = ()
+    bridge: Annotated[tuple[str, ...], _list_of(64)] = ()
+    secrets: Annotated[tuple[str, ...], _list_of(MAX_SECRETS)] = ()
+    add: Annotated[tuple[str, ...], _list_of(256)] = ()
+    hide: Annotated[tuple[str, ...], _list_of(256)] = ()
+    persist: Annotated[tuple[str, ...], _list_of(256)] = ()
+    env: Annotated[tuple[str, ...], _list_of(256)] = ()
     memory_mb: Megabytes | None = None
     home_mb: Megabytes | None = None
     tmp_mb: Megabytes | None = None
     shm_mb: Megabytes | None = None
     cpu_weight: CpuWeight = 100
-    processes: Annotated[int, Bounds(ge=8, le=32768)] = 4096
-    descriptors: Annotated[int, Bounds(ge=64, le=1048576)] = 65536
+    processes: Annotated[int, between(8, 32768)] = 4096
+    descriptors: Annotated[int, between(64, 1048576)] = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSettings(_Table):
+class HostSettings:
     """`[hosts.NAME]`: another machine that has sessions. Clients read it (`nsm.hosts.address`)."""
 
     address: str | None = None
     ssh: str | None = None
     program: str | None = None
-    project: Literal["path", "copy", "none"] = "path"
+    project: Annotated[
+        Literal["path", "copy", "none"],
+        Constraint(bool, '"path", "copy" or "none"; nsm no longer pushes commits to hosts'),
+    ] = "path"
     directories: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecretSettings(_Table):
+class SecretSettings:
     """`[secrets.NAME]`: a secret that sessions and boxes use without seeing it.
 
     `from` says where its value is: `command: WORDS`, `file: PATH`, `keyring: SERVICE USER` or
@@ -390,22 +399,18 @@ class SecretSettings(_Table):
     for a variable with its stand-in, `header: NAME: PREFIX` for a header that nsm adds.
     """
 
-    # The names of both in the file are words of Python.
+    # Both have no `_` in the file, where they are no words of Python.
     from_: str
-    hosts: Annotated[tuple[str, ...], Bounds(max_length=MAX_HOSTS)]
-    as_: Annotated[tuple[str, ...], Bounds(max_length=16)]
+    hosts: Annotated[tuple[str, ...], _list_of(MAX_HOSTS)]
+    as_: Annotated[tuple[str, ...], _list_of(16)]
 
     def secret(self, name: str) -> SecretRule:
-        """Parse it.
-
-        Raises:
-            SecretRuleError: a part is invalid.
-        """
+        """Parse it, or raise `SecretRuleError`."""
         return parse_secret(name, self.from_, self.hosts, self.as_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(_Table):
+class Settings:
     """The whole of `config.toml`."""
 
     defaults: Defaults = field(default_factory=Defaults)

@@ -84,7 +84,7 @@ def test_what_clients_say_who_mean_it() -> None:
         ('network = "some"', 'expected "off", "full"'),
         ('network = { allow = ["http://a"] }', "http.network"),
         ('programs = ["Deploy It"]', "expected names of the bridge's programs"),
-        ("max_connections = 0", "expected at least 1"),
+        ("max_connections = 0", "expected a whole number from 1"),
     ],
 )
 def test_mistakes_in_the_configuration_are_named(line: str, said: str) -> None:
