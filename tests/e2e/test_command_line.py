@@ -132,11 +132,30 @@ def test_a_script_imports_what_lies_beside_it(sh: Shell, end: str, code: str, ne
     assert sh.out(f"nsm run -s beside-{end} -f sub/s.{end}") == "near\n1\n"
 
 
+def test_a_bash_script_finds_its_own_directory(sh: Shell) -> None:
+    (sh.directory / "sub").mkdir()
+    (sh.directory / "sub/s.sh").write_text(
+        'echo "$0 $1 $LINENO"; cd "$(dirname "${BASH_SOURCE[0]}")" && pwd; ls /proc/self/fd\n'
+    )
+    printed = "/project/sub/s.sh a b 1\n/project/sub\n0\n1\n2\n3\n"
+    assert sh.out("nsm run sub/s.sh 'a b'") == printed
+
+
+def test_a_script_that_was_changed_on_its_way_runs_as_it_was_sent(sh: Shell) -> None:
+    (sh.directory / "s.sh").write_bytes(b"echo $1 ${BASH_SOURCE[0]}\r\n")
+    assert sh.out("nsm run s.sh a") == "a bash\n"
+
+
 def test_code_after_a_script_imports_nothing_from_its_directory(sh: Shell) -> None:
     (sh.directory / "sub").mkdir()
     (sh.directory / "sub/s.py").write_text("")
     sh.out("nsm run -s work sub/s.py")
     assert sh.out("nsm run -s work 'import sys; \"/project/sub\" in sys.path'") == "False\n"
+    (sh.directory / "sub/s.py").write_text("import sys; sys.path.insert(0, '/other')")
+    sh.out("nsm run -s work sub/s.py")
+    assert sh.out("nsm run -s work 'sys.path[0], \"/project/sub\" in sys.path'") == (
+        "('/other', False)\n"
+    )
 
 
 # Files.

@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import signal
+import stat
 import time
 
 from sandbox.capture import OutputPipe
@@ -215,13 +216,14 @@ class BashInterpreter(Interpreter):
         self._confirmations = 0
         self._unparsed = None
         self._added_options = b""
-        if self.argv:  # in the same line: the numbers of lines stay
+        in_place = self.ends_with_code and self._is_file(code)
+        if self.argv and not in_place:  # in the same line: the numbers of lines stay
             # The name would stay, too, in a session that goes on.
             name = f"BASH_ARGV0={quoted(self.argv[0])};" if self.ends_with_code else ""
             code = f"shift; {name} {code}"
         if self.ends_with_code:
             self._file.write(":;" + code)
-            lines = self._become_script() + self._reports(number, 0)
+            lines = self._become_script(in_place=in_place) + self._reports(number, 0)
             if self._has_handlers:
                 self._command(lines)
             else:
@@ -309,23 +311,51 @@ class BashInterpreter(Interpreter):
         assert self._code is not None, "the shell has been started"
         return self._code
 
-    def _become_script(self) -> str:
-        """Give the command by which the shell becomes one that runs the file as a script."""
+    def _is_file(self, code: str) -> bool:
+        """Return whether the script's path leads to this code, here in the jail.
+
+        Such a script is run by its path, since many ask `BASH_SOURCE` for their directory, which
+        nobody can assign.
+        """
+        if not self.argv or not self.argv[0].startswith("/"):
+            return False
+        try:
+            expected = code.encode()
+            fd = os.open(self.argv[0], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return False
+        with open(fd, "rb", buffering=0) as file:
+            status = os.fstat(fd)
+            return (
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == len(expected)
+                and file.readall() == expected
+            )
+
+    def _become_script(self, *, in_place: bool) -> str:
+        """Give the command by which the shell becomes one that runs the file as a script.
+
+        Args:
+            in_place: run the script's own file.
+        """
         first = self._part(
-            "prepare_script",
+            "prepare_file" if in_place else "prepare_script",
             end=quoted(PARTS["end_script"]),
             workspace=quoted(self.agent.workspace),
         )
-        path, change = "/dev/fd/9", ""
-        with contextlib.suppress(OSError):
-            os.mkdir(self._link_folder, 0o700)
-            os.symlink(path, f"{self._link_folder}/bash")
-            change = self._part("enter", folder=quoted(self._link_folder)) + " "
-            path = "bash"
+        path, change, words = "/dev/fd/9", "", self._words()
+        if in_place:
+            path, words = quoted(self.argv[0]), " ".join(map(quoted, self.argv[1:]))
+        else:
+            with contextlib.suppress(OSError):
+                os.mkdir(self._link_folder, 0o700)
+                os.symlink(path, f"{self._link_folder}/bash")
+                change = self._part("enter", folder=quoted(self._link_folder)) + " "
+                path = "bash"
         values = {
             "program": quoted(self.program),
             "path": path,
-            "words": self._words(),
+            "words": words,
             "first": quoted(first),
             "stdin": self._stdin,
         }

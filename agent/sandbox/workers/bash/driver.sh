@@ -232,6 +232,11 @@ prepare_script() {
     :() { \unset -f :; \exec 9<&-; \cd -- @workspace@; \unset OLDPWD; }
 }
 
+# The same for a script that is run by its own path.
+prepare_file() {
+  \unset BASH_ENV; \exec 8<&- 9<&-; \trap -- @end@ INT
+}
+
 # Before it becomes a script: where the link is.
 enter() {
   \cd -- @folder@;

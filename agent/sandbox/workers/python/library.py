@@ -52,8 +52,8 @@ def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
         if "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
             directory = os.path.dirname(namespace.pop("__file__"))
             sys.argv = [""]
-            if directory and sys.path[:1] == [directory]:
-                del sys.path[0]
+            if directory in sys.path:  # not always first: the script may have put some before it
+                sys.path.remove(directory)
         if argv:
             sys.argv, namespace["__file__"] = argv, argv[0]
             directory = os.path.dirname(argv[0])
