@@ -20,23 +20,13 @@ if TYPE_CHECKING:
     from nsm.client.projects import ProjectArgument
     from nsm.client.replays import OnReplayed, ReplayReport, ReplaySettings
     from nsm.transcripts.document import SessionTranscript
-    from nsm.wire.messages import Event, Hello
+    from nsm.wire.messages import Hello
 
 
 class AsyncRunCalls(AsyncCalls, ProjectCalls):
     """Calls that run code. `nsm.AsyncClient` is one of these."""
 
     server: Hello | None
-
-    async def call(
-        self,
-        op: str,
-        args: dict[str, Any] | None = None,
-        *,
-        on_event: Callable[[Event], object] | None = None,
-    ) -> dict[str, Any]:
-        """Call any operation. `nsm.AsyncClient` has it."""
-        raise NotImplementedError
 
     async def run(
         self,

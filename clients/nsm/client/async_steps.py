@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nsm.client.steps import Steps
+    from nsm.wire.messages import Event
+    from nsm.wire.operation import OperationCall
 
 T = TypeVar("T")
 
@@ -54,9 +56,21 @@ async def carry_out(
 class AsyncCalls:
     """Operations over a connection on trio. `nsm.AsyncClient` is one of these."""
 
-    async def call(self, op: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+    ) -> dict[str, Any]:
         """Call any operation. `nsm.AsyncClient` has it."""
         raise NotImplementedError
+
+    async def ask(
+        self, call: OperationCall[T], *, on_event: Callable[[Event], object] | None = None
+    ) -> T:
+        """Call any operation, as `nsm.wire` describes it."""
+        return call.read(await self.call(call.op, call.args, on_event=on_event))
 
     async def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps."""

@@ -6,14 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from nsm.hosts import ports as far_ports
-from nsm.wire.answers import read
-from nsm.wire.ports import PortRow
+from nsm.wire.ports import port_close, port_open, ports
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
+    from nsm.wire.ports import PortRow
 
 UNIX = "unix:"
 
@@ -47,8 +45,8 @@ class Ports:
         """
         if (far := self._client.far_socket) is not None:
             return self._client.carry_out(far_ports.open_port(far, target, port, _absolute(listen)))
-        arguments = _open_arguments(target, port, listen, public=public)
-        return read(PortRow, self._client.call("port_open", arguments), "port")
+        address = _absolute(listen) or ""
+        return self._client.ask(port_open(target, port, listen=address, public=public))
 
     def close(self, target: str, port: int) -> None:
         """Close a port of a session. Connections that are open go on.
@@ -59,13 +57,13 @@ class Ports:
         if (far := self._client.far_socket) is not None:
             self._client.carry_out(far_ports.close_port(far, target, port))
         else:
-            self._client.call("port_close", {"target": target, "port": port})
+            self._client.ask(port_close(target, port))
 
     def list(self, target: str | None = None) -> list[PortRow]:
         """List the open ports of a session, or of all."""
         if (far := self._client.far_socket) is not None:
             return self._client.carry_out(far_ports.list_ports(far, target))
-        return _rows(self._client.call("ports", _list_arguments(target)))
+        return self._client.ask(ports(target))
 
 
 class AsyncPorts:
@@ -81,30 +79,21 @@ class AsyncPorts:
         if (far := self._client.far_socket) is not None:
             steps = far_ports.open_port(far, target, port, _absolute(listen))
             return await self._client.carry_out(steps)
-        arguments = _open_arguments(target, port, listen, public=public)
-        return read(PortRow, await self._client.call("port_open", arguments), "port")
+        address = _absolute(listen) or ""
+        return await self._client.ask(port_open(target, port, listen=address, public=public))
 
     async def close(self, target: str, port: int) -> None:
         """Close a port of a session, as `Ports.close`."""
         if (far := self._client.far_socket) is not None:
             await self._client.carry_out(far_ports.close_port(far, target, port))
         else:
-            await self._client.call("port_close", {"target": target, "port": port})
+            await self._client.ask(port_close(target, port))
 
     async def list(self, target: str | None = None) -> list[PortRow]:
         """List the open ports, as `Ports.list`."""
         if (far := self._client.far_socket) is not None:
             return await self._client.carry_out(far_ports.list_ports(far, target))
-        return _rows(await self._client.call("ports", _list_arguments(target)))
-
-
-def _open_arguments(target: str, port: int, listen: str | None, *, public: bool) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"target": target, "port": port}
-    if listen is not None:
-        arguments["listen"] = _absolute(listen)
-    if public:
-        arguments["public"] = True
-    return arguments
+        return await self._client.ask(ports(target))
 
 
 def _absolute(listen: str | None) -> str | None:
@@ -112,11 +101,3 @@ def _absolute(listen: str | None) -> str | None:
     if listen is None or not listen.startswith(UNIX) or listen == UNIX:
         return listen
     return UNIX + os.path.abspath(listen.removeprefix(UNIX))
-
-
-def _list_arguments(target: str | None) -> dict[str, Any]:
-    return {} if target is None else {"target": target}
-
-
-def _rows(wire: Any) -> list[PortRow]:
-    return read(list[PortRow], wire, "ports")

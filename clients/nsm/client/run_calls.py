@@ -30,17 +30,6 @@ class RunCalls(Calls, ProjectCalls):
 
     _wire: BlockingWire
 
-    def call(
-        self,
-        op: str,
-        args: dict[str, Any] | None = None,
-        *,
-        on_event: Callable[[Event], object] | None = None,
-        interruptible: bool = False,
-    ) -> dict[str, Any]:
-        """Call any operation. `nsm.Client` has it."""
-        raise NotImplementedError
-
     @property
     def server(self) -> Hello:
         """Facts about the supervisor. `nsm.Client` has them."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+    from nsm.wire.messages import Event
+    from nsm.wire.operation import OperationCall
+
     Operation: TypeAlias = tuple[str, dict[str, Any]]
 
     Step: TypeAlias = Operation | Callable[[], object] | None
@@ -57,12 +60,36 @@ def carry_out(steps: Steps[T], call: Callable[[str, dict[str, Any]], dict[str, A
         return outcome
 
 
+def ask(call: OperationCall[T]) -> Steps[T]:
+    """Ask for one operation."""
+    return call.read((yield call.op, call.args))
+
+
 class Calls:
     """Operations over a blocking connection. `nsm.Client` is one of these."""
 
-    def call(self, op: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+    def call(
+        self,
+        op: str,
+        args: dict[str, Any] | None = None,
+        *,
+        on_event: Callable[[Event], object] | None = None,
+        interruptible: bool = False,
+    ) -> dict[str, Any]:
         """Any operation: the client's part."""
         raise NotImplementedError
+
+    def ask(
+        self,
+        call: OperationCall[T],
+        *,
+        on_event: Callable[[Event], object] | None = None,
+        interruptible: bool = False,
+    ) -> T:
+        """Any operation, as `nsm.wire` describes it; the rest is as in `call`."""
+        return call.read(
+            self.call(call.op, call.args, on_event=on_event, interruptible=interruptible)
+        )
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps."""

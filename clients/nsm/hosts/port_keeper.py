@@ -20,7 +20,7 @@ from nsm.hosts.ports import forget, load
 from nsm.http.listen_address import UNIX
 from nsm.wire.answers import read
 from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
-from nsm.wire.ports import PortRow
+from nsm.wire.ports import ports
 
 if TYPE_CHECKING:
     from nsm.wire.messages import Event
@@ -75,7 +75,7 @@ def _follow(path: str) -> None:
             if event.data.get("kind") in _ENDS and read(int, event.data, "number") > seen:
                 raise _ChangedError
 
-        rows = read(list[PortRow], client.call("ports"), "ports")
+        rows = client.ask(ports())
         forget(path, load(path).keys() - {row.address.removeprefix(UNIX) for row in rows})
         if load(path):
             client.call("events", {"follow": True, "last": _PAST_EVENTS}, on_event=take)

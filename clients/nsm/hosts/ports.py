@@ -17,18 +17,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from nsm import paths
+from nsm.client.steps import ask
 from nsm.hosts.connections import connection_of, locked, remote_socket
 from nsm.http.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsm.startup.spawn import detached
-from nsm.wire.answers import read
+from nsm.wire import ports as wire
 from nsm.wire.errors import BadRequestError, HostUnreachableError
-from nsm.wire.ports import PortRow
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from nsm.client.steps import Steps
     from nsm.hosts.ssh import SshConnection
+    from nsm.wire.ports import PortRow
 
 _ANY_PORT = "127.0.0.1:0"
 
@@ -64,37 +63,35 @@ def open_port(path: str, target: str, port: int, listen: str | None) -> Steps[Po
         yield forward
     except BaseException:
         if there not in known:
-            yield "port_close", {"target": row.session, "port": port}
+            yield from ask(wire.port_close(row.session, port))
         raise
     return row._replace(address=_shown(forwarded[0]))
 
 
 def _open_there(path: str, target: str, port: int) -> Steps[PortRow]:
     """Open the port there, unless it is open already."""
-    rows = read(list[PortRow], (yield "ports", {"target": target}), "ports")
-    for row in rows:
+    for row in (yield from ask(wire.ports(target))):
         if row.port == port and row.is_open:
             return row
     directory = os.path.dirname(remote_socket(path))
     address = f"{UNIX}{directory}/port-{secrets.token_hex(4)}.sock"
-    arguments: dict[str, Any] = {"target": target, "port": port, "listen": address}
-    return read(PortRow, (yield "port_open", arguments), "port")
+    return (yield from ask(wire.port_open(target, port, listen=address)))
 
 
 def close_port(path: str, target: str, port: int) -> Steps[None]:
     """Close a port of a session, there and here."""
-    answer = yield "port_close", {"target": target, "port": port}
-    closed = {row.address.removeprefix(UNIX) for row in read(list[PortRow], answer, "ports")}
+    rows = yield from ask(wire.port_close(target, port))
+    closed = {row.address.removeprefix(UNIX) for row in rows}
     yield lambda: forget(path, closed)
 
 
 def list_ports(path: str, target: str | None) -> Steps[list[PortRow]]:
     """List the open ports, with their addresses here."""
-    answer = yield "ports", {} if target is None else {"target": target}
+    rows = yield from ask(wire.ports(target))
     known = load(path)
     return [
         row._replace(address=_shown(known[there])) if there in known else row
-        for row in read(list[PortRow], answer, "ports")
+        for row in rows
         for there in (row.address.removeprefix(UNIX),)
     ]
 

@@ -8,8 +8,9 @@ From the ground up:
     connection.py   the state machine of each end: which message may come when
     decode.py       plain values become the values that annotations describe
     answers.py      the same for what operations answer
+    operation.py    descriptions of operations, which both ends use
 
-and a module for what each operation answers:
+and a module for what each operation takes and answers:
 
     results.py      run: what came of code
     live.py         sessions, kill: live sessions, and those that were ended

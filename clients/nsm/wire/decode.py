@@ -118,6 +118,15 @@ def at_most(length: int, noun: str) -> Constraint:
     return Constraint(fits, f"at most {length} {noun}", early=True)
 
 
+def at_least(least: float, noun: str = "a whole number") -> Constraint:
+    """Limit a number from below."""
+
+    def fits(number: float) -> bool:
+        return number >= least
+
+    return Constraint(fits, f"{noun} from {least}")
+
+
 def between(least: float, most: float, noun: str = "a whole number") -> Constraint:
     """Limit a number."""
 
@@ -143,6 +152,28 @@ def decode(kind: type[T], plain: object) -> T:
     read: Any = _reader  # typing.cast would be a call
     found: T = read(kind)[1](plain)
     return found
+
+
+def read_arguments(function: Callable[..., Any], plain: object) -> dict[str, Any]:
+    """Arguments of a function by name, as its annotations say, with its defaults.
+
+    Raises:
+        DecodeError: one is missing or wrong.
+    """
+    found: dict[str, Any] = _arguments(function)(plain)
+    return found
+
+
+@cache
+def _arguments(function: Any) -> Reader:
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    usual = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+    usual |= function.__kwdefaults__ or {}
+    hints = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    defaults: dict[str, Callable[[], Any] | None] = {
+        name: partial(usual.get, name) if name in usual else None for name in hints
+    }
+    return _fields(hints, defaults, lambda values: dict(zip(hints, values, strict=True)))
 
 
 @cache
@@ -309,12 +340,20 @@ def _map(of_keys: Any, kind: Any) -> Reader:
 def _class(kind: Any) -> Reader:
     hints = get_type_hints(kind, include_extras=True)
     defaults = _defaults(kind)
-    fields = [(name, *_field(name, hints[name], default)) for name, default in defaults.items()]
-
     make = getattr(kind, "_make", None)
     if make is None:  # twice as fast as a map of arguments
         given = ", ".join(f"{name}=values[{at}]" for at, name in enumerate(defaults))
         make = eval(f"lambda values: kind({given})", {"kind": kind})  # noqa: S307  # identifiers
+    return _fields(hints, defaults, make)
+
+
+def _fields(
+    hints: dict[str, Any],
+    defaults: dict[str, Callable[[], Any] | None],
+    make: Callable[[list[Any]], Any],
+) -> Reader:
+    """How a map is read, field by field."""
+    fields = [(name, *_field(name, hints[name], default)) for name, default in defaults.items()]
 
     def read(plain: Any) -> Any:
         told: dict[str, Any] = plain

@@ -1,6 +1,14 @@
 """Ports of sessions that are open on the host."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+from nsm.wire.decode import at_least, at_most
+from nsm.wire.operation import operation
+
+PortNumber: TypeAlias = Annotated[int, at_least(0)]
+
+MAX_ADDRESS = 4096 + len("unix:")
+"""Characters of an address, at most a path."""
 
 
 class PortRow(NamedTuple):
@@ -37,3 +45,21 @@ class PortRow(NamedTuple):
     relay_pid: int | None = None
     problem: str | None = None
     is_open: bool = True
+
+
+@operation("manage", key="port")
+def port_open(
+    target: str,
+    port: PortNumber,
+    *,
+    listen: Annotated[str, at_most(MAX_ADDRESS, "characters")] = "",
+    public: bool = False,
+) -> PortRow: ...
+
+
+@operation("manage", key="ports")
+def port_close(target: str, port: PortNumber) -> list[PortRow]: ...
+
+
+@operation("read", key="ports")
+def ports(target: str | None = None) -> list[PortRow]: ...

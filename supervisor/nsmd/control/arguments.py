@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from nsm.wire.decode import DecodeError
 from nsm.wire.errors import BadRequestError
 
 Arguments = Mapping[str, Any]
@@ -22,6 +23,15 @@ MAX_VARIABLE_CHARS = 128 * 1024
 """Characters of all variables together."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def refusal(error: DecodeError) -> BadRequestError:
+    """Make the error for an argument that is missing or wrong."""
+    if error.missing:
+        return BadRequestError(
+            f"Argument {error.path!r} is required.", hint=f"It is {error.expected}."
+        )
+    return _wrong(error.path, error.found, error.expected)
 
 
 def text(args: Arguments, key: str) -> str:

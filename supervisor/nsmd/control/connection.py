@@ -271,20 +271,23 @@ class _Connection:
         try:
             row = self._row(request, pending)
             call = self._call(request, pending, row)
-            execution = row.submit(call)
+            args = row.read(request.args)
+            execution = row.submit(call, **args)
         except Exception as error:  # noqa: BLE001  # of one request, which is answered
             self._answer(request, error)
             return
         if execution is None:
-            self._nursery.start_soon(self._carry_out, request, row, call, pending)
+            self._nursery.start_soon(self._carry_out, request, row, call, args, pending)
             return
         pending.execution = execution
         execution.tell(partial(self._answer, request))
 
-    async def _carry_out(self, request: Request, row: Row, call: Call, pending: _Pending) -> None:
+    async def _carry_out(
+        self, request: Request, row: Row, call: Call, args: dict[str, Any], pending: _Pending
+    ) -> None:
         answer: dict[str, Any] | Exception
         try:
-            answer = await row.function(call)
+            answer = row.answer(await row.function(call, **args))
         except Exception as error:  # noqa: BLE001  # as above
             answer = error
         if row.right == "manage":

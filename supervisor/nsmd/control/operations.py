@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import trio
 
 from nsm._version import program_version
 from nsm.dataclass import dataclass, replace
+from nsm.wire import ports as wire_ports
+from nsm.wire.decode import DecodeError, read_arguments
 from nsm.wire.errors import (
     BadRequestError,
     ForbiddenError,
@@ -18,8 +20,10 @@ from nsm.wire.errors import (
     UnreadableSessionError,
 )
 from nsm.wire.live import FORKED_FROM
+from nsm.wire.operation import Operation as Description
+from nsm.wire.operation import encode
 from nsmd.control import arguments
-from nsmd.control.call import Call, Operation, Right
+from nsmd.control.call import Call, Right
 from nsmd.control.ops import (
     attach,
     boxes,
@@ -53,6 +57,9 @@ from nsmd.model.values import OutputSink, ProjectMount, RunRequest
 from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 KILL_WAIT_S = 5.0
 """How long `kill` waits until the killed sessions are gone; the kernel needs milliseconds."""
@@ -210,7 +217,7 @@ async def _sessions(call: Call) -> dict[str, Any]:
         described = [row._asdict() for row in await run_service.describe(part)]
         if not call.confined:  # what is outside is not theirs to know
             for row in described:
-                row["ports"] = ports.addresses_of(call, row["id"])
+                row["ports"] = encode(ports.addresses_of(call, row["id"]))
         if stream:
             await call.emit("sessions", {"sessions": described})
         else:
@@ -316,11 +323,49 @@ class Row:
     """
 
     right: Right
-    function: Operation
-    submit: Callable[[Call], Execution | ProgramStart | None] = lambda _: None
+    function: Callable[..., Awaitable[Any]]
+    submit: Callable[..., Execution | ProgramStart | None] = lambda _, **_args: None
     own: bool = False
     waits_for: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     refused: Callable[[Call, NsmError], None] = lambda _call, _error: None
+    description: Description[..., Any] | None = None
+
+    def read(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the arguments of a request.
+
+        Raises:
+            BadRequestError: one is missing or wrong.
+        """
+        if self.description is None:
+            return {}
+        try:
+            return read_arguments(self.description.function, args)
+        except DecodeError as error:
+            raise arguments.refusal(error) from None
+
+    def answer(self, value: Any) -> dict[str, Any]:
+        """Make what is sent of what the function returned."""
+        key = "" if self.description is None else self.description.key
+        sent: dict[str, Any] = {key: value} if key else value
+        return encode(sent) if key or not isinstance(value, dict) else sent
+
+
+def _row(
+    description: Description[P, R],
+    function: Callable[Concatenate[Call, P], Awaitable[R | dict[str, Any]]],
+    *,
+    waits_for: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
+) -> Row:
+    """Make the row of an operation from its description and its function, which type checkers
+    compare.
+    """
+    return Row(
+        description.right,
+        function,
+        own=description.own,
+        waits_for=waits_for,
+        description=description,
+    )
 
 
 def _no_session(_: Mapping[str, Any]) -> str:
@@ -349,9 +394,9 @@ OPERATIONS: Mapping[str, Row] = {
     "bridge_help": Row("bridge", bridge.bridge_help),
     "bridge_run": Row("bridge", bridge.bridge_run, refused=bridge.refused),
     "sessions": Row("read", _sessions, own=True),
-    "ports": Row("read", ports.ports),
-    "port_open": Row("manage", ports.port_open),
-    "port_close": Row("manage", ports.port_close),
+    "ports": _row(wire_ports.ports, ports.ports),
+    "port_open": _row(wire_ports.port_open, ports.port_open),
+    "port_close": _row(wire_ports.port_close, ports.port_close),
     "secrets": Row("read", secrets.secrets, waits_for=_no_session),
     "secret_test": Row("manage", secrets.secret_test, waits_for=_no_session),
     "secret_revoke": Row("manage", secrets.secret_revoke),

@@ -11,6 +11,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, UnknownSessionError
+from nsm.wire.operation import encode
 from nsm.wire.transcripts import (
     ExecutionEnd,
     ExecutionStart,
@@ -24,7 +25,7 @@ from nsmd.control.call import Call
 from nsmd.control.ops import preloading
 from nsmd.control.ops.jobs import facts_to_wire
 from nsmd.control.ops.network import decision_row
-from nsmd.control.ops.ports import addresses_of, described
+from nsmd.control.ops.ports import addresses_of, listed
 from nsmd.host import process_stats
 from nsmd.jail.cgroups import Confinement
 from nsmd.manager.listing import last_row, live_row
@@ -78,7 +79,7 @@ async def inspect(call: Call) -> dict[str, Any]:
     recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
         "session": live_row(session, seen.usage, now, gpu_use=gpu_use.get(session.pid))._asdict()
-        | {"ports": [] if call.confined else addresses_of(call, session.id)},
+        | {"ports": [] if call.confined else encode(addresses_of(call, session.id))},
         "policy": _policy(session, sources=not call.confined),
         "network": network.facts(),
         "confinement": None if call.confined else seen.confinement,
@@ -94,7 +95,7 @@ async def inspect(call: Call) -> dict[str, Any]:
         "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
         "jobs": await _jobs(session) if call.manages else [],
-        "ports": described(call, session.id) if call.manages else [],
+        "ports": encode(listed(call, session.id)) if call.manages else [],
         "gpus": await _gpus(call, session),
     }
 

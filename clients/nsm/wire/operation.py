@@ -1,0 +1,90 @@
+"""Descriptions of operations, which both ends use: right, arguments and answer, written once.
+
+A description is a function without a body. The client calls it to make a request; the supervisor
+reads a request's arguments by it (`decode.read_arguments`), and its own function of that name has
+the same arguments, which type checkers compare.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
+
+from nsm.wire.answers import read
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Right: TypeAlias = Literal["read", "run", "manage", "bridge"]
+"""Rights: to see what all clients have, to run code in one's own sessions, to change anything, to
+start bridge programs.
+"""
+
+
+class OperationCall(Generic[R]):
+    """An operation with its arguments as they are sent."""
+
+    __slots__ = ("_operation", "args", "op")
+
+    def __init__(self, operation: "Operation[..., R]", args: dict[str, Any]) -> None:
+        self._operation = operation
+        self.op = operation.name
+        self.args = args
+
+    def read(self, wire: dict[str, Any]) -> R:
+        """Read the answer; raises `RemoteProtocolError` if it is none."""
+        return read(self._operation.answer, wire, self._operation.key)
+
+
+class Operation(Generic[P, R]):
+    """An operation; call it with its arguments.
+
+    Attributes:
+        right: right that a connection needs. With `own`, the right `run` is enough for sessions of
+            its own scope.
+        key: key of the answer, if it is one field of what is sent.
+    """
+
+    __slots__ = ("answer", "function", "key", "name", "own", "right")
+
+    def __init__(self, function: Callable[P, R], right: Right, *, own: bool, key: str) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.answer: type[R] = function.__annotations__["return"]
+        self.right = right
+        self.own = own
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> OperationCall[R]:
+        """Make a request. Arguments that have their defaults are left out."""
+        code: Any = self.function.__code__
+        names = code.co_varnames
+        positional: tuple[Any, ...] = self.function.__defaults__ or ()
+        usual = dict(zip(names[code.co_argcount - len(positional) :], positional, strict=False))
+        usual |= self.function.__kwdefaults__ or {}
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        sent = {
+            name: encode(value)
+            for name, value in given.items()
+            if name not in usual or value != usual[name]
+        }
+        return OperationCall(self, sent)
+
+
+def operation(
+    right: Right, *, own: bool = False, key: str = ""
+) -> Callable[[Callable[P, R]], Operation[P, R]]:
+    """Make a description of a function, whose name is that of the operation."""
+    return lambda function: Operation(function, right, own=own, key=key)
+
+
+def encode(value: Any) -> Any:
+    """Make plain values, as CBOR has them, of named tuples and others."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: encode(each) for name, each in value._asdict().items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [encode(each) for each in value]
+    if isinstance(value, dict):
+        return {key: encode(each) for key, each in value.items()}
+    return value
