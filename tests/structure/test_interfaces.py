@@ -57,7 +57,7 @@ from nsmd.model import read_rate, values
 from nsmd.model.settings import EnvironmentSettings, HostSettings, SecretSettings, Settings
 from nsmd.ports import relay, session_ports
 from nsmd.sessions import ended
-from nsmd.sessions.transcripts import live, record, store, transcript
+from nsmd.sessions.transcripts import record, transcript
 from nsmd.telemetry.ring import MAX_KEPT
 from sandbox.transfers import MAX_OPEN_FILES
 
@@ -276,15 +276,15 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         ended.MAX_RESULTS,
         ended.MAX_RESULT_BYTES,
         ended.MAX_ENDED,
-        store.MAX_ENDED_KEPT,
-        store.MAX_TOTAL_BYTES,
+        transcript.MAX_ENDED_KEPT,
+        transcript.MAX_TOTAL_BYTES,
         int(read_rate.MESSAGES_PER_S),
         read_rate.BURST,
         transcript.MAX_TRANSCRIPT_BYTES,
         record.MAX_CODE_CHARS,
         record.MAX_STREAM_CHARS,
         record.MAX_SHOWN_CHARS,
-        live.HEAD_CHARS + live.TAIL_CHARS,
+        record.HEAD_CHARS + record.TAIL_CHARS,
         discovery.MAX_ARTIFACTS,
         discovery.MAX_METADATA_BYTES,
         files.PIECE_BYTES,

@@ -30,8 +30,7 @@ from nsmd.model.values import ClientIdentity, ProjectMount
 from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
-from nsmd.sessions.file_watches import OpenWatches
-from nsmd.sessions.files import OpenFiles
+from nsmd.sessions.files import OpenFiles, OpenWatches
 from nsmd.sessions.session import Session
 from nsmd.telemetry import Telemetry
 from nsmd.telemetry.import_times import ImportTimes

@@ -46,8 +46,7 @@ from nsmd.model.client_limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.file_watches import OpenWatches
-from nsmd.sessions.files import OpenFiles
+from nsmd.sessions.files import OpenFiles, OpenWatches
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)

@@ -2,10 +2,8 @@
 
 session_index    live sessions by id and by name
 session_slots    limit of live sessions, and calls that wait for a place
-deduplication    run code only once if a client sends it again after a lost connection
+run_requests     what a request means: its code, environment, and whether it ran already
 projects         the host directory that a session may see, and its mount point
-code_fences      remove Markdown fences around code, and foreign line ends
-env_choice       the environment of a call that names none
 listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
 automatic_saves  saves of sessions that have become idle

@@ -12,8 +12,7 @@ from nsm.wire.errors import BadRequestError
 from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.agent_link.requests import Question
 from nsmd.host.timer import Timer
-from nsmd.manager import code_fences
-from nsmd.manager.env_choice import check_runs_code
+from nsmd.manager.run_requests import check_runs_code, without_fence
 from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest
 from nsmd.sessions.jobs import ANSWER_TIMEOUT_S, JobStarted, begin_job, job_begun, no_answer
@@ -210,7 +209,7 @@ class CodeJobs:
         """
         request, interpreter = found.request, found.session.spec.environment.interpreter
         check_code(request.code)
-        code, note = code_fences.take_off(request.code, interpreter)
+        code, note = without_fence(request.code, interpreter)
         options: dict[str, Any] = {
             "interpreter": interpreter,
             "code": code,

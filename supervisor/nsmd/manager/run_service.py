@@ -24,9 +24,6 @@ from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.environments.provider import Provider
-from nsmd.manager import code_fences
-from nsmd.manager.deduplication import Deduplication
-from nsmd.manager.env_choice import check_runs_code, env_left_open
 from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.listing import (
     ROWS_AT_ONCE,
@@ -37,6 +34,12 @@ from nsmd.manager.listing import (
 )
 from nsmd.manager.live_forks import LiveForks
 from nsmd.manager.projects import Projects, Unreadable, project_mode
+from nsmd.manager.run_requests import (
+    Deduplication,
+    check_runs_code,
+    env_left_open,
+    without_fence,
+)
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model import names
@@ -260,7 +263,7 @@ class RunService:
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
         execution_id = self.retries.new_id(request.execution_id, name, scope)
         ran_in, replaced = (live, None) if live else self.session_for(request, environment)
-        code, note = code_fences.take_off(request.code, environment.interpreter)
+        code, note = without_fence(request.code, environment.interpreter)
         request = replace(request, code=code) if code != request.code else request
         origin = Origin(
             env=environment.name,

@@ -44,8 +44,7 @@ from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier, StartLimiter
 from nsmd.sessions.ended import EndedSessions, ExecutionIndex
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.forking.helpers import Helpers
-from nsmd.sessions.forking.live_fork import CarrierReport, LiveFork, check_forkable
+from nsmd.sessions.forking.live_fork import Helpers, LiveFork, MadeForks, check_forkable
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
 
@@ -64,7 +63,7 @@ class Forks(NamedTuple):
     """Forks of a session that were made at once, and how."""
 
     sessions: Sequence[Session]
-    report: CarrierReport
+    report: MadeForks
 
 
 class SessionManager:

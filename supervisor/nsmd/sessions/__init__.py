@@ -1,8 +1,7 @@
 """One session, from the start of its jail to its end. No module imports a later one.
 
 transcripts      records of what sessions ran, kept in memory for people
-lateness         patience with an agent that does not answer in time
-idle             timers that end a session that is unused or too old
+timeouts         timers: an unused session, a lifetime, an agent that does not answer
 agent_session    one jail and its agent, from the start to the last process
 execution        one execution: its state, output and result
 execution_queue  the executions of one jail, one after another; their time limits
@@ -11,7 +10,6 @@ forking          copies of a session that runs
 standard_input   bytes that a client sends to its code
 ended            ended sessions and finished executions that are still remembered
 jobs             programs that run beside the interpreter
-files            files into and out of a session
-file_watches     paths of a session that clients watch
+files            files into and out of a session, and paths that clients watch
 changes          changes of a session in an overlay: diff, apply, discard
 """

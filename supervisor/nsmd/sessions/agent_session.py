@@ -28,7 +28,7 @@ from nsmd.jail.handle import hang_up
 from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits
-from nsmd.sessions.lateness import ANSWER_MARGIN_S, Lateness
+from nsmd.sessions.timeouts import ANSWER_MARGIN_S, Lateness
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from nsmd.model.events import Events
 from nsmd.model.limits import longest_setup_s
 from nsmd.model.values import Environment, JailSpec, Outcome, Output, ProjectMount, SessionLimits
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
-from nsmd.sessions.lateness import ANSWER_MARGIN_S, Lateness
+from nsmd.sessions.timeouts import ANSWER_MARGIN_S, Lateness
 from nsmd.sessions.transcripts import Transcript
 
 RETURN_S = 20.0

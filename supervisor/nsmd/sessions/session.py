@@ -40,7 +40,7 @@ from nsmd.network.network import SessionNetwork
 from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
-from nsmd.sessions.idle import IdleTimer
+from nsmd.sessions.timeouts import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from nsm.wire.errors import (
 )
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
-from nsmd.sessions.lateness import ANSWER_MARGIN_S
 from nsmd.sessions.standard_input import write_input
+from nsmd.sessions.timeouts import ANSWER_MARGIN_S
 from processes import go_on, stopped
 from sandbox.protocol import CAPABILITIES
 from sessionbench import bench

@@ -18,8 +18,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
 from nsmd.model.values import ProjectMount
-from nsmd.sessions.changes import linked_names
-from nsmd.sessions.changes.application import AgreedChange, RefusedChange, apply
+from nsmd.sessions.changes.application import AgreedChange, RefusedChange, apply, discard
 from nsmd.sessions.changes.change import Change, digest_of
 from nsmd.sessions.changes.comparison import (
     MAX_CHANGES,
@@ -28,8 +27,8 @@ from nsmd.sessions.changes.comparison import (
     TooManyChangesError,
     change_at,
     compare,
+    find_linked,
 )
-from nsmd.sessions.changes.restoration import discard
 from nsmd.sessions.session import Session
 
 CONTENT_BYTES = 1024 * 1024
@@ -187,7 +186,7 @@ class _Work:
             project=self._project,
             since_ns=begun_ns(session),
             applied=copy.applied,
-            linked=cache(partial(linked_names.find_linked, self._project)),
+            linked=cache(partial(find_linked, self._project)),
             stop=self._stopped.is_set,
         )
         root = os.geteuid() == 0

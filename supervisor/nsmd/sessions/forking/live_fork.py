@@ -1,4 +1,6 @@
-"""One request to fork a session, as the supervisor carries it out."""
+"""One request to fork a session, as the supervisor carries it out, and the fork server that it
+asks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import os
 import platform
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -13,22 +16,111 @@ from typing import NamedTuple, cast
 
 import trio
 
+import sandbox
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import ForkRefusedError, NsmError
 from nsmd.agent_link.frames import CompletionsFrame, ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import holder
+from nsmd.host.monitors.monitored import PACKAGES
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.interface import Jail
 from nsmd.jail.project_copy import ProjectCopy
 from nsmd.jail.templates.fork import COPY_DESCRIPTORS, ForkedJail
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.model.values import JailSpec
-from nsmd.sessions.forking.helpers import Helpers
 from nsmd.sessions.session import Session
 
+_START = (
+    "import os, sys; sys.path += os.read(0, 65536).decode().split(':'); "
+    "from nsmd.sessions.forking.helper import main; main()"
+)
+"""The paths of the packages are a message, as sessions can read the command of their PID 1."""
+
+_PATHS = f"{PACKAGES}:{os.path.dirname(os.path.dirname(str(sandbox.__file__)))}"
+
+
+class Helpers:
+    """Helpers that fork sessions, one for each request; a fork server forks them.
+
+    Attributes:
+        turn: held during a request. The limits of namespaces are lifted only then, and the
+            namespaces of a fork count against the limits of all sessions that it is a fork of.
+
+    Resources:
+        A process and a socket from the first request on, until `close`.
+    """
+
+    def __init__(self) -> None:
+        self.turn = trio.Lock()
+        self._control: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Helpers server={self._server and self._server.pid}>"
+
+    def ask(self) -> socket.socket:
+        """Return a socket to a new helper; owned by the caller.
+
+        Raises:
+            OSError: no process or descriptor is left.
+        """
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            try:
+                ours.setblocking(False)
+                if not self._send(its):
+                    self.close()  # the fork server has ended, for example since it was unused
+                    self._start()
+                    self._send(its)
+            except BaseException:
+                ours.close()
+                raise
+        return ours
+
+    def _send(self, its: socket.socket) -> bool:
+        if self._control is None:
+            return False
+        try:
+            socket.send_fds(self._control, [b"+"], [its.fileno()])
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def _start(self) -> None:
+        control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with its:
+                # First: else it reads nothing if this process is killed now.
+                control.send(_PATHS.encode())
+                self._server = subprocess.Popen(
+                    # The name that agents of live forks show in their session.
+                    [os.path.realpath(sys.executable), "-I", "-S", "-c", _START],
+                    stdin=its.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    cwd="/",
+                    env={},
+                    start_new_session=True,
+                    umask=0o022,
+                )
+        except BaseException:
+            control.close()
+            raise
+        self._control = control
+
+    def close(self) -> None:
+        """End the fork server; what it has forked goes on. May be repeated."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._server is not None:
+            self._server.kill()  # SIGKILL: it may be stopped
+            self._server.wait()
+            self._server = None
+
+
 TIMEOUT_S = 90.0
-"""Time limit of a request; the helper has a shorter one (`carrier.LIMIT_S`)."""
+"""Time limit of a request; the helper has a shorter one (`helper.LIMIT_S`)."""
 
 MESSAGE_BYTES = 64 * 1024
 
@@ -41,7 +133,7 @@ class _NotBegunError(Exception):
     """A helper has ended before it had anything to do with the original."""
 
 
-class CarrierReport(NamedTuple):
+class MadeForks(NamedTuple):
     """Answer of a helper about forks that it made.
 
     Attributes:
@@ -73,7 +165,7 @@ class LiveFork:
     def __init__(
         self, original: Session, launcher: TemplateLauncher, helpers: Helpers, count: int
     ) -> None:
-        self.report: CarrierReport | None = None
+        self.report: MadeForks | None = None
         self._helpers = helpers
         self._original, self._launcher = original, launcher
         self._count = count
@@ -190,7 +282,7 @@ class LiveFork:
 
     async def _request(
         self, order: Mapping[str, object], fds: Sequence[int]
-    ) -> tuple[CarrierReport, list[int]]:
+    ) -> tuple[MadeForks, list[int]]:
         """Have a helper make the forks; another one if that ends before it has begun."""
         try:
             return await self._ask(order, fds)
@@ -202,7 +294,7 @@ class LiveFork:
 
     async def _ask(
         self, order: Mapping[str, object], fds: Sequence[int]
-    ) -> tuple[CarrierReport, list[int]]:
+    ) -> tuple[MadeForks, list[int]]:
         with self._order(order, fds) as channel:
             try:
                 return await self._converse(channel)
@@ -241,7 +333,7 @@ class LiveFork:
             if told.get("failed") == ENDED:
                 return
 
-    async def _converse(self, channel: socket.socket) -> tuple[CarrierReport, list[int]]:
+    async def _converse(self, channel: socket.socket) -> tuple[MadeForks, list[int]]:
         """Hear that the original is traced, have its agent ask for the fork, and hear the rest.
 
         Raises:
@@ -291,7 +383,7 @@ class LiveFork:
         told, fds = outcome[0]
         why = str(told.get("failed", ENDED))
         with suppress(DecodeError):
-            report = decode(CarrierReport, told)
+            report = decode(MadeForks, told)
             if len(report.forks) == self._count and len(fds) == self._count * self._descriptors:
                 return report, fds
         holder.close(fds)

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from nsmd.host.processes import pid_of
 from nsmd.sessions.forking.first_process import AgentEnds, FirstProcess, Kit, prepare_agent
-from nsmd.sessions.forking.namespaces import (
+from nsmd.sessions.forking.traced_session import (
     CLONE_PARENT,
     LIMITS,
     NAMESPACES,
@@ -29,8 +29,8 @@ from nsmd.sessions.forking.namespaces import (
     lift_limits,
     rehearse,
     restore_limits,
+    worker_of,
 )
-from nsmd.sessions.forking.original import worker_of
 from sandbox.carrying.entering import KINDS
 from sandbox.carrying.looking import CannotForkError
 from sandbox.shared_page import SharedPage

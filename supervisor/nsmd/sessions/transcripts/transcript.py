@@ -1,16 +1,17 @@
-"""Transcript of one session, and its readers.
+"""Transcript of one session, and its readers; the transcripts of all sessions.
 
 Writing stores references and never waits. A reader is a position in the record and not a copy of
 it. It takes the next entry when it has room for one, so a slow reader delays nobody and costs at
 most the output of one execution. A reader skips what was dropped before it got there; the entries
-show that (`number`, `skipped`).
+show that (`number`, `skipped`). There is room for as many ended sessions as `MAX_TOTAL_BYTES`
+allows.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -20,9 +21,14 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.model.values import Labels, Outcome, Output
-from nsmd.sessions.transcripts.live import LiveOutput, ReaderPosition
-from nsmd.sessions.transcripts.record import MAX_CODE_CHARS, JobEntry, TranscriptRecord
+from nsmd.model.values import Environment, Labels, Outcome, Output, Tenancy
+from nsmd.sessions.transcripts.record import (
+    MAX_CODE_CHARS,
+    JobEntry,
+    LiveOutput,
+    ReaderPosition,
+    TranscriptRecord,
+)
 
 MAX_TRANSCRIPT_BYTES = 4 * 1024 * 1024
 """Kept size of one session; its oldest images go first, then its oldest executions and notes."""
@@ -393,3 +399,78 @@ class TranscriptReader:
         else:
             for piece in live.missing(position):
                 yield record.piece(*piece)
+
+
+MAX_ENDED_KEPT = 1000
+"""Largest number of ended sessions whose transcripts are kept; the oldest go first."""
+
+MAX_TOTAL_BYTES = 64 * 1024 * 1024
+"""Total size of all kept transcripts; the oldest executions go first."""
+
+
+class TranscriptStore:
+    """Transcripts of all sessions.
+
+    Attributes:
+        size_bytes: approximate size of everything in memory.
+    """
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
+        # In the order of their ends.
+        self._items: OrderedDict[Item, Transcript] = OrderedDict()
+        self.size_bytes = 0
+
+    def open(
+        self, session_id: str, environment: Environment, tenancy: Tenancy | None
+    ) -> Transcript:
+        """Open the transcript of a session that begins; `tenancy` is None for a spare."""
+        return Transcript(
+            Subject(
+                id=session_id,
+                name=tenancy.name if tenancy else None,
+                env=environment.name,
+                interpreter=environment.interpreter,
+                client=tenancy.client if tenancy else "",
+                scope=tenancy.scope if tenancy else "",
+                labels=tenancy.labels if tenancy else (),
+            ),
+            self,
+        )
+
+    def close(self, transcript: Transcript, reason: str) -> None:
+        """Note that its session has ended."""
+        transcript.close(reason)
+        self._ended[transcript.subject.id] = transcript
+        if len(self._ended) > MAX_ENDED_KEPT:
+            _, oldest = self._ended.popitem(last=False)
+            oldest.clear()
+
+    def ended(self) -> Iterator[Transcript]:
+        """Yield the transcripts of ended sessions, the newest last."""
+        return iter(self._ended.values())
+
+    def find(self, target: str) -> Transcript | None:
+        """Find the ended session of that id, or the last one of that name or ``scope/name``."""
+        if target in self._ended:
+            return self._ended[target]
+        return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)
+
+    # For `TranscriptBudget`.
+
+    def grown(self, transcript: Transcript, item: Item) -> None:
+        """An item has its final size."""
+        self._items[item] = transcript
+        self.size_bytes += item.size_bytes
+        while self.size_bytes > MAX_TOTAL_BYTES:
+            oldest, owner = next(iter(self._items.items()))
+            owner.drop(oldest)
+
+    def freed(self, size_bytes: int) -> None:
+        """Part of an item was dropped."""
+        self.size_bytes -= size_bytes
+
+    def shrunk(self, item: Item) -> None:
+        """An item was dropped."""
+        del self._items[item]
+        self.size_bytes -= item.size_bytes

@@ -28,13 +28,10 @@ from nsmd.sessions.changes import (
     Change,
     application,
     comparison,
-    copy_files,
-    linked_names,
-    restoration,
     review,
 )
+from nsmd.sessions.changes.application import RENAME_EXCHANGE
 from nsmd.sessions.changes.comparison import MAX_PATH_BYTES, Sides, change_at, compare
-from nsmd.sessions.changes.copy_files import RENAME_EXCHANGE
 
 
 @dataclass
@@ -120,7 +117,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             project=fds[1],
             since_ns=later_ns,
             applied={},
-            linked=partial(linked_names.find_linked, fds[1]),
+            linked=partial(comparison.find_linked, fds[1]),
         ),
     )
     for fd in fds:
@@ -426,7 +423,7 @@ def test_content_that_is_exchanged_while_it_is_looked_at_is_a_risk(
 
 def in_between(monkeypatch: pytest.MonkeyPatch, flags: int, act: Callable[[], None]) -> None:
     """Do something right before a file takes the place of another."""
-    rename = copy_files.rename
+    rename = application.rename
     acted = False
 
     def acting(parent: int, old: str, new: str, given: int) -> None:
@@ -490,7 +487,7 @@ def test_what_the_owner_of_a_project_may_not_read_is_not_given_back(world: World
     fd = os.open(shown, os.O_RDONLY)
     try:
         changes = list(world.compare().values())
-        gone, refused = restoration.discard(world.sides, fd, changes, user, user)
+        gone, refused = application.discard(world.sides, fd, changes, user, user)
     finally:
         os.close(fd)
     assert (gone, [(each.path, each.why) for each in refused]) == (
@@ -528,7 +525,7 @@ def test_changes_are_taken_back(world: World) -> None:
     (shown / "edited").write_text("new")
     fd = os.open(shown, os.O_RDONLY)
     try:
-        gone, refused = restoration.discard(world.sides, fd, changes, None, None)
+        gone, refused = application.discard(world.sides, fd, changes, None, None)
     finally:
         os.close(fd)
     assert (gone, refused) == (len(changes), [])

@@ -26,13 +26,16 @@ from nsm.wire.transcripts import (
 )
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
-from nsmd.sessions.transcripts import TranscriptStore, store, transcript
-from nsmd.sessions.transcripts.live import HEAD_CHARS, TAIL_CHARS, LiveOutput, ReaderPosition
+from nsmd.sessions.transcripts import TranscriptStore, transcript
 from nsmd.sessions.transcripts.record import (
+    HEAD_CHARS,
     MAX_CODE_CHARS,
     MAX_IMAGE_CHARS,
     MAX_SHOWN_CHARS,
     MAX_STREAM_CHARS,
+    TAIL_CHARS,
+    LiveOutput,
+    ReaderPosition,
 )
 
 if TYPE_CHECKING:
@@ -468,7 +471,7 @@ async def test_every_text_of_a_jail_counts(it: Bench, answer: Outcome | NsmError
 
 
 async def test_all_transcripts_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_TOTAL_BYTES", 20_000)
+    monkeypatch.setattr(transcript, "MAX_TOTAL_BYTES", 20_000)
     it = Bench()
     first, second = it.transcript, it.open("s2", TENANCY)
     for _ in range(10):
@@ -504,7 +507,7 @@ async def test_ended_sessions_are_found_by_id_and_by_name(it: Bench) -> None:
 
 
 async def test_ended_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_ENDED_KEPT", 3)
+    monkeypatch.setattr(transcript, "MAX_ENDED_KEPT", 3)
     it = Bench()
     for number in range(5):
         it.transcript = it.open(f"t{number}", TENANCY)

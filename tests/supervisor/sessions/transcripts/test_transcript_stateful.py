@@ -16,7 +16,7 @@ from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobEnd, JobStart, OutputPiece
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.model.values import Outcome, Output, StreamName, Tenancy
-from nsmd.sessions.transcripts import TranscriptStore, live, record, store, transcript
+from nsmd.sessions.transcripts import TranscriptStore, record, transcript
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,17 +189,17 @@ class Transcripts(RuleBasedStateMachine):
     def sizes_add_up(self) -> None:
         transcripts = [*self.open, *self.store.ended()]
         kept = sum(t.size_bytes for t in transcripts)
-        assert kept == self.store.size_bytes <= store.MAX_TOTAL_BYTES
+        assert kept == self.store.size_bytes <= transcript.MAX_TOTAL_BYTES
         assert all(t.size_bytes <= transcript.MAX_TRANSCRIPT_BYTES for t in transcripts)
 
 
 def test_transcripts_under_any_order_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
     # A hundredth of everything: what is compared here is not how large the bounds are.
-    monkeypatch.setattr(live, "HEAD_CHARS", 1300)
-    monkeypatch.setattr(live, "TAIL_CHARS", 4000)
+    monkeypatch.setattr(record, "HEAD_CHARS", 1300)
+    monkeypatch.setattr(record, "TAIL_CHARS", 4000)
     monkeypatch.setattr(record, "MAX_STREAM_CHARS", 2600)
     monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 8_000)
-    monkeypatch.setattr(store, "MAX_TOTAL_BYTES", 12_000)
+    monkeypatch.setattr(transcript, "MAX_TOTAL_BYTES", 12_000)
     case = Transcripts.TestCase
     case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 

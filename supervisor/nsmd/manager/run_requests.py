@@ -1,20 +1,116 @@
-"""Deduplication of code that clients send again after they lost a connection.
+"""The meaning of a request to run code: its code, its environment, and whether it ran already.
 
-Code must run only once. If the execution is under way or remembered, it is the answer. If an
-earlier supervisor got the code, it runs now only if it is known that it never ran; else the client
-learns what is known.
+Code that a client sends again after it lost a connection must run only once. If the execution is
+under way or remembered, it is the answer. If an earlier supervisor got the code, it runs now only
+if it is known that it never ran; else the client learns what is known.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 
+from nsm.wire import languages
 from nsm.wire.errors import BadRequestError, FateUnknownError, NsmError, ResultLostError
+from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.fdstore.fates import Fates
 from nsmd.model import names
-from nsmd.model.values import RunRequest
+from nsmd.model.values import Environment, Interpreter, RunRequest
 from nsmd.sessions.ended import ExecutionIndex
 from nsmd.sessions.execution import Execution
+from nsmd.sessions.session import Session
+
+
+def check_runs_code(environment: Environment) -> None:
+    """Check that an environment has an interpreter.
+
+    Raises:
+        BadRequestError: it has none.
+    """
+    if environment.only_programs:
+        raise BadRequestError(
+            f"{environment.name!r} has no interpreter, so it runs no code.",
+            hint=f"Start programs in it: `nsm exec -e {environment.name} NAME -- PROGRAM`.",
+        )
+
+
+def env_left_open(
+    request: RunRequest,
+    live: Session | None,
+    environments: Sequence[Environment],
+    default: str | None,
+) -> str:
+    """Choose the environment of a call that names none.
+
+    Args:
+        live: the session that it names.
+        environments: those of the client.
+        default: the configured one.
+
+    Raises:
+        BadRequestError: there is no obvious choice; the message lists the environments.
+    """
+    if live is not None:
+        own = live.spec.environment
+        if request.language not in ("", own.interpreter):
+            raise BadRequestError(
+                f"The session {request.session!r} runs {own.name}, and the code is for "
+                f"{request.language}; it was not run.",
+                hint="Use another session name, or name the environment.",
+            )
+        return own.name
+    usable = {e.name: e for e in environments if e.problem is None}
+    if default is not None and request.language:
+        chosen = usable.get(OTHER_NAMES.get(default, default))
+        if chosen is not None and chosen.interpreter != request.language:
+            default = None  # the default cannot run it
+    if named := default or request.language:
+        return named
+    message = "Nothing says which environment to run the code in."
+    if request.session:
+        message = f"There is no session {request.session!r} here, and n{message[1:]}"
+    raise BadRequestError(
+        message,
+        hint="Name one with -e, with `env` in a call, or with `env` in [defaults] of "
+        "config.toml. Available: "
+        f"{', '.join(usable) or 'none'}.",
+    )
+
+
+_FENCE = re.compile(r"\s*(`{3,})[ \t]*([\w+#.-]*)[^`\n]*\n(.*?\n)?[ \t]*\1[ \t]*\s*", re.DOTALL)
+
+_MAX_TAG_CHARS = 20
+
+
+def without_fence(code: str, interpreter: Interpreter) -> tuple[str, str]:
+    """Remove a fence around all of the code. Returns the code, and a note if there was a fence.
+
+    In no language here does valid code begin and end like that. A byte order mark at the beginning
+    goes, too, and for Bash the carriage returns if every line ends with one: Python and Node read
+    such line ends as others.
+
+    Args:
+        interpreter: interpreter that runs the code.
+    """
+    code = code.removeprefix("\ufeff")
+    if interpreter == "bash" and "\r" in code:
+        *lines, last = code.split("\n")
+        if all(line.endswith("\r") for line in lines):
+            code = "\n".join(line.removesuffix("\r") for line in (*lines, last))
+    if "```" not in code[:100].lstrip()[:3]:
+        return code, ""
+    found = _FENCE.fullmatch(code)
+    if found is None:
+        return code, ""
+    fence, tag, inner = found[1], found[2].lower(), found[3] or ""
+    if any(line.strip().startswith(fence) for line in inner.splitlines()):
+        return code, ""  # there are several, with text between them
+    note = "the Markdown fence around the code was removed"
+    if tag and languages.SPOKEN.get(tag, tag) != interpreter:
+        note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"
+    return inner, note
+
 
 _CHECK = "Check what it has done (its variables, its files) before you run it again."
 

@@ -1,4 +1,7 @@
-"""Code that is sent again: it is run once, and answered each time. Time is virtual."""
+"""Code that is sent again: it is run once, and answered each time; Markdown fences around code.
+
+Time is virtual.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from fakes import FakeAgent, FakeJail
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, FateUnknownError, ResultLostError
 from nsmd.agent_link.frames import Noted
+from nsmd.manager.run_requests import without_fence
 from nsmd.model.values import ClientIdentity, Output, RunRequest
 from nsmd.sessions.execution import interrupted_early
 from run_service_bench import ALICE, BOB, bench
@@ -281,3 +285,61 @@ async def test_a_one_shot_goes_on_as_long_as_somebody_waits() -> None:
         assert execution.session.live
         execution.abandon()
         assert not execution.session.live
+
+
+PLAIN = "the Markdown fence around the code was removed"
+
+
+@pytest.mark.parametrize(
+    ("code", "inner", "note"),
+    [
+        ("```python\nprint(1)\n```", "print(1)\n", PLAIN),
+        ("```\nprint(1)\n```\n", "print(1)\n", PLAIN),
+        ("\n  ```py title=x\r\nprint(1)\r\n```  \n\n", "print(1)\r\n", PLAIN),
+        ("````\nx = '```'\n````", "x = '```'\n", PLAIN),
+        ("```python\n```", "", PLAIN),
+        ("```js\n1\n```", "1\n", f"{PLAIN}; it says js, and python ran the code"),
+        ("```sql\n1\n```", "1\n", f"{PLAIN}; it says sql, and python ran the code"),
+    ],
+)
+def test_one_around_all_of_it_is_taken_off(code: str, inner: str, note: str) -> None:
+    assert without_fence(code, "python") == (inner, note)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(1)",
+        "",
+        "```",
+        "``````",
+        "```python\nprint(1)",
+        "Text\n```python\nprint(1)\n```",
+        "```python\nprint(1)\n```\ntext",
+        "```python\nprint(1)\n```\ntext\n```python\nprint(2)\n```",
+        'x = """\n```\n"""',
+        "```print(1)```",
+    ],
+)
+def test_other_code_is_left_as_it_is(code: str) -> None:
+    assert without_fence(code, "python") == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "inner"),
+    [
+        ("\ufeffcd /tmp\r\npwd\r\n", "cd /tmp\npwd\n"),
+        ("cd /tmp\r\npwd", "cd /tmp\npwd"),
+        ("cd /tmp\r\npwd\r", "cd /tmp\npwd"),
+        ("\ufeff```bash\r\npwd\r\n```\r\n", "pwd\n"),
+        ("printf 'a\r\n'\npwd\n", "printf 'a\r\n'\npwd\n"),  # not all of them
+    ],
+)
+def test_byte_order_marks_and_carriage_returns(code: str, inner: str) -> None:
+    assert without_fence(code, "bash")[0] == inner
+    assert without_fence(code, "python")[0] in (code.removeprefix("\ufeff"), "pwd\r\n")
+
+
+def test_it_takes_no_time() -> None:
+    code = "```\n" + "` \n" * 300_000
+    assert without_fence(code, "bash") == (code, "")

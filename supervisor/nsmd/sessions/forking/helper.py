@@ -5,10 +5,17 @@ control groups. The helper answers `attached`. Then the supervisor asks the orig
 its Python fork, and the helper sends the result, with a pidfd for each fork. Whatever fails, the
 original goes on, untraced. A request without `count` asks to clean up after a helper that was
 killed.
+
+Starting a Python takes longer than a whole live fork. So `main` is a fork server: it has all
+modules of a helper, and keeps one ready for a request. The supervisor executes it, so it has
+nothing of the supervisor's memory; it keeps nothing of a request either. Its descriptor 0 is a
+socket to the supervisor: the first message has the paths of packages, each other one the socket of
+a request. It ends with the supervisor, or after a time without requests; helpers and forks go on.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -20,13 +27,19 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from nsmd.sessions.forking.bystanders import Bystanders
 from nsmd.sessions.forking.first_process import Kit
-from nsmd.sessions.forking.namespaces import Original, become_user_of, rehearse
+from nsmd.sessions.forking.fork_worker import Found, WaitingShell, WorkerSetup, tell_its_pid
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
-from nsmd.sessions.forking.original import REMOVED, check_shell, descriptors_of, worker_of
-from nsmd.sessions.forking.outfit import Found, Outfit
-from nsmd.sessions.forking.shells import WaitingShell, tell_its_pid
+from nsmd.sessions.forking.traced_session import (
+    REMOVED,
+    Original,
+    OtherPrograms,
+    become_user_of,
+    check_shell,
+    descriptors_of,
+    rehearse,
+    worker_of,
+)
 from sandbox.carrying.call_lists import CallLists
 from sandbox.carrying.entering import enter_namespaces, missing_isolation
 from sandbox.carrying.looking import (
@@ -59,9 +72,10 @@ from sandbox.linux import (
     LANDLOCK_CREATE_RULESET,
     LANDLOCK_SCOPE_SIGNAL,
     LANDLOCK_SCOPES,
+    PR_SET_CHILD_SUBREAPER,
     landlock_attributes,
 )
-from sandbox.template.kernel import SetupError, libc
+from sandbox.template.kernel import SetupError, libc, set_option
 
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""
@@ -87,7 +101,7 @@ class Fork:
         self.jail, self.worker, self.theirs = jail, worker, theirs
 
 
-class Carrier:
+class ForkRequest:
     """One request to fork a session, once or several times.
 
     Args:
@@ -107,7 +121,7 @@ class Carrier:
         self._temporary: list[Traced] = []
         self._worker: Traced | None = None
         self._shell: WaitingShell | None = None
-        self._bystanders: Bystanders | None = None
+        self._others: OtherPrograms | None = None
         self._site = 0
         self._registers: Registers = {}
         self._resumed: Registers = {}
@@ -136,8 +150,8 @@ class Carrier:
         for traced in [fork.worker for fork in self._forks] + self._temporary:
             traced.kill()
         self._jails.take_back()
-        if self._bystanders is not None:
-            self._bystanders.let_go()
+        if self._others is not None:
+            self._others.let_go()
         if self._shell is not None:
             self._shell.skip()
         if self._worker is not None:
@@ -171,21 +185,21 @@ class Carrier:
             child = self._forked(worker)
         began_s = time.monotonic()
         check_threads(pid)
-        bystanders = self._bystanders = Bystanders(self._agent, {pid, child.pid})
+        others = self._others = OtherPrograms(self._agent, {pid, child.pid})
         with _seconds(STOP_S, "a program that runs in it does not stop"):
-            bystanders.stop()
+            others.stop()
         usual = filters_of(self._agent)
-        for each in (pid, child.pid, *(thread.pid for thread in bystanders.threads)):
+        for each in (pid, child.pid, *(thread.pid for thread in others.threads)):
             check_filters(each, usual)
         self._jails.begin_to_make(self._order["count"])
-        outfit = self._look(worker, child)
+        setup = self._look(worker, child)
         if self._shell is None:
             self._shut_in(worker)
         else:
             self._shell.shut_in()
             self._shell = None
         with _seconds(STOP_S, "a program that runs in it makes no system calls"):
-            for thread in bystanders.threads:
+            for thread in others.threads:
                 self._shut_in(thread)
         self._jails.wait_until_made()
         jails = self._jails.all
@@ -196,10 +210,10 @@ class Carrier:
         copied = 0
         for fork in self._forks:
             copied += fork.jail.wait_for_copy()
-            self._finish(fork, outfit)
-        closed = {*self._closed.values(), *self._lost, *bystanders.names} - {PAGE}
+            self._finish(fork, setup)
+        closed = {*self._closed.values(), *self._lost, *others.names} - {PAGE}
         worker.detach()
-        bystanders.let_go()
+        others.let_go()
         stood_s = time.monotonic() - began_s
         for fork in self._forks:
             self._release(fork.worker)
@@ -252,7 +266,7 @@ class Carrier:
         worker.finish_call()
         return child
 
-    def _look(self, worker: Traced, child: Traced) -> Outfit:
+    def _look(self, worker: Traced, child: Traced) -> WorkerSetup:
         """Look at the stopped original and its child; returns what each fork gets of them.
 
         Raises:
@@ -291,7 +305,7 @@ class Carrier:
         if self._shell is not None:
             self._resumed = self._shell.resumed()
             self._original_pid = inner_pid(status_of(worker.pid))
-        return Outfit(self._lists, found, self._kit.last_capability)
+        return WorkerSetup(self._lists, found, self._kit.last_capability)
 
     @staticmethod
     def _shut_in(thread: Traced) -> None:
@@ -333,10 +347,10 @@ class Carrier:
         self._temporary.remove(inside)
         return fork
 
-    def _finish(self, fork: Fork, outfit: Outfit) -> None:
+    def _finish(self, fork: Fork, setup: WorkerSetup) -> None:
         """Make a worker the fork's own, with files that are there by now, and begin its agent."""
         worker = fork.worker
-        outfit.equip(worker, fork.theirs)
+        setup.equip(worker, fork.theirs)
         self._lists.unmap(worker)
         inner_pid = self._check(fork, worker)
         if self._order["interpreter"] == "bash":
@@ -417,12 +431,12 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
         if "count" not in order:
             Original(order["agent"], order["agent"], order["template"]).restore_limits()
             os._exit(0)
-        carrier = Carrier(order, jails, kit, supervisor)
-        told = carrier.run()
-        socket.send_fds(supervisor, [json.dumps(told).encode()], carrier.descriptors())
+        request = ForkRequest(order, jails, kit, supervisor)
+        told = request.run()
+        socket.send_fds(supervisor, [json.dumps(told).encode()], request.descriptors())
         # Those who answer go first: the ends of processes take a while.
         select.select([supervisor], [], [], HEARD_S)
-        carrier.end()
+        request.end()
     except BaseException as error:  # noqa: BLE001  # the supervisor tells it
         with suppress(OSError):
             supervisor.send(json.dumps({"failed": str(error)[:4000]}).encode())
@@ -448,3 +462,32 @@ class TooSlowError(CannotForkError):
 
 def _too_slow(_number: int, _frame: object) -> None:
     raise TooSlowError(f"it took longer than {LIMIT_S} s")
+
+
+KEEP_S = 900.0
+"""Time without a request after which the fork server ends."""
+
+
+def main() -> None:
+    """Have one helper ready at a time."""
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    # The PID 1s of forks are its children.
+    set_option("child subreaper", PR_SET_CHILD_SUBREAPER, 1)
+    kit = Kit.make()
+    gc.collect()
+    gc.freeze()
+    while True:
+        try:
+            helper = os.fork()
+        except OSError:  # no process is left: the end of the socket says that
+            return
+        if helper == 0:
+            serve(control, kit, KEEP_S)
+        pid = status = 0
+        while pid != helper:
+            pid, status = os.wait()
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == UNUSED:
+            return
