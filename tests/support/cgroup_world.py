@@ -20,7 +20,7 @@ from realjail import environments, new_launcher
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from nsmd.jail.cgroups import Confinement, SessionEnforcer
+    from nsmd.jail.limits import Confinement, LimitEnforcer
     from nsmd.sessions.session import Session
 
 MEMORY_MB = 64
@@ -32,7 +32,7 @@ ALL_FILES_MB = DEFAULTS.workspace_mb + DEFAULTS.tmp_mb + DEFAULTS.shm_mb
 class World:
     """Runs code in sessions by name."""
 
-    def __init__(self, run_service: RunService, enforcer: SessionEnforcer) -> None:
+    def __init__(self, run_service: RunService, enforcer: LimitEnforcer) -> None:
         self.run_service = run_service
         self.enforcer = enforcer
 
@@ -60,7 +60,7 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    enforcer: SessionEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
+    enforcer: LimitEnforcer, *, forked: bool = True, weights: dict[str, int] | None = None
 ) -> AsyncGenerator[World]:
     """Small sessions of Python (and of environments named in `weights`), gone with the block."""
     settings = Settings(
@@ -76,8 +76,6 @@ async def open_world(
         open_templates(new_launcher(limits_for(enforcer)), enabled=forked) as launcher,
     ):
         tasks.start_soon(enforcer.watchdog.run)
-        if enforcer.notices is not None:
-            tasks.start_soon(enforcer.notices.run)
         async with trio.open_nursery() as sessions:
             async with trio.open_nursery() as upkeep:
                 session_manager = SessionManager(
@@ -92,5 +90,5 @@ async def open_world(
         tasks.cancel_scope.cancel()
 
 
-def limits_for(enforcer: SessionEnforcer) -> SessionLimits:
+def limits_for(enforcer: LimitEnforcer) -> SessionLimits:
     return SessionLimits(processes=PROCESSES, enforcement=enforcer.enforcement)

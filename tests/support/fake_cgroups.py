@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.jail.cgroups import files
+from nsmd.jail.limits import files
 
 BY_CONTROLLER = {
     "memory": {

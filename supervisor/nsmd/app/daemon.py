@@ -28,7 +28,7 @@ from nsmd.control.call import Services
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.unix_listener import LOCK
 from nsmd.http.scraping import serve_metrics
-from nsmd.jail.cgroups import open_enforcer
+from nsmd.jail.limits import open_enforcer
 from nsmd.jail.templates import read_programs
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings

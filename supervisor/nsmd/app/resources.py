@@ -18,7 +18,7 @@ from nsmd.environments.host_environments import HostEnvironments
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.jail import Launcher
-from nsmd.jail.cgroups import SessionEnforcer
+from nsmd.jail.limits import LimitEnforcer
 from nsmd.model.events import Events
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
@@ -53,7 +53,7 @@ class Resources:
     events: Events
     journal: Journal
     recorder: Recorder
-    enforcer: SessionEnforcer
+    enforcer: LimitEnforcer
     launcher: Launcher
     sessions: trio.Nursery
     shells: DevShells | None
@@ -63,7 +63,7 @@ class Resources:
 
 
 @asynccontextmanager
-async def open_resources(setup: Startup, enforcer: SessionEnforcer) -> AsyncGenerator[Resources]:
+async def open_resources(setup: Startup, enforcer: LimitEnforcer) -> AsyncGenerator[Resources]:
     """Open all resources. Leaving the block waits for the last session."""
     started_s = trio.current_time()
     host = HostEnvironments(setup.find_environments, setup.settings)

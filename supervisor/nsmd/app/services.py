@@ -31,7 +31,7 @@ from nsmd.host.watching.source_watcher import open_source_watcher as open_watchi
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
 from nsmd.jail.adopted import reap_child
-from nsmd.jail.cgroups import session_scope
+from nsmd.jail.limits.systemd import STORED_NAME as SCOPE
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService
@@ -377,6 +377,6 @@ def _everything_kept(
     yield from secrets.everything_kept()
     yield from port.everything_kept()
     if resources.enforcer.anchor is not None:
-        yield session_scope.NAME, resources.enforcer.anchor.descriptors()
+        yield SCOPE, resources.enforcer.anchor.descriptors()
     if isinstance(resources.launcher, TemplateLauncher):
         yield from resources.launcher.everything_kept()

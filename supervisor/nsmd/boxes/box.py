@@ -17,7 +17,7 @@ from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.jail.cgroups import Confinement
+from nsmd.jail.limits import Confinement
 from nsmd.model.values import NO_NETWORK
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway

@@ -19,7 +19,7 @@ from nsmd.boxes.records import BoxRecord, LeftBoxes
 from nsmd.fdstore import records
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_BOXES
-from nsmd.jail.cgroups import BoxBounds, BoxEnforcer, Confinement
+from nsmd.jail.limits import BoxBounds, Confinement, LimitEnforcer
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
@@ -59,7 +59,7 @@ class BoxManager:
         store: DescriptorStore,
         events: Events,
         most: int = MAX_BOXES,
-        enforcer: BoxEnforcer | None = None,
+        enforcer: LimitEnforcer | None = None,
     ) -> None:
         self._check = check
         self._gateway = gateway

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from nsm.checks import HostCheck, ok, rows, warn
 from nsm.dataclass import dataclass
-from nsmd.jail.cgroups import find_enforcer
-from nsmd.jail.cgroups.group import Group
-from nsmd.jail.cgroups.limits import limits_of
-from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.jail.limits import find_enforcer
+from nsmd.jail.limits.enforcer import enforcement_by
+from nsmd.jail.limits.group import Group, limits_of
+from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.limit_events import Enforcement
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
@@ -50,7 +50,7 @@ async def look_at_limits(settings: Settings, environment: Mapping[str, str]) -> 
         return LimitsSeen(enforcement=enforcer.enforcement, fix=enforcer.fix)
     lacking, holds = _try_group(enforcer.tree, settings, limits)
     return LimitsSeen(
-        enforcement=enforcer.enforcement if not lacking else enforcer.holding(holds, lacking),
+        enforcement=enforcer.enforcement if not lacking else enforcement_by(holds, lacking),
         where=enforcer.tree.directory,
         lacking=lacking,
     )

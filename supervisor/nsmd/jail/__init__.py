@@ -25,7 +25,7 @@ run_only           artifacts without an agent: run one piece of code
 artifact           jails that programs built by Nix make
 router             choice between the two launchers, by environment
 templates          sessions as forks of a Python that is already running
-cgroups            limits of memory, processes and processor time
+limits             limits of memory, processes and processor time
 """
 
 from nsm.jail.failure import exhausted

@@ -10,7 +10,7 @@ from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.host import process_stats
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below
-from nsmd.jail.cgroups import memory_of
+from nsmd.jail.limits import memory_of
 from nsmd.model.devices import has_nvidia
 from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.session import Session

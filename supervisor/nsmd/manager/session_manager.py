@@ -25,7 +25,7 @@ from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
 from nsmd.host.timer import Timers
 from nsmd.jail import Launcher
-from nsmd.jail.cgroups import LimitEnforcer
+from nsmd.jail.limits import LimitEnforcer
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.session_index import SessionIndex
 from nsmd.manager.session_slots import SessionSlots, StartLimit, Turn

@@ -23,8 +23,8 @@ from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.host.poller import poller
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
-from nsmd.jail.cgroups import Confinement, Group, LimitEnforcer
 from nsmd.jail.handle import hang_up
+from nsmd.jail.limits import Confinement, Group, LimitEnforcer
 from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits

@@ -16,7 +16,7 @@ from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
 from nsmd.host.paths import is_within
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail
-from nsmd.jail.cgroups import Confinement
+from nsmd.jail.limits import Confinement
 from nsmd.model.events import Events
 from nsmd.model.limits import longest_setup_s
 from nsmd.model.values import Environment, JailSpec, Outcome, Output, ProjectMount, SessionLimits

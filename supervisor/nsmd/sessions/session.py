@@ -30,7 +30,7 @@ from nsmd.agent_link.requests import Requests
 from nsmd.host import journald
 from nsmd.host.timer import Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy
-from nsmd.jail.cgroups import Confinement, LimitEnforcer
+from nsmd.jail.limits import Confinement, LimitEnforcer
 from nsmd.model.events import Events
 from nsmd.model.lifecycle import Effect, LifecycleEvent, SessionState, advance
 from nsmd.model.policy import Policy

@@ -12,7 +12,7 @@ from nsmd.agent_link.frames import StatusFrame
 from nsmd.host.processes import look_at
 from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail
-from nsmd.jail.cgroups import is_frozen
+from nsmd.jail.limits import is_frozen
 from nsmd.model.values import Tenancy
 
 log = logging.getLogger(__name__)

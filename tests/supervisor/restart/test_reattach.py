@@ -18,10 +18,9 @@ from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, laun
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
 from nsmd.host.timer import Timers
-from nsmd.jail.cgroups import SessionEnforcer, files
-from nsmd.jail.cgroups.group import Group
-from nsmd.jail.cgroups.limits import limits_of
-from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.jail.limits import LimitEnforcer, files
+from nsmd.jail.limits.group import Group, limits_of
+from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, NetworkRule, RunRequest, SessionLimits, Tenancy
 from nsmd.network.gateway import Gateway
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from nsmd.agent_link.frames import Noted, ResumedFrame
-    from nsmd.jail.cgroups import LimitEnforcer
+    from nsmd.jail.limits import LimitEnforcer
 
     Script = Callable[[FakeAgent], Awaitable[None]]
 
@@ -297,7 +296,7 @@ async def test_a_limit_that_was_reached_meanwhile_is_told(
         await agent.answer(frame)
         await serve(agent)
 
-    enforcer = SessionEnforcer(tree, limits=SessionLimits())
+    enforcer = LimitEnforcer(tree, limits=SessionLimits())
     async with taken_up(script, enforcer=enforcer, group=group.directory) as it:
         await it.back()
         execution = it.watcher.executions["run"]

@@ -10,7 +10,7 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops import network as networking
 from nsmd.control.ops import secrets
-from nsmd.jail.cgroups import BoxBounds
+from nsmd.jail.limits import BoxBounds
 from nsmd.model.names import PROGRAM_NAME
 from nsmd.model.settings import MAX_MEGABYTES
 

@@ -27,7 +27,7 @@ from nsmd.control.ops.jobs import facts_to_wire
 from nsmd.control.ops.network import decision_row
 from nsmd.control.ops.ports import addresses_of, listed
 from nsmd.host import process_stats
-from nsmd.jail.cgroups import Confinement
+from nsmd.jail.limits import Confinement
 from nsmd.manager.listing import last_row, live_row
 from nsmd.model.devices import has_nvidia
 from nsmd.model.limit_events import Enforcement

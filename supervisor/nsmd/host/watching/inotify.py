@@ -78,21 +78,6 @@ class Inotify:
         flags = mask | _ONLYDIR | _DONT_FOLLOW | _EXCL_UNLINK | _MASK_ADD
         return self._call("inotify_add_watch", self.fd, path, ctypes.c_uint32(flags))
 
-    def add_file(self, path: str, mask: int) -> int:
-        """Watch an existing file.
-
-        A file of the kernel, as in cgroups, must be watched itself: if nobody has it open, a watch
-        of its directory gets no notice (kernfs_notify of fs/kernfs/file.c).
-
-        Returns:
-            The watch.
-
-        Raises:
-            OSError: as `add`.
-        """
-        name = ctypes.c_char_p(os.fsencode(path))
-        return self._call("inotify_add_watch", self.fd, name, ctypes.c_uint32(mask | _DONT_FOLLOW))
-
     def remove(self, watch: int) -> None:
         """Stop watching a directory, which may be gone."""
         try:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cgroup_programs import Programs
-from nsmd.jail.cgroups import scope
-from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
-from nsmd.jail.cgroups.scope import attach, enter_scope, is_delegated
+from nsmd.jail.limits import systemd
+from nsmd.jail.limits.systemd import attach, enter_scope, is_delegated
+from nsmd.jail.limits.tree import GroupPlace, NoGroupsError
 
 HERE = GroupPlace(
     mount_point="/sys/fs/cgroup",
@@ -64,7 +64,7 @@ async def test_what_systemd_refuses_is_said(programs: Programs) -> None:
 
 
 async def test_a_manager_that_hangs(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(systemd, "ANSWER_TIMEOUT_S", 0.2)
     programs.says("busctl", "exec sleep 1000")
     with pytest.raises(NoGroupsError, match=r"no answer within 0\.2 s"):
         await enter_scope(HERE, programs.variables)
@@ -119,7 +119,7 @@ def lingering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that says that this user lingers."""
     folder = tmp_path / "linger"
     folder.mkdir()
-    monkeypatch.setattr(scope, "LINGER", str(folder))
+    monkeypatch.setattr(systemd, "LINGER", str(folder))
     name = folder / pwd.getpwuid(os.geteuid()).pw_name
     name.write_text("")
     return name

@@ -10,12 +10,11 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.cgroups import SessionEnforcer, files
-from nsmd.jail.cgroups.confinement import Confinement, Look
-from nsmd.jail.cgroups.group import Group
-from nsmd.jail.cgroups.limits import limits_of
-from nsmd.jail.cgroups.share import AT_REST, PART
-from nsmd.jail.cgroups.tree import OWN_WEIGHT, GroupTree
+from nsmd.jail.limits import files
+from nsmd.jail.limits.confinement import Confinement, Look
+from nsmd.jail.limits.enforcer import enforcement_by
+from nsmd.jail.limits.group import AT_REST, PART, Group, limits_of
+from nsmd.jail.limits.tree import OWN_WEIGHT, GroupTree
 from nsmd.model.values import Outcome, SessionLimits
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Session:
             jail,
             program_bytes=1,
             processes=99,
-            enforcement=SessionEnforcer.holding(self.group.holds, ""),
+            enforcement=enforcement_by(self.group.holds, ""),
             group=self.group,
         )
 
@@ -116,11 +115,10 @@ def test_what_begins_after_an_execution_is_seen_twice_as_well(session: Session) 
     assert session.weight == LOW
 
 
-def test_short_calls_touch_no_file(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_calls_change_no_file(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> str:
         raise AssertionError
 
-    monkeypatch.setattr(files, "read", never)
     monkeypatch.setattr(files, "write", never)
     for _ in range(3):
         session.run()

@@ -1,4 +1,6 @@
-"""Limits of one session: how they are enforced, and which of them has ended something."""
+"""Limits of one session: how they are enforced, and which of them has ended something; and the
+watchdog, which ends processes that take too much memory, if no control group does so in time.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,21 @@ import logging
 import os
 import signal
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
+import trio
+
 from nsmd.host.processes import has_ended, tree_of
-from nsmd.jail.cgroups import memory_estimate
-from nsmd.jail.cgroups.group import Counted, Group
-from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
-from nsmd.jail.cgroups.share import AT_REST, Share
+from nsmd.jail.limits import process_memory
+from nsmd.jail.limits.group import AT_REST, Counted, Group, Share
+from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.jail.process_tree import open_descendant
 from nsmd.model.limit_events import Enforcement, LimitEvent
 from nsmd.model.values import Outcome
 
 log = logging.getLogger(__name__)
-
-WORTH_READING_S = 0.02
-"""Twice as long as the kernel may delay a notice (CGROUP_FILE_NOTIFY_MIN_INTV)."""
 
 LOOKS = 3
 """Looks at a session that seems to have too much while its processes change, until that is
@@ -37,21 +37,25 @@ KILLED = 137
 
 NOTHING_HELD = HeldMemory()
 
-Watch = Callable[["Confinement"], None]
+PERIOD_S = 0.5
+"""Time between two looks of the watchdog. One loop can write to some 1 GB meanwhile, but to no more
+than its process may have (RLIMIT_DATA).
+"""
+
+SHARE = 0.1
+"""Share of the time that looking may take: with thousands of processes, it looks less often."""
 
 
 class TopProcess(Protocol):
-    """Interface to the process below which everything is limited, such as a jail."""
+    """Process below which everything is limited: a jail's PID 1, or a box's. The owner closes the
+    descriptor.
+    """
 
     @property
-    def pid(self) -> int:
-        """Process id here."""
-        ...
+    def pid(self) -> int: ...
 
     @property
-    def pidfd(self) -> int:
-        """Descriptor of it; the owner closes it."""
-        ...
+    def pidfd(self) -> int: ...
 
 
 class Look(NamedTuple):
@@ -65,29 +69,26 @@ class Look(NamedTuple):
 
     processes: int
     memory_bytes: int
-    eaters: Sequence[memory_estimate.Eater]
+    eaters: Sequence[process_memory.Eater]
     held: HeldMemory = NOTHING_HELD
 
 
 class Confinement:
-    """Limits of one session: the mechanism, and which of them has ended something.
+    """Limits of one session, or of a box: the mechanism, and which of them has ended something.
 
     Args:
-        jail: jail of the session, or a box; the caller owns it.
+        jail: the caller owns it.
         program_bytes: memory that its processes may have together, without files in memory.
-        processes: largest number of processes.
-        enforcement: how these limits are enforced.
-        group: control group of the session; None if there are no groups.
         watch: makes the watchdog look at it from now on.
         notice: text for the standard error of a process that the watchdog kills; empty for none.
         steady: it keeps its weight however long it computes, as boxes do.
 
     Attributes:
-        noticed: the kernel has reported a change of the counts (`Notices`).
         runs: an execution is under way.
     """
 
     __slots__ = (
+        "_behind",
         "_closed",
         "_counted",
         "_events",
@@ -100,7 +101,6 @@ class Confinement:
         "_watch",
         "enforcement",
         "group",
-        "noticed",
         "program_bytes",
         "runs",
     )
@@ -113,16 +113,16 @@ class Confinement:
         processes: int,
         enforcement: Enforcement,
         group: Group | None = None,
-        watch: Watch = lambda _: None,
+        watch: Callable[[Confinement], None] = lambda _: None,
         notice: str = "",
         steady: bool = False,
     ) -> None:
         self.enforcement = enforcement
         self.group = group
         self.program_bytes = program_bytes
-        self.noticed = False
         self.runs = False
         self._jail = jail
+        self._behind = False  # processes that an earlier execution left, as far as is known
         self._closed = False
         self._processes = processes
         self._share = None if group is None or steady else Share(group)
@@ -146,6 +146,9 @@ class Confinement:
     def begun(self) -> None:
         """Note that an execution begins."""
         self.runs = True
+        if self._behind and self.group is not None:
+            # What they have done since then is of no concern to this execution.
+            self._counted = self.group.counted()
         if self._share is not None:
             self._share.begun()
         self._watch(self)
@@ -163,10 +166,7 @@ class Confinement:
 
     def go_on(self, note: Mapping[str, object]) -> None:
         """Note an execution that an earlier supervisor began: limits that were reached while nobody
-        looked count for it.
-
-        Args:
-            note: from `note`, through the agent, which may say anything.
+        looked count for it. The `note` comes through the agent, which may say anything.
         """
         self.begun()
         match note.get(COUNTED):
@@ -179,21 +179,13 @@ class Confinement:
                 pass  # its jail is in no group, or an older supervisor began it
 
     def ended(self, outcome: Outcome | None) -> tuple[LimitEvent, ...]:
-        """Note the end of an execution. Returns the limits that were reached meanwhile.
-
-        The kernel's counters are read if something went wrong, if the kernel reported a change, or
-        if the execution took so long that 20 us do not matter: a notice may come after the result.
-
-        Args:
-            outcome: None if the session has ended with it.
+        """Note the end of an execution; None if the session has ended with it. Returns the limits
+        that were reached meanwhile.
         """
         self.runs = False
         if self._share is not None:
             self._share.ended()
-        if outcome is not None and outcome.exit_code == 0 and not outcome.interpreter_restarted:
-            quick = outcome.duration_s < WORTH_READING_S
-            if quick and not self.noticed and not self._events:
-                return ()
+        self._behind = True  # until the watchdog says otherwise
         self.count(outcome)
         events, self._events = tuple(self._events), []
         return events
@@ -208,7 +200,6 @@ class Confinement:
         group = self.group
         if group is None:
             return
-        self.noticed = False
         before, self._counted = self._counted, group.counted()
         kills = self._counted.kills - before.kills
         refused = self._counted.refused - before.refused
@@ -244,15 +235,6 @@ class Confinement:
         event = reached[-1]
         peak = "" if event.peak_bytes is None else f", peak {event.peak_bytes >> 20} MiB"
         return f": its memory limit of {event.limit >> 20} MiB was reached{peak}"
-
-    def heard(self) -> None:
-        """Note a report of the kernel that the counts changed."""
-        if self.runs:
-            self.noticed = True
-        elif self.group is not None:
-            # It comes from processes that an execution left behind; the next execution has nothing
-            # to do with it.
-            self._counted = self.group.counted()
 
     def memory_bytes(self) -> int | None:
         """Memory that the group uses now, including files in memory; None without a group."""
@@ -306,17 +288,17 @@ class Confinement:
             pids = self.group.pids()
             has = self.group.program_bytes() or 0
             too_much = has > self.program_bytes
-            return Look(len(pids), has, memory_estimate.roughly(pids) if too_much else [])
-        eaters: list[memory_estimate.Eater] = []
+            return Look(len(pids), has, process_memory.roughly(pids) if too_much else [])
+        eaters: list[process_memory.Eater] = []
         held = NOTHING_HELD
         for _ in range(LOOKS):
             pids = tree_of(self._jail.pid)
-            rough = memory_estimate.roughly(pids)
+            rough = process_memory.roughly(pids)
             held = held_memory(pids)
-            eaters = memory_estimate.with_held(rough, held)
+            eaters = process_memory.with_held(rough, held)
             if _total(eaters) > self.program_bytes:
-                exact = memory_estimate.exactly(rough, without=held.inodes)
-                eaters = memory_estimate.with_held(exact, held)
+                exact = process_memory.exactly(rough, without=held.inodes)
+                eaters = process_memory.with_held(exact, held)
             # Shared memory is divided again whenever a process starts or ends: figures read
             # meanwhile add up to too much.
             if _total(eaters) <= self.program_bytes or tree_of(self._jail.pid) == pids:
@@ -325,14 +307,12 @@ class Confinement:
 
     def act(self, look: Look) -> bool:
         """End processes that have too much: the largest first, never the agent. Runs in the loop's
-        thread.
-
-        Returns:
-            True if there is more to look at: code runs, or has left processes behind.
+        thread. Returns whether there is more to look at: code runs, or has left processes behind.
         """
         if self._closed:
             return False
         self._latest = look._replace(eaters=())
+        self._behind = look.processes > AT_REST
         if self._share is not None:
             self._share.looked(runs=self.runs, processes=look.processes)
         else:
@@ -348,7 +328,7 @@ class Confinement:
             log.info("%d processes that %r had left behind were killed", killed, self)
         elif killed:
             self._note_killed(killed, look.memory_bytes)
-        return self.runs or look.processes > AT_REST
+        return self.runs or self._behind
 
     def _note_killed(self, killed: int, has_bytes: int) -> None:
         """Combine the processes that several looks ended into one event."""
@@ -423,7 +403,7 @@ def tell_on_stderr(pid: int, text: str) -> None:
         os.close(number)
 
 
-def _total(eaters: Sequence[memory_estimate.Eater]) -> int:
+def _total(eaters: Sequence[process_memory.Eater]) -> int:
     return sum(eater.memory_bytes for eater in eaters)
 
 
@@ -434,3 +414,64 @@ def _what_went(outcome: Outcome | None, kills: int) -> str:
     if outcome.interpreter_restarted and outcome.exit_code == KILLED:
         return "the interpreter was killed"
     return "a process was killed" if kills == 1 else f"{kills} processes were killed"
+
+
+async def _in_thread(
+    look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
+) -> list[Look]:
+    return await trio.to_thread.run_sync(look, at)
+
+
+class Watchdog:
+    """Watchdog over memory and processes of sessions; `run` is the task.
+
+    It looks only at sessions in which an execution is under way, or has left a process behind;
+    while there is none it sleeps. An execution that starts and ends between two looks, as most do,
+    costs an entry in a set.
+
+    Args:
+        in_thread: runs a look in a thread, so that nobody waits.
+    """
+
+    def __init__(
+        self,
+        in_thread: Callable[
+            [Callable[[Sequence[Confinement]], list[Look]], Sequence[Confinement]],
+            Awaitable[list[Look]],
+        ] = _in_thread,
+    ) -> None:
+        self._in_thread = in_thread
+        self._watched: set[Confinement] = set()
+        self._asleep: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Watchdog of {len(self._watched)} sessions>"
+
+    def watch(self, confinement: Confinement) -> None:
+        """Look at a session from now on, until a look finds it at rest."""
+        self._watched.add(confinement)
+        if self._asleep is not None:
+            self._asleep.set()
+            self._asleep = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        took_s = 0.0
+        while True:
+            if not self._watched:
+                asleep = self._asleep = trio.Event()
+                await asleep.wait()
+            await trio.sleep(max(PERIOD_S, took_s / SHARE))
+            before_s = trio.current_time()
+            await self._look(tuple(self._watched))
+            took_s = trio.current_time() - before_s
+
+    async def _look(self, confinements: Sequence[Confinement]) -> None:
+        looks = await self._in_thread(_look_at, confinements)
+        for confinement, look in zip(confinements, looks, strict=True):
+            if not confinement.act(look):
+                self._watched.discard(confinement)
+
+
+def _look_at(confinements: Sequence[Confinement]) -> list[Look]:
+    return [confinement.look() for confinement in confinements]

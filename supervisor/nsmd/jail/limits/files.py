@@ -9,11 +9,7 @@ _READ_BYTES = 65536
 
 
 def read(directory: str, name: str) -> str:
-    """Read the text of a file.
-
-    Raises:
-        OSError: there is none, or it cannot be read.
-    """
+    """Read the text of a file."""
     fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _READ_BYTES).decode(errors="replace")
@@ -22,11 +18,7 @@ def read(directory: str, name: str) -> str:
 
 
 def write(directory: str, name: str, text: str) -> None:
-    """Write a text.
-
-    Raises:
-        OSError: there is no such file, or the kernel refuses the text.
-    """
+    """Write a text; OSError if the kernel refuses it."""
     fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -35,20 +27,12 @@ def write(directory: str, name: str, text: str) -> None:
 
 
 def make(directory: str) -> None:
-    """Make a group; the kernel puts its files into it.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a group; the kernel puts its files into it."""
     os.mkdir(directory)
 
 
 def remove(directory: str) -> None:
-    """Remove a group, which must have no processes and no groups below.
-
-    Raises:
-        OSError: it has some.
-    """
+    """Remove a group, which must have no processes and no groups below."""
     os.rmdir(directory)
 
 

@@ -21,10 +21,9 @@ import nsm
 from agent_process import becomes_true
 from cgroup_world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
-from nsmd.jail.cgroups import SessionEnforcer, files, find_enforcer
-from nsmd.jail.cgroups.limits import AGENT_MB
-from nsmd.jail.cgroups.share import PART
-from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.jail.limits import LimitEnforcer, files, find_enforcer
+from nsmd.jail.limits.group import AGENT_MB, PART
+from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.limit_events import LimitEvent
 from nsmd.model.values import SessionLimits
 from realjail import needs_bwrap
@@ -57,8 +56,8 @@ def tree() -> GroupTree:
 
 
 @pytest.fixture
-def enforcer(tree: GroupTree) -> SessionEnforcer:
-    return SessionEnforcer(tree, limits=LIMITS)
+def enforcer(tree: GroupTree) -> LimitEnforcer:
+    return LimitEnforcer(tree, limits=LIMITS)
 
 
 def the_only(events: tuple[LimitEvent, ...], kind: str) -> LimitEvent:
@@ -135,7 +134,7 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_is_written_is_read_back(enforcer: SessionEnforcer, forked: bool) -> None:
+async def test_what_is_written_is_read_back(enforcer: LimitEnforcer, forked: bool) -> None:
     async with open_world(enforcer, forked=forked, weights={"heavy": 400}) as world:
         await world.run("a", "x = 1")
         await world.run("h", "x = 1", env="heavy")
@@ -172,7 +171,7 @@ async def test_what_is_written_is_read_back(enforcer: SessionEnforcer, forked: b
 
 
 async def test_an_interpreter_that_is_killed_is_told(
-    enforcer: SessionEnforcer,
+    enforcer: LimitEnforcer,
 ) -> None:
     async with open_world(enforcer) as world:
         await world.run("other", "y = 5")
@@ -193,7 +192,7 @@ async def test_an_interpreter_that_is_killed_is_told(
 
 
 async def test_a_child_that_is_killed_is_told_too(
-    enforcer: SessionEnforcer,
+    enforcer: LimitEnforcer,
 ) -> None:
     async with open_world(enforcer) as world:
         await world.run("a", "kept = 7")
@@ -204,7 +203,7 @@ async def test_a_child_that_is_killed_is_told_too(
         assert (await world.run("a", "print(kept)")).outcome.stdout == "7\n"
 
 
-async def test_too_many_processes_are_refused_counted_and_told(enforcer: SessionEnforcer) -> None:
+async def test_too_many_processes_are_refused_counted_and_told(enforcer: LimitEnforcer) -> None:
     async with open_world(enforcer) as world:
         result = await world.run("a", FORK_LOOP)
         started, refused = result.outcome.stdout.split()
@@ -216,9 +215,7 @@ async def test_too_many_processes_are_refused_counted_and_told(enforcer: Session
 
 
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
-async def test_what_a_fork_bomb_left_takes_no_place(
-    enforcer: SessionEnforcer, forked: bool
-) -> None:
+async def test_what_a_fork_bomb_left_takes_no_place(enforcer: LimitEnforcer, forked: bool) -> None:
     async with open_world(enforcer, forked=forked) as world:
         for _ in range(3):
             result = await world.run("a", BOMB, timeout_s=2)
@@ -226,7 +223,7 @@ async def test_what_a_fork_bomb_left_takes_no_place(
             assert (await world.run("a", "print(6 * 7)")).outcome.stdout == "42\n"
 
 
-async def test_a_full_file_system_is_no_lack_of_memory(enforcer: SessionEnforcer) -> None:
+async def test_a_full_file_system_is_no_lack_of_memory(enforcer: LimitEnforcer) -> None:
     async with open_world(enforcer) as world:
         result = await world.run("a", EIGHT_FULL)
         assert result.outcome.stdout.split()[0] == "28"  # ENOSPC
@@ -234,7 +231,7 @@ async def test_a_full_file_system_is_no_lack_of_memory(enforcer: SessionEnforcer
         assert (await world.run("a", "x = bytearray(40 << 20); print(len(x))")).limit_events == ()
 
 
-async def test_weights_hold_between_busy_sessions(enforcer: SessionEnforcer) -> None:
+async def test_weights_hold_between_busy_sessions(enforcer: LimitEnforcer) -> None:
     spin = """
 import os, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -261,7 +258,7 @@ print(time.process_time())
     assert used["heavy"] > 1.8 * used["light"], used
 
 
-async def test_a_long_execution_has_less_of_the_processor(enforcer: SessionEnforcer) -> None:
+async def test_a_long_execution_has_less_of_the_processor(enforcer: LimitEnforcer) -> None:
     async with open_world(enforcer) as world:
         if world.enforcer.enforcement.cpu != "cgroup":
             skip("the cpu controller is not delegated")

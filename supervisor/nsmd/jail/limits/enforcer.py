@@ -8,104 +8,66 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Protocol
 
 import trio
 
 from nsm.shortage import SHORTAGES
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import tree_of
-from nsmd.jail.cgroups import session_scope as anchors
-from nsmd.jail.cgroups.confinement import Confinement, TopProcess
-from nsmd.jail.cgroups.discovery import NoGroupsError, find_place
-from nsmd.jail.cgroups.group import MOST_ROUNDS, Group
-from nsmd.jail.cgroups.limits import BoxBounds, GroupLimits, limits_of, limits_of_box
-from nsmd.jail.cgroups.notices import Notices
-from nsmd.jail.cgroups.scope import attach, enter_scope, is_delegated, is_main_process
-from nsmd.jail.cgroups.session_scope import Anchor
-from nsmd.jail.cgroups.tree import GroupTree, Leftovers, divided_around, make_own_directory
-from nsmd.jail.cgroups.watchdog import Watchdog
 from nsmd.jail.interface import Jail
+from nsmd.jail.limits.confinement import Confinement, TopProcess, Watchdog
+from nsmd.jail.limits.group import (
+    MOST_ROUNDS,
+    BoxBounds,
+    Group,
+    GroupLimits,
+    limits_of,
+    limits_of_box,
+)
+from nsmd.jail.limits.systemd import (
+    ANCHOR_GROUP,
+    STORED_NAME,
+    Anchor,
+    attach,
+    enter_scope,
+    is_delegated,
+    is_main_process,
+    start_anchor,
+    take_up_anchor,
+)
+from nsmd.jail.limits.tree import (
+    GroupTree,
+    Leftovers,
+    NoGroupsError,
+    divided_around,
+    find_place,
+    make_own_directory,
+)
 from nsmd.model.limit_events import Enforcement
 from nsmd.model.values import JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
 
-RUN_ONLY = "each execution has a jail of its own, whose processes are limited one by one"
+RUN_ONLY = Enforcement(
+    memory="rlimit",
+    processes="none",
+    cpu="none",
+    why="each execution has a jail of its own, whose processes are limited one by one",
+)
+"""Enforcement in sessions of `nsmd.jail.run_only`, which have no process between executions."""
 
 
-class LimitEnforcer(Protocol):
-    """Interface of the limits: confines sessions."""
-
-    @property
-    def enforcement(self) -> Enforcement:
-        """Mechanism that enforces sessions' limits here, as far as known in advance."""
-        ...
-
-    async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
-        """Make a control group for a jail that will start in it. The caller removes it, or passes
-        it to `confine`. None if there is none, or if `confine` should find out why.
-        """
-        ...
-
-    async def confine(
-        self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
-    ) -> Confinement:
-        """Confine a jail whose agent speaks and has run no code.
-
-        There is always a confinement; it says which limits are missing.
-
-        Args:
-            group: from `make_group`; owned from now on.
-
-        Cancellation: leaves no group.
-        """
-        ...
-
-    def adopt(
-        self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
-    ) -> Confinement:
-        """Take over the limits of a session that an earlier supervisor confined; blocks for some
-        100 us.
-
-        Args:
-            directory: directory of its group (`Confinement.group`); None if it had none.
-        """
-        ...
-
-
-class BoxEnforcer(Protocol):
-    """Interface of the limits of boxes."""
-
-    async def confine_box(self, name: str, box: TopProcess, bounds: BoxBounds) -> Confinement:
-        """Confine a process that is about to become a box.
-
-        Args:
-            name: name of its group.
-
-        Cancellation: leaves no group.
-        """
-        ...
-
-    def adopt_box(self, box: TopProcess, bounds: BoxBounds, directory: str | None) -> Confinement:
-        """Take over the limits of a box that an earlier supervisor confined.
-
-        Args:
-            directory: directory of its group; None if it had none.
-        """
-        ...
-
-
-class SessionEnforcer:
-    """Limits by control groups, or by a watchdog if there are none.
+class LimitEnforcer:
+    """Limits of sessions and boxes: by control groups, or by a watchdog if there are none.
 
     Args:
         tree: tree in which groups are made; None if there can be none.
-        why: reason why there are none, for people.
-        fix: what to do about it, for people.
+        why: reason why there are none, for people; `fix` is what to do about it.
         limits: limits of all sessions.
-        anchor: holds a scope for sessions, from this supervisor or an earlier one; the owner closes
-            it.
+        anchor: holds a scope for sessions, from this supervisor or an earlier one.
+
+    Attributes:
+        enforcement: mechanism that enforces sessions' limits here, as far as known in advance.
     """
 
     def __init__(
@@ -124,27 +86,24 @@ class SessionEnforcer:
         self._store: DescriptorStore | None = None
         self._renewing = trio.Lock()
         self.watchdog = Watchdog()
-        self.notices = Notices() if tree is not None else None
         self._limits = limits
         self._leftovers = Leftovers()
-        self.enforcement = _enforcement(
+        self.enforcement = enforcement_by(
             tree.controllers if tree is not None else frozenset(),
             why or ("" if tree is None else _lacking(tree.controllers)),
         )
 
     def __repr__(self) -> str:
-        return f"<SessionEnforcer {self.tree or 'without groups'}>"
+        return f"<LimitEnforcer {self.tree or 'without groups'}>"
 
     def facts(self) -> dict[str, str]:
         """Facts for `nsm status`."""
         return asdict(self.enforcement)
 
-    @staticmethod
-    def holding(controllers: frozenset[str], why: str) -> Enforcement:
-        """Return the enforcement for a session if only these controllers' limits hold."""
-        return _enforcement(controllers, why)
-
     async def make_group(self, session_id: str, spec: JailSpec) -> Group | None:
+        """Make a control group for a jail that will start in it. The caller removes it, or passes
+        it to `confine`. None if there is none, or if `confine` should find out why.
+        """
         if self.tree is None:
             return None
         limits = limits_of(spec, self._limits)
@@ -157,6 +116,12 @@ class SessionEnforcer:
     async def confine(
         self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
     ) -> Confinement:
+        """Confine a jail whose agent speaks and has run no code. There is always a confinement; it
+        says which limits are missing.
+
+        Args:
+            group: from `make_group`; owned from now on, and removed if this is cancelled.
+        """
         limits = limits_of(spec, self._limits)
         if group is not None and jail.pid > 0:
             try:
@@ -170,11 +135,12 @@ class SessionEnforcer:
             return self._with_group(session_id, jail, limits, group)
         if group is not None:
             group.remove()
-        if jail.pid <= 0:  # `nsmd.jail.run_only`
-            return self._run_only(jail, limits)
+        if jail.pid <= 0:
+            return self._confinement(jail, limits, RUN_ONLY)
         return await self._confine(session_id, jail, limits)
 
     async def confine_box(self, name: str, box: TopProcess, bounds: BoxBounds) -> Confinement:
+        """Confine a process that is about to become a box, in a group of that name."""
         limits = limits_of_box(bounds)
         confinement = await self._confine(name, box, limits, _notice(bounds))
         confinement.begun()  # until its end
@@ -184,7 +150,7 @@ class SessionEnforcer:
         self, session_id: str, jail: TopProcess, limits: GroupLimits, notice: str = ""
     ) -> Confinement:
         if self.tree is None:
-            return self._without_group(jail, limits, self.enforcement, notice)
+            return self._confinement(jail, limits, self.enforcement, notice=notice)
         try:
             try:
                 group = await self._group(self.tree, session_id, jail.pid, limits)
@@ -207,17 +173,22 @@ class SessionEnforcer:
         notice: str = "",
     ) -> Confinement:
         log.warning("session %s has no control group: %s", session_id, why)
-        return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
+        enforcement = enforcement_by(frozenset(), why)
+        return self._confinement(jail, limits, enforcement, notice=notice)
 
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
     ) -> Confinement:
+        """Take over the limits of a session that an earlier supervisor confined; blocks for some
+        100 us. The directory is that of its group; None if it had none.
+        """
         limits = limits_of(spec, self._limits)
         if jail.pid <= 0:
-            return self._run_only(jail, limits)
+            return self._confinement(jail, limits, RUN_ONLY)
         return self._adopt(session_id, jail, limits, directory)
 
     def adopt_box(self, box: TopProcess, bounds: BoxBounds, directory: str | None) -> Confinement:
+        """Take over the limits of a box that an earlier supervisor confined, as `adopt`."""
         limits = limits_of_box(bounds)
         confinement = self._adopt("of a box", box, limits, directory, _notice(bounds))
         confinement.begun()
@@ -233,14 +204,14 @@ class SessionEnforcer:
     ) -> Confinement:
         if directory is None:
             why = self.enforcement.why or "it had no control group when it was started"
-            return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
+            enforcement = enforcement_by(frozenset(), why)
+            return self._confinement(jail, limits, enforcement, notice=notice)
         remove = self._leftovers.remove if self.tree is None else self.tree.remove
         try:
             group = Group.existing(directory, jail.pid, limits, remove)
         except OSError as error:
-            log.warning("session %s has lost its control group: %s", session_id, error)
             why = f"the control group that it had: {error.strerror}"
-            return self._without_group(jail, limits, _enforcement(frozenset(), why), notice)
+            return self._refused(session_id, jail, limits, why, notice)
         confinement = self._with_group(session_id, jail, limits, group, notice)
         confinement.taken_up()
         return confinement
@@ -257,8 +228,8 @@ class SessionEnforcer:
             log.warning("%s is gone; another one is asked for", self.tree)
             anchor = None
             try:
-                anchor = await anchors.start(self._environment)
-                self.tree = GroupTree(anchor.directory, pid=anchor.pid, own=anchors.OWN)
+                anchor = await start_anchor(self._environment)
+                self.tree = GroupTree(anchor.directory, pid=anchor.pid, own=ANCHOR_GROUP)
             except NoGroupsError as error:
                 log.warning("a session has no control group: %s", error.why)
                 if anchor is not None:
@@ -284,7 +255,7 @@ class SessionEnforcer:
         """Release the sessions' groups: only their processes hold them from now on."""
         if self.anchor is not None:
             if self._store is not None:
-                self._store.drop(anchors.NAME)
+                self._store.drop(STORED_NAME)
             self.anchor.close()
 
     def _with_group(
@@ -298,27 +269,28 @@ class SessionEnforcer:
         lacking = group.lacking or _lacking(group.holds)
         if group.lacking:
             log.warning("session %s: %s", session_id, group.lacking)
-        confinement = Confinement(
-            jail,
-            program_bytes=limits.program_bytes,
-            processes=limits.processes,
-            enforcement=_enforcement(group.holds, lacking),
-            group=group,
-            watch=self.watchdog.watch,
-            notice=notice,
-            steady=bool(notice),
-        )
-        if self.notices is not None:
-            self.notices.add(confinement, group.directory)
-        return confinement
+        enforcement = enforcement_by(group.holds, lacking)
+        return self._confinement(jail, limits, enforcement, group=group, notice=notice)
 
-    @staticmethod
-    def _run_only(jail: Jail, limits: GroupLimits) -> Confinement:
+    def _confinement(
+        self,
+        jail: TopProcess,
+        limits: GroupLimits,
+        enforcement: Enforcement,
+        *,
+        group: Group | None = None,
+        notice: str = "",
+    ) -> Confinement:
+        watched = enforcement is not RUN_ONLY
         return Confinement(
             jail,
             program_bytes=limits.program_bytes,
             processes=limits.processes,
-            enforcement=Enforcement(memory="rlimit", processes="none", cpu="none", why=RUN_ONLY),
+            enforcement=enforcement,
+            group=group,
+            watch=self.watchdog.watch if watched else lambda _: None,
+            notice=notice,
+            steady=bool(notice),
         )
 
     async def _group(self, tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
@@ -351,22 +323,6 @@ class SessionEnforcer:
             await attach(tree.directory, group.directory, outside, self._environment)
         raise NoGroupsError("systemd does not move it into a control group")
 
-    def _without_group(
-        self,
-        jail: TopProcess,
-        limits: GroupLimits,
-        enforcement: Enforcement,
-        notice: str = "",
-    ) -> Confinement:
-        return Confinement(
-            jail,
-            program_bytes=limits.program_bytes,
-            processes=limits.processes,
-            enforcement=enforcement,
-            watch=self.watchdog.watch,
-            notice=notice,
-        )
-
 
 def _notice(bounds: BoxBounds) -> str:
     return (
@@ -379,7 +335,8 @@ def _why(error: OSError) -> str:
     return f"its control group: {error.strerror or error}"
 
 
-def _enforcement(controllers: frozenset[str], why: str) -> Enforcement:
+def enforcement_by(controllers: frozenset[str], why: str) -> Enforcement:
+    """Make the enforcement if only these controllers' limits hold."""
     return Enforcement(
         memory="cgroup" if "memory" in controllers else "watchdog",
         processes="cgroup" if "pids" in controllers else "rlimit",
@@ -404,44 +361,39 @@ async def find_enforcer(
     root: str = "/",
     kept: Kept | None = None,
     again: bool = False,
-) -> SessionEnforcer:
+) -> LimitEnforcer:
     """Choose the mechanism that this host allows; takes some 50 ms if systemd is asked.
 
     Call it before anything is started: started processes are in the group where this process is.
 
     Args:
-        environment: variables of this process.
         root: directory of `/proc` and `/run`; other than `/` in tests only.
         kept: descriptors of an earlier supervisor; those for this are taken.
         again: this process was a supervisor before it became this program.
     """
-    anchor = anchors.taken_up(kept or {})
+    anchor = take_up_anchor(kept or {})
     pauses_s = iter(PAUSES_S)
     while True:
         try:
             found = await _find_tree(environment, root, anchor, again=again)
             if isinstance(found, Anchor):
                 anchor = found
-                found = GroupTree(anchor.directory, pid=anchor.pid or None, own=anchors.OWN)
+                found = GroupTree(anchor.directory, pid=anchor.pid or None, own=ANCHOR_GROUP)
         except NoGroupsError as error:
             soon = getattr(error.__cause__, "errno", 0) in SHORTAGES | {errno.EBUSY, errno.EINTR}
             if not soon or (pause_s := next(pauses_s, None)) is None:
                 log.info("sessions have no control groups: %s", error.why)
                 whys = {"why": error.why, "fix": error.fix}
-                return SessionEnforcer(None, **whys, limits=limits, anchor=anchor)
+                return LimitEnforcer(None, **whys, limits=limits, anchor=anchor)
             await trio.sleep(pause_s)
             continue
-        return SessionEnforcer(found, limits=limits, anchor=anchor)
+        return LimitEnforcer(found, limits=limits, anchor=anchor)
 
 
 async def _find_tree(
     environment: Mapping[str, str], root: str, anchor: Anchor | None, *, again: bool
 ) -> GroupTree | Anchor:
-    """Find a tree to divide.
-
-    Raises:
-        NoGroupsError: there is none.
-    """
+    """Find a tree to divide, or raise NoGroupsError."""
     place = find_place(root)
     # A process started by a supervisor, or by a test that divides, is in its group, too.
     if again and (around := divided_around(place)):
@@ -450,7 +402,7 @@ async def _find_tree(
         return anchor
     if place.managed and place.unit.endswith(".service") and is_main_process(environment):
         try:
-            return await anchors.start(environment)
+            return await start_anchor(environment)
         except NoGroupsError:
             # If the service's own group is the only possible one, the next start may fail because
             # of the sessions in it, unless systemd has `DelegateSubgroup=` (254 and newer).
@@ -479,21 +431,16 @@ async def open_enforcer(
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
     again: bool = False,
-) -> AsyncGenerator[SessionEnforcer]:
+) -> AsyncGenerator[LimitEnforcer]:
     """Confine all sessions of a supervisor; leaving the block stops the tasks, not the limits.
 
-    Args:
-        environment: variables of this process.
-        store: keeps the holder of the sessions' groups; None if nothing does.
-        kept, again: as in `find_enforcer`.
+    The store keeps the holder of the sessions' groups; for the others see `find_enforcer`.
     """
     enforcer = await find_enforcer(limits, environment, kept=kept, again=again)
     enforcer.kept_by(store, environment)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(enforcer.watchdog.run)
-            if enforcer.notices is not None:
-                nursery.start_soon(enforcer.notices.run)
             yield enforcer
             nursery.cancel_scope.cancel()
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,11 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.cgroups import SessionEnforcer, files
-from nsmd.jail.cgroups.confinement import Confinement
-from nsmd.jail.cgroups.discovery import NoGroupsError, find_place, is_frozen
-from nsmd.jail.cgroups.group import Group
-from nsmd.jail.cgroups.limits import AGENT_MB, limits_of
-from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.jail.limits import LimitEnforcer, files
+from nsmd.jail.limits.confinement import Confinement, Look
+from nsmd.jail.limits.enforcer import enforcement_by
+from nsmd.jail.limits.group import AGENT_MB, Group, limits_of
+from nsmd.jail.limits.tree import GroupTree, NoGroupsError, find_place, is_frozen
 from nsmd.model.values import Outcome, SessionLimits
 
 if TYPE_CHECKING:
@@ -73,7 +71,7 @@ def test_what_does_not_hold_is_said(
     group = group_in(fake)
     assert group.lacking.startswith(why)
     assert group.holds == {"memory", "pids", "cpu"} - {lost}
-    enforcement = SessionEnforcer.holding(group.holds, group.lacking)
+    enforcement = enforcement_by(group.holds, group.lacking)
     kept = {"memory": "watchdog", "pids": "rlimit", "cpu": "none"}
     assert enforcement.memory == (kept["memory"] if lost == "memory" else "cgroup")
     assert enforcement.processes == (kept["pids"] if lost == "pids" else "cgroup")
@@ -94,14 +92,13 @@ def test_controllers_that_are_not_there(fake: FakeTree) -> None:
     (fake.top / "cgroup.controllers").write_text("pids io\n")
     tree = GroupTree(str(fake.top))
     assert tree.controllers == {"pids"}
-    enforcer = SessionEnforcer(tree, limits=LIMITS)
+    enforcer = LimitEnforcer(tree, limits=LIMITS)
     assert enforcer.facts() == {
         "memory": "watchdog",
         "processes": "cgroup",
         "cpu": "none",
         "why": "not delegated: memory, cpu",
     }
-    assert enforcer.notices is not None
     (fake.top / "cgroup.controllers").write_text("cpu io\n")
     with pytest.raises(NoGroupsError, match="without the controllers of memory and processes"):
         GroupTree(str(fake.top))
@@ -150,7 +147,7 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
     fake: FakeTree,
 ) -> None:
     tree, directory = left_by_another(fake, 17)
-    enforcer = SessionEnforcer(tree, limits=LIMITS)
+    enforcer = LimitEnforcer(tree, limits=LIMITS)
     jail = FakeJail(17, spec())
     confinement = enforcer.adopt("s1", jail, spec(), directory)
     assert confinement.group is not None
@@ -172,9 +169,7 @@ def test_a_group_of_an_earlier_supervisor_is_taken_up_and_removed_in_the_end(
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, groups: bool) -> None:
     tree, directory = left_by_another(fake, 17)
-    enforcer = SessionEnforcer(
-        tree if groups else None, why="" if groups else "none", limits=LIMITS
-    )
+    enforcer = LimitEnforcer(tree if groups else None, why="" if groups else "none", limits=LIMITS)
     jail = FakeJail(18, spec())
     for where, why in (
         (directory, "the control group that it had: the session is not in"),
@@ -217,7 +212,7 @@ def confined(group: Group, jail: FakeJail) -> Confinement:
         jail,
         program_bytes=group.limits.program_bytes,
         processes=99,
-        enforcement=SessionEnforcer.holding(group.holds, ""),
+        enforcement=enforcement_by(group.holds, ""),
         group=group,
     )
 
@@ -247,21 +242,13 @@ def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: 
     # Counted once, and of no concern to what fails next.
     it.begun()
     assert it.ended(FAILED) == ()
-    # What went well is asked about where the kernel has sent a notice.
+    # An execution may have coped with it.
     it.begun()
     count(group, kills=1, refused=4)
-    it.heard()
     (event,) = it.ended(FINE)
     assert (event.kind, event.times, event.limit) == ("processes", 4, 99)
-    # So is what took its time: the notice may come later.
-    it.begun()
-    count(group, kills=1, refused=5)
-    assert it.ended(replace(FINE, duration_s=0.01)) == ()
-    it.begun()
-    assert [event.times for event in it.ended(replace(FINE, duration_s=0.1))] == [1]
     # What happens between two executions is nobody's.
     count(group, kills=3, refused=5)
-    it.heard()
     it.begun()
     assert it.ended(FAILED) == ()
     it.begun()
@@ -292,17 +279,19 @@ def test_limits_that_were_reached_without_a_supervisor_are_told(
     assert kills_told(it, {"counted": [-5, 1]}) == [3]
 
 
-def test_an_execution_that_went_well_costs_no_look(
+def test_a_session_at_rest_costs_no_reading_when_an_execution_begins(
     fake: FakeTree, jail: FakeJail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it = confined(group_in(fake), jail)
+    it.begun()
+    assert it.ended(FINE) == ()
+    assert not it.act(Look(2, 0, []))
 
     def never(*_: object) -> str:
         raise AssertionError
 
     monkeypatch.setattr(files, "read", never)
     it.begun()
-    assert it.ended(FINE) == ()
 
 
 def test_a_session_that_died_of_it_says_so(fake: FakeTree, jail: FakeJail) -> None:

@@ -18,12 +18,10 @@ from cgroup_programs import Programs
 from fake_cgroups import FakeTree
 from fakes import FakeJail, spec
 from nsmd.fdstore.store import NoStore
-from nsmd.jail.cgroups import enforcer as enforcers
-from nsmd.jail.cgroups import files, find_enforcer
-from nsmd.jail.cgroups import session_scope as anchors
-from nsmd.jail.cgroups.discovery import GroupPlace, NoGroupsError
-from nsmd.jail.cgroups.session_scope import Anchor
-from nsmd.jail.cgroups.tree import GroupTree
+from nsmd.jail.limits import enforcer as enforcers
+from nsmd.jail.limits import files, find_enforcer, systemd
+from nsmd.jail.limits.systemd import Anchor
+from nsmd.jail.limits.tree import GroupPlace, GroupTree, NoGroupsError
 from nsmd.model.values import SessionLimits
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def _given(answer: object, _question: object) -> object:
 def started(programs: Programs, fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Variables of a service's main process; its anchors are in the made-up tree."""
     programs.says("systemd-run", EXECS)
-    monkeypatch.setattr(anchors, "directory_of", partial(_given, str(fake.top)))
+    monkeypatch.setattr(systemd, "directory_of", partial(_given, str(fake.top)))
     here = GroupPlace(
         mount_point=str(fake.top),
         directory=f"{fake.top}/nsm-supervisor.service",
@@ -155,7 +153,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
         shutil.rmtree(fake.top / "sessions")
         again = fake.top / "again"
         files.make(str(again))
-        monkeypatch.setattr(anchors, "directory_of", partial(_given, str(again)))
+        monkeypatch.setattr(systemd, "directory_of", partial(_given, str(again)))
         confinement = await enforcer.confine("s1", jail, spec())
         assert confinement.group is not None
         assert confinement.group.directory == f"{again}/sessions/s1"
@@ -178,7 +176,7 @@ async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
     pipe, other = os.pipe2(os.O_CLOEXEC)
     record = os.memfd_create("record")
     os.write(record, str(tmp_path / "gone").encode())
-    assert anchors.taken_up({"scope": [record, other, pipe], "session-1": [-1]}) is None
+    assert systemd.take_up_anchor({"scope": [record, other, pipe], "session-1": [-1]}) is None
     for fd in (pipe, other, record):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
@@ -193,7 +191,7 @@ async def test_a_manager_that_knows_no_oom_policy_of_scopes(
 ) -> None:
     refuse = 'case "$*" in *OOMPolicy*) echo "Unknown assignment: OOMPolicy" >&2; exit 1;; esac'
     programs.says("systemd-run", f"{refuse}\n{EXECS}")
-    anchor = await anchors.start(started)
+    anchor = await systemd.start_anchor(started)
     anchor.close()
     ended(anchor.pid)
     assert ["OOMPolicy" in line for line in programs.asked()] == [True, False]
@@ -204,20 +202,20 @@ async def test_a_scope_that_systemd_does_not_make(
 ) -> None:
     programs.says("systemd-run", "echo 'Access denied' >&2; exit 1")
     with pytest.raises(NoGroupsError, match=r"no scope for sessions \(Access denied\)"):
-        await anchors.start(started)
-    monkeypatch.setattr(anchors, "ANSWER_TIMEOUT_S", 0.1)
+        await systemd.start_anchor(started)
+    monkeypatch.setattr(systemd, "ANSWER_TIMEOUT_S", 0.1)
     programs.says("systemd-run", "exec sleep 1000")
     with pytest.raises(NoGroupsError, match=r"no answer within 0\.1 s"):
-        await anchors.start(started)
+        await systemd.start_anchor(started)
     os.environ["PATH"] = "/nonexistent"
     with pytest.raises(NoGroupsError, match="systemd-run cannot be run: it is not on PATH"):
-        await anchors.start(started)
+        await systemd.start_anchor(started)
 
 
 async def test_an_anchor_that_is_killed_is_not_asked_for_again_by_a_close(
     started: dict[str, str],
 ) -> None:
-    anchor = await anchors.start(started)
+    anchor = await systemd.start_anchor(started)
     os.kill(anchor.pid, signal.SIGKILL)
     assert ended(anchor.pid) == -signal.SIGKILL
     anchor.close()

@@ -11,11 +11,10 @@ import trio
 
 from cgroup_world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
-from nsmd.jail.cgroups import Confinement, SessionEnforcer, confinement
-from nsmd.jail.cgroups.confinement import Look
-from nsmd.jail.cgroups.held_memory import HeldMemory, held_memory
-from nsmd.jail.cgroups.limits import AGENT_MB
-from nsmd.jail.cgroups.watchdog import PERIOD_S, Watchdog
+from nsmd.jail.limits import Confinement, LimitEnforcer, confinement
+from nsmd.jail.limits.confinement import PERIOD_S, Look, Watchdog
+from nsmd.jail.limits.group import AGENT_MB
+from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.model.limit_events import EACH_PROCESS, LimitEvent
 from nsmd.model.values import SessionLimits
 from processes import ending
@@ -85,8 +84,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]))
 """
 
 
-def enforcer() -> SessionEnforcer:
-    return SessionEnforcer(None, why="a test", limits=SessionLimits(processes=PROCESSES))
+def enforcer() -> LimitEnforcer:
+    return LimitEnforcer(None, why="a test", limits=SessionLimits(processes=PROCESSES))
 
 
 def the_only(events: tuple[LimitEvent, ...]) -> LimitEvent:
