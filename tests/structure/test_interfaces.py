@@ -38,11 +38,10 @@ from nsmd.bridge import arguments as bridge_arguments
 from nsmd.bridge import (
     bridge,
     definitions,
-    definitions_index,
     finished_calls,
-    front_matter,
     output_lines,
 )
+from nsmd.bridge import values as bridge_values
 from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
@@ -295,13 +294,13 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         builder.MAX_REFERENCES,
         monitor.MAX_HEAD_BYTES,
         monitor.MAX_END_BYTES,
-        definitions_index.MAX_DEFINITIONS,
+        definitions.MAX_DEFINITIONS,
         definitions.MAX_FILE_BYTES,
-        front_matter.MAX_FRONT_MATTER_CHARACTERS,
-        definitions.MAX_DESCRIPTION_CHARACTERS,
-        definitions.MAX_VARIABLES,
-        int(definitions.MAX_TIMEOUT_S),
-        bridge_arguments.MAX_ARGUMENTS,
+        definitions.MAX_FRONT_MATTER_CHARACTERS,
+        bridge_values.MAX_DESCRIPTION_CHARACTERS,
+        bridge_values.MAX_VARIABLES,
+        int(bridge_values.MAX_TIMEOUT_S),
+        bridge_values.MAX_ARGUMENTS,
         bridge_arguments.MAX_ARGUMENT_BYTES,
         bridge_arguments.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,

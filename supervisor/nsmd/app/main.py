@@ -54,10 +54,10 @@ def _main(arguments: list[str] | None) -> int:
     if options.check_config or options.show_config:
         return _report_config(config_path, show=options.show_config, as_json=options.json)
     if options.check_bridge:
-        from nsmd.bridge import checking  # noqa: PLC0415 (not needed to serve)
+        from nsmd.bridge import definitions  # noqa: PLC0415 (not needed to serve)
 
         settings, _ = _load(config_path)
-        return checking.report(paths.tools_dir(), settings, as_json=options.json)
+        return definitions.report(paths.tools_dir(), settings, as_json=options.json)
     if options.try_only:
         return _try(config_path, strict=options.strict)
     if options.doctor:
@@ -163,9 +163,9 @@ def _definition_mistakes(settings: Settings | None, *, strict: bool) -> str:
     """
     if not strict or settings is None:
         return ""
-    from nsmd.bridge import checking  # noqa: PLC0415
+    from nsmd.bridge import definitions  # noqa: PLC0415
 
-    return checking.mistakes(paths.tools_dir(), settings)
+    return definitions.mistakes(paths.tools_dir(), settings)
 
 
 def _try(config_path: str, *, strict: bool) -> int:

@@ -2,14 +2,11 @@
 
 values             a program as described, who asks for it, and the result
 wording            texts about programs, for models and people
-front_matter       untrusted YAML between `---` lines; mistakes come with their lines
 path_walk          the way to a file, one component after another, by descriptors
 reach              files that a client can write to, by any path
 commands           check a program's file and its owners; start exactly that file
 arguments          a call's arguments, character by character
-definitions        one file as a program, or the reason why it describes none
-definitions_index  all files of the directory, watched
-checking           mistakes in definitions, for people
+definitions        files that describe programs; their directory, watched; mistakes, for people
 output_lines       output as lines, and the limit of lines that are sent
 monitor            the process between the supervisor and the program
 running            run a program under a monitor, to its end or its limit

@@ -12,13 +12,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from nsm.wire.errors import BadRequestError
-from nsmd.bridge.values import Program
+from nsmd.bridge.values import MAX_ARGUMENTS, Program
 from nsmd.bridge.wording import FORBIDDEN, invalid_character
-
-MAX_ARGUMENTS = 1000
-"""Largest number of arguments of one call for any program; `max_args` in its definition allows
-fewer.
-"""
 
 MAX_LOOKED_AT = 16 * MAX_ARGUMENTS
 """Largest number of arguments whose characters are checked; a call with more is useless anyway."""

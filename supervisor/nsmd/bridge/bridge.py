@@ -23,13 +23,20 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
-from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.call import CallRequest, Means, carry_out, fault, outcome_of
 from nsmd.bridge.call_handle import ProgramCall, who_runs
-from nsmd.bridge.definitions_index import DefinitionsIndex, open_definitions, render
+from nsmd.bridge.definitions import DefinitionsIndex, open_definitions, render
 from nsmd.bridge.finished_calls import FinishedCalls
 from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
-from nsmd.bridge.values import Caller, OnLine, Problem, Program, ProgramEnd, RecordedCall
+from nsmd.bridge.values import (
+    MAX_ARGUMENTS,
+    Caller,
+    OnLine,
+    Problem,
+    Program,
+    ProgramEnd,
+    RecordedCall,
+)
 from nsmd.bridge.wording import program_not_found
 from nsmd.host.watching.source_watcher import SourceWatcher
 from nsmd.model.events import Events

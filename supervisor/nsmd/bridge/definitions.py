@@ -1,38 +1,74 @@
-"""One file as a program, or the reason why it describes none. Blocks."""
+"""Files that describe programs: each one as a program, or the reason why it describes none; all
+files of the directory, watched; and mistakes in them, for people.
+
+A file is Markdown with YAML between `---` lines. Of YAML it has only what definitions need: keys
+with single values or lists of them. Anchors, aliases and tags, which make YAML dangerous or large,
+are refused before anything is made of it, and nothing nests.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
-import re
 import stat
-from collections.abc import Mapping
-from typing import NoReturn
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, cast
 
-from nsm.dataclass import dataclass
+from nsm import paths
+from nsm.dataclass import dataclass, field
+from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import BadProgramError
-from nsmd.bridge.arguments import MAX_ARGUMENTS
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.front_matter import FrontMatterError, Value, is_control, read
-from nsmd.bridge.values import DEFAULT_TIMEOUT_S, Problem, Program
-from nsmd.host.paths import printable
-from nsmd.host.watching.trail import Trail
+from nsmd.bridge.values import NAME, Problem, Program, is_control
+from nsmd.host.paths import printable, trusted_owners
+from nsmd.host.watching.source_watcher import SourceWatcher
+from nsmd.host.watching.trail import Trail, WatchedPaths
+from nsmd.model.settings import Settings
+
+log = logging.getLogger(__name__)
+
+MAX_DEFINITIONS = 256
+"""Largest number of definitions, the first by name. Each is a line that models read."""
 
 MAX_FILE_BYTES = 256 * 1024
 
-MAX_DESCRIPTION_CHARACTERS = 500
-"""Largest description: a line of a list; longer text is documentation."""
+MAX_FRONT_MATTER_CHARACTERS = 16 * 1024
+"""Largest front matter: the parser takes some 20 us per character, in the thread that reads."""
 
-MAX_TIMEOUT_S = 86_400.0
-"""A day."""
+SUFFIX = ".md"
 
-MAX_VARIABLES = 64
+KEYS = "name description command timeout_seconds cwd env max_args allow_options".split()
+"""Keys that a front matter may have."""
 
 _MOST_READS = 3
 """Attempts to read a file that changes while it is read."""
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+EXIT_BAD = 1
+
+MOST_TOLD = 3
+"""Largest number of mistakes to name in one line, for the process that started the supervisor."""
+
+
+class DefinitionError(Exception):
+    """A file is not a valid definition.
+
+    Attributes:
+        reason: what was found, and what was expected.
+        line: line in the file, from 1; None if the problem is in no single line.
+    """
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+# One file. All of this blocks.
 
 
 def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
@@ -45,21 +81,48 @@ def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
     """
     name: str | None = None
     try:
-        parts = read(_content(path, trail))
-        fields = _Fields(parts.values, home)
-        name = fields.name()
-        program = fields.program(name, parts.body, path)
-        _check_places(program, trail, parts.values)
-    except FrontMatterError as error:
+        values, lines, body = parse(_content(path, trail))
+        if NAME.fullmatch(str(values.get("name"))):
+            name = str(values["name"])
+        about = {"documentation": body, "source": path, "line": lines.get("name", 1)}
+        program = _described(values, lines, about, home)
+        _check_places(program, trail, lines)
+    except DefinitionError as error:
         return Problem(source=path, reason=error.reason, line=error.line, name=name)
     return program
+
+
+def _described(
+    values: dict[str, Any], lines: Mapping[str, int], about: Mapping[str, Any], home: str
+) -> Program:
+    """Make a program of the values of a front matter.
+
+    Args:
+        about: its other fields.
+
+    Raises:
+        DefinitionError: a key or value is wrong.
+    """
+    for key in values:
+        if key not in KEYS:
+            known = ", ".join(f"`{each}`" for each in KEYS)
+            raise DefinitionError(f"`{key:.80}` is not known; there are {known}", lines[key])
+    for key in ("command", "cwd"):
+        value = values.get(key)
+        if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+            values[key] = home + value[1:]
+    try:
+        return decode(Program, {**values, **about})
+    except DecodeError as error:
+        line = lines.get(error.path.partition("[")[0], 1)
+        raise DefinitionError(str(error), line) from None
 
 
 def _content(path: str, trail: Trail) -> bytes:
     """Read the content of a file.
 
     Raises:
-        FrontMatterError: it cannot be read, or others can write it.
+        DefinitionError: it cannot be read, or others can write it.
     """
     try:
         real = trail.follow(path)
@@ -67,33 +130,28 @@ def _content(path: str, trail: Trail) -> bytes:
             if (content := _read_once(real)) is not None:
                 return content
     except OSError as error:
-        raise FrontMatterError(_why(error)) from None
-    raise FrontMatterError("it changes while it is read; it is read again after the next change")
+        missing = error.errno == errno.ENOENT
+        why = "it is a link to nothing" if missing else printable(f"{error.strerror}")
+        raise DefinitionError(why) from None
+    raise DefinitionError("it changes while it is read; it is read again after the next change")
 
 
 def _read_once(path: str) -> bytes | None:
-    """Read the content of a regular file; None if it changed meanwhile.
-
-    Raises:
-        FrontMatterError: it is no regular file, or too large.
-        OSError: it cannot be read.
-    """
+    """Read the content of a regular file; None if it changed meanwhile."""
     # Its type is checked before it is opened: opening a device may do something.
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise FrontMatterError("it is no file")
+            raise DefinitionError("it is no file")
         fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(place)
-    with open(fd, "rb", buffering=0) as file:
+    with open(fd, "rb") as file:
         before = state_of(fd)
-        data = bytearray()
-        while len(data) <= MAX_FILE_BYTES and (part := file.read(MAX_FILE_BYTES + 1 - len(data))):
-            data += part
+        data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise FrontMatterError(f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
-        return bytes(data) if state_of(fd) == before else None
+            raise DefinitionError(f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
+        return data if state_of(fd) == before else None
 
 
 def state_of(fd: int) -> tuple[int, int, int]:
@@ -102,209 +160,207 @@ def state_of(fd: int) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _why(error: OSError) -> str:
-    if error.errno == errno.ENOENT:
-        return "it is a link to nothing"
-    return printable(f"{error.strerror}")
+def parse(data: bytes) -> tuple[dict[str, Any], dict[str, int], str]:
+    """Parse a file: the values of its front matter, the lines of these keys, and what follows.
 
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Values of a front matter, with checks.
-
-    Args:
-        values: values by key.
-        home: home directory of the user.
+    Raises:
+        DefinitionError: it is no text, or has no valid front matter.
     """
+    front, body = _split(_text(data))
+    return *_parse_yaml(front), body
 
-    values: Mapping[str, Value]
-    home: str
 
-    def name(self) -> str:
-        """Read the name.
+def _text(data: bytes) -> str:
+    """Decode a file's text, with newlines as line ends.
 
-        Raises:
-            FrontMatterError: there is none, or it is invalid.
-        """
-        name = self._text("name")
-        if not NAME.fullmatch(name):
-            self._refuse(
-                "name",
-                f"`name` is {name!r:.80}: 1 to 64 lower-case letters, digits, `_` and `-` are "
-                "expected, a letter or digit first",
-            )
-        return name
+    Raises:
+        DefinitionError: it is no text.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = data.count(b"\n", 0, error.start) + 1
+        raise DefinitionError(f"it is not UTF-8 (byte {data[error.start]:#04x})", at) from None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    for number, line in enumerate(text.split("\n"), 1):
+        for character in line:
+            if character != "\t" and is_control(character):
+                raise DefinitionError(f"control character U+{ord(character):04X}", number)
+    return text
 
-    def program(self, name: str, body: str, source: str) -> Program:
-        """Make the program. Name and body were checked."""
-        for key, value in self.values.items():
-            if key not in KEYS:
-                known = ", ".join(f"`{each}`" for each in KEYS)
-                raise FrontMatterError(f"`{key:.80}` is not known; there are {known}", value.line)
-        return Program(
-            name=name,
-            description=self._description(),
-            command=self._path("command"),
-            documentation=body,
-            source=source,
-            timeout_s=self._timeout_s(),
-            cwd=self._path("cwd") if "cwd" in self.values else None,
-            env=self._variables(),
-            max_args=self._max_args(),
-            allow_options=self._allow_options(),
-            line=self.values["name"].line,
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a text into the front matter, with an empty line in place of its first, and the rest,
+    without empty lines around.
+
+    Raises:
+        DefinitionError: there is no front matter, or too much.
+    """
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        raise DefinitionError("it does not begin with front matter: a line `---` is expected", 1)
+    last = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
+    if last is None:
+        raise DefinitionError("its front matter has no end: a second line `---` is expected", 1)
+    front = "\n".join(["", *lines[1:last]]) + "\n"
+    if len(front) > MAX_FRONT_MATTER_CHARACTERS:
+        raise DefinitionError(
+            f"the front matter has {len(front)} characters; at most "
+            f"{MAX_FRONT_MATTER_CHARACTERS} are read",
+            1,
         )
+    return front, "\n".join(lines[last + 1 :]).strip("\n")
 
-    def _description(self) -> str:
-        description = " ".join(self._text("description").split())
-        if len(description) > MAX_DESCRIPTION_CHARACTERS:
-            self._refuse(
-                "description",
-                f"`description` has {len(description)} characters; at most "
-                f"{MAX_DESCRIPTION_CHARACTERS} are expected: the rest belongs below the front "
-                "matter",
+
+def _parse_yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Parse a front matter, and find the lines of its keys.
+
+    Raises:
+        DefinitionError: it is not valid, or more than keys with values or lists of them.
+    """
+    import yaml as library  # type: ignore[import-untyped]  # 40 ms, for who has definitions  # noqa: PLC0415
+
+    yaml = cast("Any", library)  # it has no types
+    try:
+        _refuse_dangerous(yaml, text)
+        loader = yaml.SafeLoader(text)  # in Python: the one in C words mistakes differently
+        node = loader.get_single_node()
+        if node is None:
+            raise DefinitionError("its front matter is empty: `name: ...` is expected", 1)
+        if not isinstance(node, yaml.MappingNode):
+            line = node.start_mark.line + 1
+            raise DefinitionError(
+                "its front matter must be keys with values, as `name: deploy`", line
             )
-        return description
-
-    def _path(self, key: str) -> str:
-        written = path = self._text(key)
-        if path == "~" or path.startswith("~/"):
-            path = self.home + path[1:]
-        elif path.startswith("~"):
-            self._refuse(key, f"`{key}` is {written!r:.200}: only `~/` is your home directory")
-        if ".." in path:
-            shown = written if ".." in written else path
-            self._refuse(key, f"`{key}` is {shown!r:.200}: it must not contain `..`")
-        if not os.path.isabs(path):
-            self._refuse(key, f"`{key}` is {path!r:.200}: an absolute path is expected, or `~/...`")
-        if len(os.fsencode(path)) > os.pathconf("/", "PC_PATH_MAX"):
-            self._refuse(key, f"`{key}` is longer than a path can be")
-        return path
-
-    def _timeout_s(self) -> float:
-        if "timeout_seconds" not in self.values:
-            return DEFAULT_TIMEOUT_S
-        value = self.values["timeout_seconds"].value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self._refuse("timeout_seconds", "`timeout_seconds` must be a number, as 300")
-        if not 0 < value <= MAX_TIMEOUT_S:
-            self._refuse(
-                "timeout_seconds",
-                f"`timeout_seconds` is {value}: more than 0 and at most {MAX_TIMEOUT_S:.0f} are "
-                "expected",
-            )
-        return float(value)
-
-    def _max_args(self) -> int | None:
-        if "max_args" not in self.values:
-            return None
-        value = self.values["max_args"].value
-        if isinstance(value, bool) or not isinstance(value, int):
-            self._refuse("max_args", "`max_args` must be a whole number")
-        if not 0 <= value <= MAX_ARGUMENTS:
-            self._refuse("max_args", f"`max_args` is {value}: 0 to {MAX_ARGUMENTS} are expected")
-        return value
-
-    def _allow_options(self) -> bool:
-        if "allow_options" not in self.values:
-            return False
-        value = self.values["allow_options"].value
-        if not isinstance(value, bool):
-            self._refuse("allow_options", "`allow_options` must be `true` or `false`")
-        return value
-
-    def _variables(self) -> tuple[str, ...]:
-        if "env" not in self.values:
-            return ()
-        names = self.values["env"].value
-        if not isinstance(names, tuple):
-            self._refuse("env", "`env` must be a list of names, as [LANG, DEPLOY_TOKEN]")
-        if len(names) > MAX_VARIABLES:
-            self._refuse("env", f"`env` has {len(names)} names; at most {MAX_VARIABLES} are taken")
-        chosen: list[str] = []
-        for name in names:
-            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                self._refuse(
-                    "env",
-                    f"`env` has {name!r:.80}: a variable's name is expected (its value is the "
-                    "supervisor's own)",
-                )
-            chosen.append(name)
-        return tuple(dict.fromkeys(chosen))
-
-    def _text(self, key: str) -> str:
-        if key not in self.values:
-            raise FrontMatterError(f"`{key}` is missing", 1)
-        value = self.values[key].value
-        if value is None:
-            self._refuse(key, f"`{key}` is empty")
-        if isinstance(value, tuple):
-            self._refuse(key, f"`{key}` is a list; one text is expected")
-        if not isinstance(value, str):
-            self._refuse(key, f"`{key}` must be text; put it in quotes")
-        # YAML's escapes can write characters that the file itself may not have.
-        value = value.strip()
-        allowed = "\n\t" if key == "description" else ""
-        if bad := next((c for c in value if is_control(c) and c not in allowed), None):
-            self._refuse(key, f"`{key}` has the character U+{ord(bad):04X}")
-        if not value:
-            self._refuse(key, f"`{key}` is empty")
-        return value
-
-    def _refuse(self, key: str, reason: str) -> NoReturn:
-        raise FrontMatterError(reason, self.values[key].line)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise DefinitionError("a key must be one word", line)
+            if key.value in lines:
+                first = lines[key.value]
+                raise DefinitionError(f"`{key.value}` is there twice, first in line {first}", line)
+            lines[key.value] = line
+        values = {key.value: loader.construct_object(value, deep=True) for key, value in node.value}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        line = None if mark is None else mark.line + 1
+        raise DefinitionError(f"no valid YAML: {what}", line) from None
+    except (ValueError, OverflowError) as error:  # numbers and dates that are none
+        raise DefinitionError(f"no valid YAML: {error}") from None
+    return values, lines
 
 
-KEYS = (
-    "name",
-    "description",
-    "command",
-    "timeout_seconds",
-    "cwd",
-    "env",
-    "max_args",
-    "allow_options",
-)
-"""Keys that a front matter may have."""
+def _refuse_dangerous(yaml: Any, text: str) -> None:
+    """Refuse what makes YAML dangerous or large, before anything is made of it.
+
+    Raises:
+        DefinitionError: there is such a thing.
+    """
+    depth = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        line = token.start_mark.line + 1
+        if isinstance(token, yaml.AnchorToken | yaml.AliasToken):
+            reason = "anchors (`&...`) and aliases (`*...`) are not taken; quote text like that"
+            raise DefinitionError(reason, line)
+        if isinstance(token, yaml.TagToken | yaml.DirectiveToken):
+            reason = "tags (`!...`) and directives (`%...`) are not taken; quote text like that"
+            raise DefinitionError(reason, line)
+        if isinstance(
+            token,
+            yaml.BlockMappingStartToken
+            | yaml.FlowMappingStartToken
+            | yaml.BlockSequenceStartToken
+            | yaml.FlowSequenceStartToken,
+        ):
+            depth += 1
+            if depth > 2:
+                raise DefinitionError("lists and keys within these are not taken", line)
+        elif isinstance(
+            token, yaml.BlockEndToken | yaml.FlowMappingEndToken | yaml.FlowSequenceEndToken
+        ):
+            depth -= 1
 
 
-def _check_places(program: Program, trail: Trail, values: Mapping[str, Value]) -> None:
+def _check_places(program: Program, trail: Trail, lines: Mapping[str, int]) -> None:
     """Check the paths that a description names, and note what that depended on.
 
     Raises:
-        FrontMatterError: it cannot be used.
+        DefinitionError: it cannot be used.
     """
-    _note(trail, program.command)
+    for path in filter(None, (program.command, program.cwd)):
+        with suppress(OSError):  # an error shows when it is used
+            trail.follow(path, trusted=False)
     try:
         open_command(program).close()
     except BadProgramError as error:
-        raise FrontMatterError(
-            f"`command`: {error.data['reason']}", values["command"].line
-        ) from None
-    if program.cwd is None:
-        return
-    _note(trail, program.cwd)
-    if not os.path.isdir(program.cwd):
-        raise FrontMatterError(
-            f"`cwd` is {printable(program.cwd)}, which is no directory", values["cwd"].line
-        )
+        raise DefinitionError(f"`command`: {error.data['reason']}", lines["command"]) from None
+    if program.cwd is not None and not os.path.isdir(program.cwd):
+        reason = f"`cwd` is {printable(program.cwd)}, which is no directory"
+        raise DefinitionError(reason, lines["cwd"])
 
 
-def _note(trail: Trail, path: str) -> None:
-    """Note a path, so that changes are noticed."""
+# A directory of them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionsScan:
+    """Result of one look at the directory.
+
+    Attributes:
+        programs: usable programs, sorted by name.
+        problems: problems of the other files.
+        places: paths on which all that depended.
+    """
+
+    programs: Mapping[str, Program] = field(default_factory=dict[str, Program])
+    problems: tuple[Problem, ...] = ()
+    places: WatchedPaths = field(default_factory=dict[str, frozenset[str]])
+
+
+def read_directory(directory: str, home: str | None = None) -> DefinitionsScan:
+    """Read the programs that a directory's files describe. Blocks.
+
+    Args:
+        directory: absolute; a missing one has no programs.
+        home: home directory of the user, for `~`; None for that of the environment.
+    """
+    trail = Trail(trusted_owners())
     try:
-        trail.follow(path, trusted=False)
-    except OSError:
-        return  # an error shows when it is used
+        names = trail.list(trail.follow(directory))
+    except FileNotFoundError:
+        return DefinitionsScan(places=trail.places)
+    except OSError as error:
+        problem = Problem(source=directory, reason=printable(str(error.strerror)))
+        return DefinitionsScan(problems=(problem,), places=trail.places)
+    # Editors keep their own files there, with names that begin with a dot.
+    names = [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
+    programs, problems = unique(
+        [
+            read_definition(os.path.join(directory, name), trail, home or paths.home())
+            for name in names[:MAX_DEFINITIONS]
+        ]
+    )
+    if len(names) > MAX_DEFINITIONS:
+        reason = (
+            f"it has {len(names)} definitions; those after the first {MAX_DEFINITIONS} are not read"
+        )
+        problems.append(Problem(source=directory, reason=reason))
+    return DefinitionsScan(
+        programs={program.name: program for program in programs},
+        problems=tuple(sorted(problems, key=lambda problem: problem.source)),
+        places=trail.places,
+    )
 
 
 def unique(found: list[Program | Problem]) -> tuple[list[Program], list[Problem]]:
     """Sort programs by name. Programs that share a name are dropped, with a problem."""
-    programs = [each for each in found if isinstance(each, Program)]
     problems = [each for each in found if isinstance(each, Problem)]
     of_name: dict[str, list[Program]] = {}
-    for program in programs:
-        of_name.setdefault(program.name, []).append(program)
+    for each in found:
+        if isinstance(each, Program):
+            of_name.setdefault(each.name, []).append(each)
     alone: list[Program] = []
     for name, those in sorted(of_name.items()):
         if len(those) == 1:
@@ -321,3 +377,169 @@ def unique(found: list[Program | Problem]) -> tuple[list[Program], list[Problem]
                 )
             )
     return alone, problems
+
+
+class DefinitionsIndex:
+    """All definitions of a directory, reread when they change; made by its opener.
+
+    Attributes:
+        programs: usable programs, sorted by name.
+        problems: problems of the other files.
+    """
+
+    def __init__(self, directory: str, watcher: SourceWatcher) -> None:
+        self.programs: Mapping[str, Program] = {}
+        self.problems: Sequence[Problem] = ()
+        self._directory = directory
+        self._watcher = watcher
+        self._subscribers: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<DefinitionsIndex {self._directory} of {len(self.programs)} programs>"
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call a function whenever programs or problems have changed. Returns a function that ends
+        this.
+        """
+        entry = partial(changed)  # a new object each time, so that each ends its own
+        self._subscribers.append(entry)
+
+        def end() -> None:
+            if entry in self._subscribers:
+                self._subscribers.remove(entry)
+
+        return end
+
+    async def look(self) -> None:
+        """Read the definitions again now, for at most 5 s."""
+        await self._watcher.look(self)
+
+    def take(self, found: DefinitionsScan, unwatched: str | None) -> None:
+        """Use the result of a look."""
+        problems = found.problems
+        if unwatched is not None:
+            reason = f"{unwatched}; it is looked at when somebody runs `nsm bridge ls`"
+            problems = (*problems, Problem(source=self._directory, reason=reason))
+        if (found.programs, problems) == (self.programs, self.problems):
+            return
+        for problem in problems:
+            if problem not in self.problems:
+                log.warning("%s", render(problem))
+        self.programs, self.problems = found.programs, problems
+        for changed in tuple(self._subscribers):
+            changed()
+
+
+@asynccontextmanager
+async def open_definitions(
+    directory: str, watcher: SourceWatcher
+) -> AsyncGenerator[DefinitionsIndex]:
+    """Open the definitions of a directory. They have been read when the block begins, unless that
+    takes long.
+
+    Args:
+        directory: absolute; it may be missing.
+        watcher: notices changes.
+    """
+    definitions = DefinitionsIndex(directory, watcher)
+
+    def failed() -> DefinitionsScan:
+        reason = "nsm failed to look at it; the supervisor's log has the details"
+        return DefinitionsScan(problems=(Problem(source=directory, reason=reason),))
+
+    watcher.keep(
+        definitions,
+        printable(directory),
+        partial(read_directory, directory),
+        definitions.take,
+        failed,
+    )
+    try:
+        await watcher.first_look(definitions)
+        yield definitions
+    finally:
+        watcher.end(definitions)
+
+
+# For people, before anybody asks for the programs.
+
+
+def render(problem: Problem) -> str:
+    """Format a problem as one line for people, like a compiler."""
+    line = "" if problem.line is None else f":{problem.line}"
+    return f"{printable(problem.source)}{line}: {problem.reason}"
+
+
+def report(directory: str, settings: Settings | None, *, as_json: bool) -> int:
+    """Print the programs that a directory's definitions describe, and the problems of others.
+
+    Args:
+        directory: absolute; it may be missing.
+        settings: say whether the bridge is enabled; None if they cannot be read.
+        as_json: print one object, `{"directory", "enabled", "programs": [...], "problems":
+            [{"source", "line", "reason", "name"}]}`.
+
+    Returns:
+        Exit code: 1 if there is a problem.
+    """
+    found = read_directory(directory)
+    enabled = settings is not None and settings.bridge.enabled
+    if as_json:
+        sys.stdout.write(json.dumps(_as_values(directory, found, enabled=enabled), indent=2) + "\n")
+    else:
+        sys.stdout.write(_as_text(directory, found, enabled=enabled))
+        sys.stderr.write("".join(f"{render(problem)}\n" for problem in found.problems))
+    return EXIT_BAD if found.problems else 0
+
+
+def mistakes(directory: str, settings: Settings) -> str:
+    """Collect the mistakes that keep a strict supervisor from starting; empty if there are none."""
+    if not settings.bridge.enabled:
+        return ""
+    problems = read_directory(directory).problems
+    told = [render(problem) for problem in problems[:MOST_TOLD]]
+    if len(problems) > MOST_TOLD:
+        told.append(f"and {len(problems) - MOST_TOLD} more: run `nsm bridge check`")
+    return "; ".join(told)
+
+
+def _as_text(directory: str, found: DefinitionsScan, *, enabled: bool) -> str:
+    lines = [
+        f"{program.name}: {program.command} ({printable(program.source)})"
+        for program in found.programs.values()
+    ]
+    if not lines and not found.problems:
+        lines.append(f"{printable(directory)} has no definitions (*.md)")
+    if not enabled:
+        lines.append("the bridge is off: `enabled = true` in `[bridge]` of config.toml has it on")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _as_values(directory: str, found: DefinitionsScan, *, enabled: bool) -> dict[str, object]:
+    return {
+        "directory": directory,
+        "enabled": enabled,
+        "programs": [
+            {
+                "name": program.name,
+                "description": program.description,
+                "command": program.command,
+                "source": program.source,
+                "timeout_seconds": program.timeout_s,
+                "cwd": program.cwd,
+                "env": list(program.env),
+                "max_args": program.max_args,
+                "allow_options": program.allow_options,
+            }
+            for program in found.programs.values()
+        ],
+        "problems": [
+            {
+                "source": problem.source,
+                "line": problem.line,
+                "reason": problem.reason,
+                "name": problem.name,
+            }
+            for problem in found.problems
+        ],
+    }

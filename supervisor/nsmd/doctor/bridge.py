@@ -6,7 +6,7 @@ import os
 import stat
 
 from nsm.checks import HostCheck, fail, ok, rows, warn
-from nsmd.bridge.definitions_index import read_directory, render
+from nsmd.bridge.definitions import read_directory, render
 from nsmd.doctor.host import Host
 from nsmd.model.settings import Settings
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from nsm.wire.errors import BadRequestError
 from nsmd.bridge.arguments import (
     MAX_ARGUMENT_BYTES,
-    MAX_ARGUMENTS,
     MAX_TOGETHER_BYTES,
     check,
     check_characters,
 )
-from nsmd.bridge.values import Program
+from nsmd.bridge.values import MAX_ARGUMENTS, Program
 from nsmd.bridge.wording import FORBIDDEN
 
 REFUSED = ";|&$`(){}[]<>\n\r\0"

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from definition_files import definition, executable
-from nsmd.bridge import definitions_index
-from nsmd.bridge.definitions_index import (
+from nsmd.bridge import definitions
+from nsmd.bridge.definitions import (
     MAX_DEFINITIONS,
     DefinitionsIndex,
     DefinitionsScan,
@@ -77,7 +77,7 @@ def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:
     found = read_directory(str(tmp_path))
     assert list(found.programs) == ["a", "b"]
     (problem,) = found.problems
-    assert render(problem) == f"{tmp_path}/bad.md:1: `description` is missing"
+    assert render(problem) == f"{tmp_path}/bad.md:1: description is missing, expected text"
 
 
 def test_no_directory_and_none_that_can_be_read(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_no_directory_and_none_that_can_be_read(tmp_path: Path) -> None:
 def test_of_too_many_definitions_the_first_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definitions_index, "MAX_DEFINITIONS", 3)
+    monkeypatch.setattr(definitions, "MAX_DEFINITIONS", 3)
     for number in range(1000):
         (tmp_path / f"p{number:04}.md").symlink_to("nowhere")
     for number in range(3):
@@ -125,7 +125,7 @@ async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
         await it.until(lambda: it.index.programs["deploy"].max_args == 3)
         definition(tools, "deploy", LS, "max_args: three")
         await it.until(lambda: it.names == ["backup"])
-        assert it.reasons == ["`max_args` must be a whole number"]
+        assert it.reasons == ["max_args is 'three', expected a whole number from 0 to 1000"]
         (tools / "deploy.md").unlink()
         await it.until(lambda: not it.reasons)
         (tmp_path / "config").rename(tmp_path / "away")
@@ -218,7 +218,7 @@ async def test_a_look_that_hangs_holds_up_nobody(
         goes_on.wait(TIMEOUT_S)
         return DefinitionsScan()
 
-    monkeypatch.setattr(definitions_index, "read_directory", hang)
+    monkeypatch.setattr(definitions, "read_directory", hang)
     try:
         async with watching(tmp_path) as it:
             assert it.names == []
@@ -233,7 +233,7 @@ async def test_a_fault_of_ours_is_a_problem(
     def fail(_: str) -> DefinitionsScan:
         raise RecursionError
 
-    monkeypatch.setattr(definitions_index, "read_directory", fail)
+    monkeypatch.setattr(definitions, "read_directory", fail)
     async with watching(tmp_path) as it:
         assert it.reasons == ["nsm failed to look at it; the supervisor's log has the details"]
         assert "RecursionError" in caplog.text

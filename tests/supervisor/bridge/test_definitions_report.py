@@ -12,7 +12,7 @@ import pytest
 
 from definition_files import definition
 from nsmd.app import daemon, main
-from nsmd.bridge import checking
+from nsmd.bridge import definitions
 from nsmd.model.settings import BridgeSettings, Settings
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from nsmd.app.startup import Startup
 
 LS = shutil.which("ls") or "/bin/ls"
+WRONG = "max_args is 'x', expected a whole number from 0 to 1000"
 ON, OFF = Settings(bridge=BridgeSettings(enabled=True)), Settings()
 
 
 def broken(folder: Path, name: str) -> str:
     """A broken definition; returns what is told of it."""
-    return f"{definition(folder, name, LS, 'max_args: x')}:5: `max_args` must be a whole number"
+    return f"{definition(folder, name, LS, 'max_args: x')}:5: {WRONG}"
 
 
 @pytest.fixture
@@ -51,10 +52,10 @@ def test_what_is_right_and_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = definition(tmp_path, "deploy", LS)
-    assert checking.report(str(tmp_path), ON, as_json=False) == 0
+    assert definitions.report(str(tmp_path), ON, as_json=False) == 0
     assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", "")
     told = broken(tmp_path, "bad")
-    assert checking.report(str(tmp_path), ON, as_json=False) == 1
+    assert definitions.report(str(tmp_path), ON, as_json=False) == 1
     assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", f"{told}\n")
 
 
@@ -62,7 +63,7 @@ def test_what_is_right_and_what_is_wrong(
 def test_what_is_off_is_said_to_be(
     settings: Settings | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert checking.report(str(tmp_path), settings, as_json=False) == 0
+    assert definitions.report(str(tmp_path), settings, as_json=False) == 0
     none, off = capsys.readouterr().out.splitlines()
     assert none == f"{tmp_path} has no definitions (*.md)"
     assert "`enabled = true` in `[bridge]`" in off
@@ -93,7 +94,7 @@ def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
             {
                 "source": str(tools / "bad.md"),
                 "line": 5,
-                "reason": "`max_args` must be a whole number",
+                "reason": WRONG,
                 "name": "bad",
             }
         ],
@@ -102,12 +103,12 @@ def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_keeps_a_strict_supervisor_from_starting(tmp_path: Path) -> None:
     definition(tmp_path, "deploy", LS)
-    assert not checking.mistakes(str(tmp_path), ON)
+    assert not definitions.mistakes(str(tmp_path), ON)
     told = [broken(tmp_path, name) for name in "abcde"]
-    assert checking.mistakes(str(tmp_path), ON) == "; ".join(
+    assert definitions.mistakes(str(tmp_path), ON) == "; ".join(
         [*told[:3], "and 2 more: run `nsm bridge check`"]
     )
-    assert not checking.mistakes(str(tmp_path), OFF)
+    assert not definitions.mistakes(str(tmp_path), OFF)
 
 
 @pytest.mark.parametrize("option", ["--try", None])

@@ -10,12 +10,12 @@ import yaml  # type: ignore[import-untyped]  # it has none
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.bridge.front_matter import MAX_FRONT_MATTER_CHARACTERS, FrontMatterError, read
+from nsmd.bridge.definitions import MAX_FRONT_MATTER_CHARACTERS, DefinitionError, parse
 
 
 def refusal(text: str | bytes) -> tuple[int | None, str]:
-    with pytest.raises(FrontMatterError) as caught:
-        read(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DefinitionError) as caught:
+        parse(text if isinstance(text, bytes) else text.encode())
     return caught.value.line, caught.value.reason
 
 
@@ -24,39 +24,34 @@ def front(*lines: str) -> str:
 
 
 def values(*lines: str) -> dict[str, object]:
-    return {key: value.value for key, value in read(front(*lines).encode()).values.items()}
+    return parse(front(*lines).encode())[0]
 
 
 def test_what_people_write() -> None:
-    parts = read(
+    found, lines, body = parse(
         b"---\n# how we deploy\nname: deploy\ntimeout_seconds: 600\nratio: 2.5\n"
         b"env: [A, B]\nlist:\n- x\n- y\nallow_options: true\n"
         b"description: >\n  Deploys\n  it.\nempty:\n---\n\n# Deploy\n\n---\nText\n\n"
     )
-    assert {key: value.value for key, value in parts.values.items()} == {
+    assert found == {
         "name": "deploy",
         "timeout_seconds": 600,
         "ratio": 2.5,
-        "env": ("A", "B"),
-        "list": ("x", "y"),
+        "env": ["A", "B"],
+        "list": ["x", "y"],
         "allow_options": True,
         "description": "Deploys it.\n",
         "empty": None,
     }
-    lines = [value.line for value in parts.values.values()]
-    assert lines == [3, 4, 5, 6, 7, 10, 11, 14]
-    assert parts.body == "# Deploy\n\n---\nText"
+    assert list(lines.values()) == [3, 4, 5, 6, 7, 10, 11, 14]
+    assert body == "# Deploy\n\n---\nText"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_ends_of_lines_and_byte_order_marks_are_nobodys_business(end: str, mark: str) -> None:
-    parts = read((mark + front("name: x", "n: 1")).replace("\n", end).encode())
-    assert {key: (v.value, v.line) for key, v in parts.values.items()} == {
-        "name": ("x", 2),
-        "n": (1, 3),
-    }
-    assert parts.body == "body"
+    text = (mark + front("name: x", "n: 1")).replace("\n", end)
+    assert parse(text.encode()) == ({"name": "x", "n": 1}, {"name": 2, "n": 3}, "body")
 
 
 @pytest.mark.parametrize(
@@ -96,13 +91,8 @@ def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
         (["a: *x"], 2, "aliases"),
         (["*x : b"], 2, "aliases"),
         (["a: [*x]"], 2, "aliases"),
-        (["<<: {a: b}"], 2, "keys within keys"),
-        (["a: {b: c}"], 2, "keys within keys"),
-        (["a:", "  b: c"], 3, "keys within keys"),
-        (["a: [[b]]"], 2, "lists within lists"),
-        (["a:", "- - b"], 3, "lists within lists"),
-        (["a: [{b: c}]"], 2, "lists within lists"),
-        (["a: [b: c]"], 2, "lists within lists"),
+        (["a: [[b]]"], 2, "lists and keys within these"),
+        (["a: [{b: c}]"], 2, "lists and keys within these"),
         (["? [a]", ": b"], 2, "a key must be one word"),
         (["{a: b}: c"], 2, "a key must be one word"),
         (["just text"], 2, "its front matter must be keys"),
@@ -116,27 +106,14 @@ def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
         (["a: b", "c"], 4, "no valid YAML"),
         (["a: @b"], 2, "no valid YAML"),
         (["a: b", "...", "c: d"], 4, "no valid YAML"),
-        (["%YAML 1.1", "--- "], 3, "no valid YAML"),
+        (["%YAML 1.1", "--- "], 2, "directives"),
         (["%TAG ! tag:x,2000:", "--- {a: b}"], 2, "directives"),
-        (["a: b", "--- c"], 3, "directives"),
-        (["a: 0x1F"], 2, "`0x1F` is no plain number"),
-        (["a: 0o17"], None, ""),
-        (["a: 017"], 2, "`017` is no plain number"),
-        (["a: 1_000"], 2, "`1_000` is no plain number"),
-        (["a: 1:30"], 2, "`1:30` is no plain number"),
-        (["a: .inf"], 2, "`.inf` is no plain number"),
-        (["a: -.INF"], 2, "`-.INF` is no plain number"),
-        (["a: .nan"], 2, "`.nan` is no plain number"),
-        (["a: 1.0e+999"], 2, "`1.0e+999` is no plain number"),
-        (["a: " + "9" * 5000], 2, "`9999999999999999999999999999999999999999` is no plain number"),
-        (["a: 1." + "0" * 5000], 2, "is no plain number"),
-        (["a: [1, 0b11]"], 2, "`0b11` is no plain number"),
+        (["a: b", "--- c"], 3, "no valid YAML"),
+        (["a: " + "9" * 5000], None, "no valid YAML"),
+        (["a: 2026-13-45"], None, "no valid YAML"),
     ],
 )
 def test_what_is_not_taken(lines: list[str], line: int | None, why: str) -> None:
-    if line is None:  # YAML 1.1 takes it for text
-        assert values(*lines) == {"a": "0o17"}
-        return
     at, reason = refusal(front(*lines))
     assert why in reason
     assert at == line
@@ -186,8 +163,8 @@ def test_bombs_are_refused_with_little_work(lines: list[str]) -> None:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        with pytest.raises(FrontMatterError):
-            read(front(*lines).encode())
+        with pytest.raises(DefinitionError):
+            parse(front(*lines).encode())
     finally:
         sys.setprofile(before)
     assert steps < 2_000_000
@@ -211,10 +188,10 @@ def test_a_large_front_matter_is_not_parsed() -> None:
         (b"---\nname: a\n---\nx\x1b[31m\n", 4, "control character U+001B"),
         ("---\nname: a\u2028b: c\n---\n".encode(), 2, "control character U+2028"),
         ("---\nname: a\x85b: c\n---\n".encode(), 2, "control character U+0085"),
-        ("---\nname: \ufffe\n---\n".encode(), 2, "no valid YAML: the character U+FFFE"),
+        ("---\nname: \ufffe\n---\n".encode(), None, "no valid YAML: unacceptable character"),
     ],
 )
-def test_what_is_no_text(data: bytes, line: int, why: str) -> None:
+def test_what_is_no_text(data: bytes, line: int | None, why: str) -> None:
     at, reason = refusal(data)
     assert reason.startswith(why)
     assert at == line
@@ -233,14 +210,14 @@ def test_truth_is_as_yaml_has_it() -> None:
     }
 
 
-def test_dates_are_text() -> None:
-    assert values("a: 2026-01-01", "b: '7'", "c: ~") == {"a": "2026-01-01", "b": "7", "c": None}
+def test_text_and_what_is_empty() -> None:
+    assert values("b: '7'", "c: ~", "d: 0o17") == {"b": "7", "c": None, "d": "0o17"}
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
 def test_anything_is_values_or_a_reason(text: str) -> None:
-    with suppress(FrontMatterError):
-        read(front(text).encode())
+    with suppress(DefinitionError):
+        parse(front(text).encode())
 
 
 PLAIN = st.dictionaries(
@@ -260,6 +237,4 @@ def test_what_other_programs_write_is_read(
     data: dict[str, bool | int | str | list[str]], flow: bool
 ) -> None:
     text = yaml.safe_dump(data, default_flow_style=flow, sort_keys=False, allow_unicode=True)
-    expected = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    read_back = read(f"---\n{text}---\n".encode()).values
-    assert {key: value.value for key, value in read_back.items()} == expected
+    assert parse(f"---\n{text}---\n".encode())[0] == data
