@@ -11,7 +11,7 @@ from nsmd.audit.journal import GATHER_S
 from nsmd.config.reload import APPLIED
 from nsmd.doctor.clients import PLACES
 from nsmd.fdstore.holder_store import LINGER_S
-from nsmd.host.log_file import MAX_LOG_BYTES
+from nsmd.host.logs import MAX_LOG_BYTES
 from nsmd.model.settings import AuditSettings
 
 ROOT = Path(__file__).resolve().parents[2]

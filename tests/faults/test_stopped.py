@@ -21,7 +21,7 @@ import trio.testing
 
 from control_bench import bench
 from e2e_support import supervisor
-from nsmd.host.timer import LATE_S, WATCHED_S, AwakeClock
+from nsmd.host.event_loop import LATE_S, WATCHED_S, AwakeClock
 from sandbox.framing import encode_frame
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nsmd.bridge.bridge import BridgePaths, BridgeService, open_bridge
 from nsmd.bridge.values import Caller
-from nsmd.host.watching.source_watcher import open_source_watcher
+from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import Shutdown

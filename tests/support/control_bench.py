@@ -28,7 +28,7 @@ from nsmd.environments.project.environment_manager import ProjectEnvironmentMana
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.store import NoStore
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.source_watcher import SourceWatcher
+from nsmd.host.source_watcher import SourceWatcher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.client_limits import ClientLimits

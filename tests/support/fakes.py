@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from nsmd.agent_link.frames import Noted, ResumedFrame
-    from nsmd.host.process_stats import Usage
+    from nsmd.host.processes import Usage
     from nsmd.sessions.execution import Execution
     from nsmd.sessions.session import Session
 

@@ -13,7 +13,7 @@ import trio
 
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.provider import Provider
-from nsmd.host.monitors.monitored import START
+from nsmd.host.child_processes import START
 from nsmd.jail.templates import open_templates
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
@@ -104,7 +104,7 @@ def change_brokers(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     path = START.partition("; from")[0]
     changed = f"{path}; from nsmd.network import proxy_client, web_proxy; {statement}"
     monkeypatch.setattr(
-        "nsmd.host.channel_process.START", changed + "; from {} import main; main()"
+        "nsmd.host.child_processes.START", changed + "; from {} import main; main()"
     )
 
 

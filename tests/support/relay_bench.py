@@ -11,7 +11,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from nsmd.host.monitors.monitored import PACKAGES, START
+from nsmd.host.child_processes import PACKAGES, START
 from nsmd.ports.counts import FILE_BYTES, read_counts
 from nsmd.ports.relay import PortRelay
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fakes import FakeJail, FakeLauncher, Watcher, echo, launching, spec
-from nsmd.host.timer import Timers
+from nsmd.host.event_loop import Timers
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import ClientIdentity, Output, RunRequest, SessionLimits, Tenancy
 from nsmd.network.gateway import Gateway

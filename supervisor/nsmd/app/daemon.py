@@ -26,7 +26,7 @@ from nsmd.app.startup import Startup
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.host.unix_listener import LOCK
+from nsmd.host.listeners import LOCK
 from nsmd.http.scraping import serve_metrics
 from nsmd.jail.limits import open_enforcer
 from nsmd.jail.templates import read_programs

@@ -15,8 +15,7 @@ from nsm.dataclass import dataclass
 from nsmd.app import service_manager
 from nsmd.fdstore.handover import HandedOver, take_over
 from nsmd.fdstore.store import Kept
-from nsmd.host.paths import trusted_owners
-from nsmd.host.unix_listener import (
+from nsmd.host.listeners import (
     BACKLOG,
     LOCK,
     Identity,
@@ -27,6 +26,7 @@ from nsmd.host.unix_listener import (
     listening_socket,
     removed_at_the_end,
 )
+from nsmd.host.paths import trusted_owners
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from nsmd.app import failed_start, service_manager
 from nsmd.app.instance import Instance, open_instance
 from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
 from nsmd.fdstore.store import TRY_OPTION
-from nsmd.host import journald, log_flood
-from nsmd.host.log_file import LogHandler
-from nsmd.host.unix_listener import LockedError, PlaceError
+from nsmd.host import logs
+from nsmd.host.listeners import LockedError, PlaceError
+from nsmd.host.logs import LogHandler
 from nsmd.model.settings import Settings
 
 STDERR = 2
@@ -34,6 +34,11 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
+
+_M_MMAP_THRESHOLD = -3  # malloc.h
+_LARGE_BYTES = 96 * 1024
+"""Larger than a read from a socket (64 KiB), which each call does; smaller than a piece of output.
+"""
 
 FALLBACK_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 """Searched after PATH: editors start programs with little or none of it."""
@@ -123,6 +128,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="reports for programs")
     return parser
+
+
+def _map_large_blocks() -> None:
+    """Give each large block of memory pages of its own (mallopt(3), M_MMAP_THRESHOLD).
+
+    glibc does so at first, but raises the threshold to 32 MiB as such blocks are freed. Outputs of
+    megabytes then lie in the heap between small objects that stay, and after a burst the supervisor
+    kept three times the memory that it used.
+    """
+    import ctypes  # noqa: PLC0415 (reports are quick without it)
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries have neither this function nor this habit
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def _load(config_path: str) -> tuple[Settings | None, list[str]]:
@@ -236,13 +255,12 @@ class _Starter:
 
         from nsmd.app import daemon  # noqa: PLC0415
         from nsmd.app.startup import gather  # noqa: PLC0415
-        from nsmd.host import heap  # noqa: PLC0415
-        from nsmd.host.reserve_thread import keep_reserve_thread  # noqa: PLC0415
-        from nsmd.host.timer import AwakeClock  # noqa: PLC0415
+        from nsmd.host.event_loop import AwakeClock  # noqa: PLC0415
+        from nsmd.host.threads import keep_reserve_thread  # noqa: PLC0415
 
         gc.freeze()
         gc.enable()
-        heap.map_large_blocks()
+        _map_large_blocks()
         if "WATCHDOG_USEC" in os.environ:
             # systemd's watchdog ends a hanging loop by SIGABRT: the log then shows where it hung.
             faulthandler.enable()
@@ -375,6 +393,6 @@ def _log_to_stderr() -> None:
     with suppress(paths.PathError):  # reported when it matters
         path = paths.log_path()
     handler = LogHandler(STDERR, path)
-    handler.setFormatter(journald.formatter_for(sys.stderr, os.environ))
+    handler.setFormatter(logs.formatter_for(sys.stderr, os.environ))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    log_flood.install()
+    logs.limit_floods()

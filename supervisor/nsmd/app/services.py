@@ -26,8 +26,8 @@ from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.source_watcher import SourceWatcher as Watching
-from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
+from nsmd.host.source_watcher import SourceWatcher as Watching
+from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
 from nsmd.jail.adopted import reap_child

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from nsm import paths
-from nsmd.host.unix_listener import HOLDER_SOCKET, Identity, PlaceError, bound, identity_of
-from nsmd.host.watching import inotify
+from nsmd.host import inotify
+from nsmd.host.listeners import HOLDER_SOCKET, Identity, PlaceError, bound, identity_of
 
 log = logging.getLogger(__name__)
 

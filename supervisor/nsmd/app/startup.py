@@ -26,9 +26,9 @@ from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.store_choice import Leaving, open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
+from nsmd.host.listeners import HOLDER_SOCKET
 from nsmd.host.locales import passed_on
 from nsmd.host.processes import children_of
-from nsmd.host.unix_listener import HOLDER_SOCKET
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.git_settings import GitSettings
 from nsmd.jail.templates import open_launcher

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from nsm import paths
 from nsm.wire.errors import NsmError, StartFailedError
-from nsmd.host.unix_listener import PlaceError, bound
+from nsmd.host.listeners import PlaceError, bound
 
 log = logging.getLogger(__name__)
 

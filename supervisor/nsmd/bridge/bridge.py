@@ -38,7 +38,7 @@ from nsmd.bridge.values import (
     RecordedCall,
 )
 from nsmd.bridge.wording import program_not_found
-from nsmd.host.watching.source_watcher import SourceWatcher
+from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.events import Events
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import Shutdown

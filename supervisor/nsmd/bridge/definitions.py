@@ -25,9 +25,8 @@ from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import open_command
 from nsmd.bridge.values import NAME, Problem, Program, is_control
-from nsmd.host.paths import printable, trusted_owners
-from nsmd.host.watching.source_watcher import SourceWatcher
-from nsmd.host.watching.trail import Trail, WatchedPaths
+from nsmd.host.paths import Trail, WatchedPaths, printable, trusted_owners
+from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The process between the supervisor and a bridge program.
 
 It starts the program, reads its output, and ends it with all that it started
-(`nsmd.host.monitors`). A program may write gigabytes. This process decides what to report and to
+(`nsmd.host.monitor`). A program may write gigabytes. This process decides what to report and to
 keep, which leaves the supervisor's event loop to the calls.
 
 Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
@@ -23,8 +23,16 @@ from typing import Any, NoReturn
 
 from nsmd.bridge.output_lines import INTERVAL_S, OutputLines, Waiting
 from nsmd.bridge.path_walk import Ways, why_any_other
-from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor, NotStartedError, line, write
-from nsmd.host.monitors.process_tree import descendants, signal_tree, sweep
+from nsmd.host.monitor import (
+    CHUNK_BYTES,
+    Monitor,
+    NotStartedError,
+    descendants,
+    line,
+    signal_tree,
+    sweep,
+    write,
+)
 from nsmd.host.processes import signal_group
 from nsmd.model.head_tail import HeadTail
 

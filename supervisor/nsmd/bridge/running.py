@@ -16,7 +16,7 @@ from nsm.wire.errors import BadProgramError
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.path_walk import Ways
 from nsmd.bridge.values import OnLine, Program, ProgramEnd
-from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
+from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
 from nsmd.host.processes import processes, send
 from nsmd.model.values import StreamName
 

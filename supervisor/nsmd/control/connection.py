@@ -39,7 +39,7 @@ from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.ops import run
 from nsmd.control.outgoing import Outgoing
 from nsmd.control.output_stream import Room
-from nsmd.host import journald
+from nsmd.host import logs
 from nsmd.manager.job_starts import ProgramStart
 from nsmd.model import names
 from nsmd.model.client_limits import ClientLimits
@@ -243,7 +243,7 @@ class _Connection:
                 if self._scope is None:
                     self._scope = message.scope or names.COMMAND_LINE
                 self._hello = message
-                journald.about(client=message.name)
+                logs.about(client=message.name)
                 self._services.events.publish(
                     "client_came", protocol="control", client=message.name
                 )

@@ -24,7 +24,7 @@ from nsmd.control.connection import (
     serve_connection,
 )
 from nsmd.control.counted_stream import CountedStream
-from nsmd.host import journald
+from nsmd.host import logs
 from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
 from nsmd.model.client_limits import ClientLimits
 
@@ -116,7 +116,7 @@ class ControlServer:
         # If there are too many connections for the first quota, the next quotas are not asked.
         drawn, full = draw(self._quotas)
         if self._access.client_limits is not None:
-            journald.about(box=self._access.client_limits.scope)
+            logs.about(box=self._access.client_limits.scope)
         try:
             async with stream:
                 await self._admit(stream, full)

@@ -16,8 +16,8 @@ from nsm.http.listen_address import Port, UnixPath, parse_listen
 from nsm.wire.errors import NsmError
 from nsmd.doctor.host import Host
 from nsmd.doctor.places import ask
+from nsmd.host.listeners import PlaceError, check_way
 from nsmd.host.paths import trusted_owners
-from nsmd.host.unix_listener import PlaceError, check_way
 from nsmd.model.settings import Settings
 
 NAME = "MCP over HTTP"

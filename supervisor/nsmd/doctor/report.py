@@ -46,9 +46,9 @@ from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.host_presets import find_environments
 from nsmd.environments.images.layers import ZSTD
 from nsmd.environments.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
+from nsmd.host.listeners import PlaceError, check_way
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners
-from nsmd.host.unix_listener import PlaceError, check_way
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.host_network import open_sockets

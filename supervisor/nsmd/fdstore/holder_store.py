@@ -21,7 +21,7 @@ import trio
 from nsmd.fdstore import holder
 from nsmd.fdstore.running_holders import ANSWER_TIMEOUT_S, RunningHolder
 from nsmd.fdstore.store import Refill, StoreKind, copies_of
-from nsmd.host.unix_listener import identity_of
+from nsmd.host.listeners import identity_of
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from nsm.http.listen_address import Port
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.host.tcp_listener import tcp_listener
+from nsmd.host.listeners import tcp_listener
 
 log = logging.getLogger(__name__)
 

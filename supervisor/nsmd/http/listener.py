@@ -22,8 +22,8 @@ from nsm.http.exchange import Application
 from nsm.http.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
 from nsm.http.token import TokenFile
 from nsmd.control.counted_stream import CountedStream
+from nsmd.host.listeners import check_way, listening_socket
 from nsmd.host.paths import trusted_owners
-from nsmd.host.unix_listener import check_way, listening_socket
 from nsmd.http.held_port import bound
 from nsmd.model.events import Events
 from nsmd.model.read_rate import ReadRate

@@ -17,7 +17,7 @@ import trio
 
 from nsm.http.accept import accept
 from nsm.http.listen_address import Port, own_hosts
-from nsmd.host.unix_listener import PlaceError, listening_socket
+from nsmd.host.listeners import PlaceError, listening_socket
 from nsmd.http.held_port import bound
 
 if TYPE_CHECKING:

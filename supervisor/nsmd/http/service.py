@@ -13,7 +13,7 @@ import trio
 
 from nsm.http.listen_address import Port, parse_listen
 from nsm.wire.errors import BadProjectError, NsmError
-from nsmd.host.unix_listener import PlaceError
+from nsmd.host.listeners import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.interfaces import TAKEN_BACK, HostPrograms, Runner

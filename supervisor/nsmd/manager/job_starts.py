@@ -11,7 +11,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
 from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.agent_link.requests import Question
-from nsmd.host.timer import Timer
+from nsmd.host.event_loop import Timer
 from nsmd.manager.run_requests import check_runs_code, without_fence
 from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest

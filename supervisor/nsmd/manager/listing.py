@@ -8,7 +8,7 @@ import trio
 
 from nsm.wire.live import SessionRow
 from nsm.wire.transcripts import EndedRow
-from nsmd.host import process_stats
+from nsmd.host import processes
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below
 from nsmd.jail.limits import memory_of
 from nsmd.model.devices import has_nvidia
@@ -16,7 +16,7 @@ from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 
-Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, process_stats.Usage]]]
+Measure = Callable[[Sequence[int]], Awaitable[Mapping[int, processes.Usage]]]
 
 
 ROWS_AT_ONCE = 200
@@ -25,9 +25,9 @@ ROWS_AT_ONCE = 200
 
 def measure_in_threads() -> Measure:
     """Make a function that reads /proc in a thread, so that nobody waits: 0.1 ms for a session."""
-    reader = process_stats.UsageReader()
+    reader = processes.UsageReader()
 
-    async def measure(pids: Sequence[int]) -> Mapping[int, process_stats.Usage]:
+    async def measure(pids: Sequence[int]) -> Mapping[int, processes.Usage]:
         return await trio.to_thread.run_sync(reader.usage_of, pids)
 
     return measure
@@ -76,7 +76,7 @@ class SessionLister:
 
 def live_row(
     session: Session,
-    usage: process_stats.Usage | None,
+    usage: processes.Usage | None,
     now: float,
     memory_bytes: int | None = None,
     gpu_use: GpuUse | None = None,

@@ -23,7 +23,7 @@ from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
-from nsmd.host.timer import Timers
+from nsmd.host.event_loop import Timers
 from nsmd.jail import Launcher
 from nsmd.jail.limits import LimitEnforcer
 from nsmd.jail.templates import TemplateLauncher

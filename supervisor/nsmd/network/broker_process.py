@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from nsmd.host.channel_process import ChannelProcess
+from nsmd.host.child_processes import ChannelProcess
 from nsmd.network.broker_messages import (
     MAX_BYTES,
     BrokerMessage,

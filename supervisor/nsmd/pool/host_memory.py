@@ -14,8 +14,7 @@ from contextlib import suppress
 import trio
 
 from nsm.dataclass import dataclass
-from nsmd.host.process_stats import share_of
-from nsmd.host.processes import read, tree_of
+from nsmd.host.processes import read, share_of, tree_of
 from nsmd.pool.policy import MemorySeen
 
 PRESSURE = "proc/pressure/memory"

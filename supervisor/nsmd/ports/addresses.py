@@ -9,9 +9,8 @@ from contextlib import suppress
 
 from nsm.http.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsm.wire.errors import BadRequestError
+from nsmd.host.listeners import PlaceError, bound, check_way, identity_of, tcp_listener
 from nsmd.host.paths import trusted_owners
-from nsmd.host.tcp_listener import tcp_listener
-from nsmd.host.unix_listener import PlaceError, bound, check_way, identity_of
 
 ANY_PORT = "127.0.0.1:0"
 """Address if none is asked for: any free port of the loopback."""

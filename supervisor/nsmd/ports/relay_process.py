@@ -10,7 +10,7 @@ import trio
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
-from nsmd.host.channel_process import ChannelProcess
+from nsmd.host.child_processes import ChannelProcess
 from nsmd.model import names
 from nsmd.ports.records import RELAY, LeftRelay, RelayRecord
 

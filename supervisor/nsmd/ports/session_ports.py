@@ -20,7 +20,7 @@ from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.host.unix_listener import identity_of
+from nsmd.host.listeners import identity_of
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.ports import addresses, counts

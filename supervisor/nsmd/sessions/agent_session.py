@@ -20,8 +20,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
-from nsmd.host.poller import poller
-from nsmd.host.timer import Timer, Timers
+from nsmd.host.event_loop import Timer, Timers, poller
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
 from nsmd.jail.handle import hang_up
 from nsmd.jail.limits import Confinement, Group, LimitEnforcer

@@ -13,8 +13,8 @@ from typing import Protocol
 from nsm.dataclass import replace
 from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
 from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
+from nsmd.host.event_loop import Timer, Timers
 from nsmd.host.paths import is_within
-from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail
 from nsmd.jail.limits import Confinement
 from nsmd.model.events import Events

@@ -27,8 +27,8 @@ from nsmd.agent_link.frames import (
 from nsmd.agent_link.job_frames import JobEndedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
-from nsmd.host import journald
-from nsmd.host.timer import Timers
+from nsmd.host import logs
+from nsmd.host.event_loop import Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy
 from nsmd.jail.limits import Confinement, LimitEnforcer
 from nsmd.model.events import Events
@@ -331,7 +331,7 @@ class Session:
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""
-        journald.about(session=self.id, client="")
+        logs.about(session=self.id, client="")
         try:
             await self.network.get_secrets(() if self.taken_up else self.spec.secrets)
             await self._agent_session.run()

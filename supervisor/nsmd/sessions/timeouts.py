@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nsmd.agent_link.frames import StatusFrame
+from nsmd.host.event_loop import Timer, Timers
 from nsmd.host.processes import look_at
-from nsmd.host.timer import Timer, Timers
 from nsmd.jail import Jail
 from nsmd.jail.limits import is_frozen
 from nsmd.model.values import Tenancy

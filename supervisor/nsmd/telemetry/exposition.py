@@ -18,8 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from nsmd.host.process_stats import share_of
-from nsmd.host.processes import stat_fields
+from nsmd.host.processes import share_of, stat_fields
 from nsmd.telemetry.families import FAMILIES, Family, Labels, Readings, Value
 from nsmd.telemetry.histogram import Histogram
 

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from nsmd.app.socket_guard import SocketGuard
-from nsmd.host.unix_listener import LOCK, hold_lock, identity_of, listening_socket
+from nsmd.host.listeners import LOCK, hold_lock, identity_of, listening_socket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -14,8 +14,7 @@ from definition_files import definition, executable
 from nsmd.bridge import definitions
 from nsmd.bridge.definitions import MAX_FILE_BYTES, read_definition, unique
 from nsmd.bridge.values import Problem, Program
-from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.trail import Trail
+from nsmd.host.paths import Trail, trusted_owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable

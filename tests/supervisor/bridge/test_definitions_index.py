@@ -22,8 +22,8 @@ from nsmd.bridge.definitions import (
     render,
 )
 from nsmd.bridge.values import Problem
-from nsmd.host.watching import source_watcher
-from nsmd.host.watching.source_watcher import open_source_watcher
+from nsmd.host import source_watcher
+from nsmd.host.source_watcher import open_source_watcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -18,7 +18,7 @@ from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.running import Stop
 from nsmd.bridge.values import ProgramEnd
-from nsmd.host.monitors import monitored
+from nsmd.host import child_processes
 from nsmd.host.processes import children_of, processes
 from processes import Watched, ending
 
@@ -292,10 +292,10 @@ async def test_a_program_does_not_run_before_its_monitor_has_reported_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     """Otherwise nobody knows the session of a killed monitor's program."""
-    begin, end = monitored.START.split("from {}")
+    begin, end = child_processes.START.split("from {}")
     killed = KILLED_AT_ITS_REPORT.format(after=after, seen=str(tmp_path / "seen"))
     code = f"exec({killed!r})".replace("{", "{{").replace("}", "}}")
-    monkeypatch.setattr(monitored, "START", f"{begin}{code}; from {{}}{end}")
+    monkeypatch.setattr(child_processes, "START", f"{begin}{code}; from {{}}{end}")
     ended: ProgramEnd | None = None
     with suppress(BadProgramError):
         ended = await outcome_of_shell(f"echo >{tmp_path}/run")

@@ -25,7 +25,7 @@ from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S
 from nsmd.control.ops import run
-from nsmd.host import log_flood
+from nsmd.host import logs
 from nsmd.manager import run_service
 
 if TYPE_CHECKING:
@@ -372,8 +372,8 @@ async def test_garbage_ends_its_own_connection_with_a_reason(
 @pytest.fixture
 def bounded() -> Generator[None]:
     """The log as a supervisor has it."""
-    before = {name: list(logging.getLogger(name).filters) for name in log_flood.LOGGERS}
-    log_flood.install()
+    before = {name: list(logging.getLogger(name).filters) for name in logs.LOGGERS}
+    logs.limit_floods()
     yield
     for name, filters in before.items():
         logging.getLogger(name).filters[:] = filters
@@ -396,7 +396,7 @@ async def test_garbage_does_not_fill_the_log_nor_hide_what_others_do(
         flooded = [record.getMessage() for record in caplog.records]
         await garbage(Peer(it.raw(other)))
         await garbage(Peer(it.raw()))
-    assert log_flood.FULL < len(flooded) < log_flood.FULL + 8
+    assert logs.FULL < len(flooded) < logs.FULL + 8
     assert "(74 like it in " in flooded[-1]
     assert len(caplog.records) == len(flooded) + 2
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.host import journald
+from nsmd.host import logs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def line(formatter: logging.Formatter, level: int = logging.INFO, *, fails: bool
     ],
 )
 def test_each_line_has_its_priority(level: int, priority: int) -> None:
-    formatter = journald.JournalFormatter()
+    formatter = logs.JournalFormatter()
     assert line(formatter, level) == f"<{priority}>nsmd.app.daemon: said 7"
     lines = line(formatter, level, fails=True).splitlines()
     assert len(lines) > 3
@@ -51,24 +51,24 @@ def test_only_the_journals_own_stream_is_written_for_it(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as stream:
         found = os.fstat(stream.fileno())
         given = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
-        assert line(journald.formatter_for(stream, given)).startswith("<6>")
+        assert line(logs.formatter_for(stream, given)).startswith("<6>")
         other = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"}
         for elsewhere in (other, {}):
-            plain = line(journald.formatter_for(stream, elsewhere))
+            plain = line(logs.formatter_for(stream, elsewhere))
             assert plain.endswith(" INFO nsmd.app.daemon: said 7")
             assert plain[0].isdigit()
-    assert not journald.goes_to_journal(io.StringIO(), given)
+    assert not logs.goes_to_journal(io.StringIO(), given)
 
 
 def test_what_a_line_is_about_follows_it() -> None:
-    formatter = journald.JournalFormatter()
+    formatter = logs.JournalFormatter()
 
     def there() -> tuple[str, str, str]:
-        journald.about(client="editor")
+        logs.about(client="editor")
         first = line(formatter)
-        journald.about(session="a1b2", client='an "editor"\n<2>nsmd: forged')
+        logs.about(session="a1b2", client='an "editor"\n<2>nsmd: forged')
         second = line(formatter)
-        journald.about(client="")
+        logs.about(client="")
         return first, second, line(formatter)
 
     first, second, third = contextvars.Context().run(there)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e_support import variables_for
-from nsmd.host.log_file import LogHandler
+from nsmd.host.logs import LogHandler
 
 if TYPE_CHECKING:
     from collections.abc import Generator

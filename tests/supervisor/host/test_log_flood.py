@@ -6,8 +6,8 @@ import contextvars
 import importlib
 import logging
 
-from nsmd.host import journald
-from nsmd.host.log_flood import FULL, INTERVAL_S, LOGGERS, MAX_KINDS, FloodFilter
+from nsmd.host import logs
+from nsmd.host.logs import FULL, INTERVAL_S, LOGGERS, MAX_KINDS, FloodFilter
 
 
 class Log:
@@ -20,7 +20,7 @@ class Log:
 
     def line(self, message: str, *args: object, line: int = 1, box: str = "") -> None:
         def say() -> None:
-            journald.about(box=box)
+            logs.about(box=box)
             record = logging.LogRecord("x", logging.WARNING, "", line, message, args, None)
             if self._filter.filter(record):
                 self.lines.append(record.getMessage())

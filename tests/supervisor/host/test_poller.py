@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nsmd.host.poller import poller
+from nsmd.host.event_loop import poller
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.host.process_stats import JailProcess, Usage, UsageReader, processes_of, usage_of
+from nsmd.host.processes import JailProcess, Usage, UsageReader, processes_of, usage_of
 from processes import ending
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from nsmd.host.reserve_thread import ReserveThread
+from nsmd.host.threads import ReserveThread
 
 
 async def no_thread(_function: object, **_options: object) -> Any:

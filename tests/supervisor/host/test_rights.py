@@ -18,7 +18,7 @@ import pytest
 
 from agent_process import short_directory
 from nsm.jail import landlock
-from nsmd.host.monitors.monitored import PACKAGES
+from nsmd.host.child_processes import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -12,7 +12,7 @@ import trio.testing
 
 from fakes import BASH, PYTHON, FakeAgent, FakeJail, FakeLauncher, Watcher, echo, launching, spec
 from nsm.wire.errors import StartFailedError
-from nsmd.host.timer import Timers
+from nsmd.host.event_loop import Timers
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits

@@ -17,7 +17,7 @@ from fake_cgroups import FakeTree
 from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, launching, spec
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
-from nsmd.host.timer import Timers
+from nsmd.host.event_loop import Timers
 from nsmd.jail.limits import LimitEnforcer, files
 from nsmd.jail.limits.group import Group, limits_of
 from nsmd.jail.limits.tree import GroupTree

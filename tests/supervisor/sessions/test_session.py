@@ -22,7 +22,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
 )
 from nsmd.agent_link.frames import MAX_STREAM_BYTES, CheckedFrame
-from nsmd.host.poller import poller
+from nsmd.host.event_loop import poller
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import START_TIMEOUT_S

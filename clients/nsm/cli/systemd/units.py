@@ -76,7 +76,7 @@ ListenStream=%t/nsm/control.sock
 SocketMode=0600
 # The supervisor refuses a directory that others may enter.
 DirectoryMode=0700
-# A herd of editors that start at once is to find room (nsmd.host.unix_listener.BACKLOG).
+# A herd of editors that start at once is to find room (nsmd.host.listeners.BACKLOG).
 Backlog=1024
 
 [Install]

@@ -26,7 +26,7 @@ from nsmd.control.ops import preloading
 from nsmd.control.ops.jobs import facts_to_wire
 from nsmd.control.ops.network import decision_row
 from nsmd.control.ops.ports import addresses_of, listed
-from nsmd.host import process_stats
+from nsmd.host import processes
 from nsmd.jail.limits import Confinement
 from nsmd.manager.listing import last_row, live_row
 from nsmd.model.devices import has_nvidia
@@ -145,10 +145,10 @@ def _past(transcript: Transcript) -> dict[str, Any]:
 class _Seen(NamedTuple):
     """Facts of the system about a session's jail; None without a jail."""
 
-    usage: process_stats.Usage | None
+    usage: processes.Usage | None
     kernel: KernelFacts | None
     confinement: dict[str, Any] | None
-    processes: list[process_stats.JailProcess]
+    processes: list[processes.JailProcess]
 
 
 def _look(pid: int, confinement: Confinement | None) -> _Seen:
@@ -157,10 +157,10 @@ def _look(pid: int, confinement: Confinement | None) -> _Seen:
     if not pid:  # there is no jail yet, or none between executions
         return _Seen(None, None, kept, [])
     return _Seen(
-        process_stats.usage_of([pid]).get(pid),
+        processes.usage_of([pid]).get(pid),
         kernel_facts(pid),
         kept,
-        process_stats.processes_of(pid, MAX_PROCESSES),
+        processes.processes_of(pid, MAX_PROCESSES),
     )
 
 

@@ -15,7 +15,7 @@ from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Services
 from nsmd.environments.builds.build_state import Building
-from nsmd.host.process_stats import share_of
+from nsmd.host.processes import share_of
 from nsmd.jail.templates import Template, TemplateTrial
 from nsmd.jail.templates.spec import can_preload
 from nsmd.model.names import is_module_name

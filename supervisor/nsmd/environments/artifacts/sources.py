@@ -15,9 +15,8 @@ from nsmd.environments.artifacts.discovery import (
     scan_metadata,
 )
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank, own_sources
-from nsmd.host.paths import printable
-from nsmd.host.watching.source_watcher import SourceWatcher
-from nsmd.host.watching.trail import NoWay
+from nsmd.host.paths import NoWay, printable
+from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.settings import Defaults
 from nsmd.model.values import ClientIdentity, EnvironmentProblem, Sources
 

@@ -2,7 +2,7 @@
 and ends the command with all that it started.
 
 It is a process of its own for two reasons. Builders leave Nix's process group and session
-(`nsmd.host.monitors`). And a build may print gigabytes: reading those here leaves the supervisor's
+(`nsmd.host.monitor`). And a build may print gigabytes: reading those here leaves the supervisor's
 event loop to the calls.
 
 It needs only the standard library. Descriptor 0 is the supervisor's hold: when that is closed, the
@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nsmd.environments.commands.log_text import LogReader
-from nsmd.host.monitors.monitor import CHUNK_BYTES, Monitor
+from nsmd.host.monitor import CHUNK_BYTES, Monitor
 from nsmd.host.processes import signal_group
 
 STEP_S = 2.5

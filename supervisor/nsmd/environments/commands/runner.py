@@ -13,8 +13,8 @@ from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
 from nsmd.environments.commands.monitor import STEP_S
 from nsmd.environments.commands.progress import CommandProgress
-from nsmd.host.monitors.monitored import MARGIN_S, MonitoredProcess
-from nsmd.host.monitors.process_tree import SWEEP_S
+from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
+from nsmd.host.monitor import SWEEP_S
 
 _CHUNK_BYTES = 64 * 1024
 

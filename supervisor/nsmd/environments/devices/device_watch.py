@@ -12,9 +12,9 @@ from nsmd.environments.devices.device_host import DeviceHost
 from nsmd.environments.devices.equipment import Equipment, Words, equip, find_equipment
 from nsmd.environments.devices.libraries import CUDA
 from nsmd.environments.devices.nodes import CAPABILITIES
-from nsmd.host.bounded_reads import BoundedReads
-from nsmd.host.watching.source_watcher import SourceWatcher
-from nsmd.host.watching.trail import ANY, WatchedPaths
+from nsmd.host.paths import ANY, WatchedPaths
+from nsmd.host.source_watcher import SourceWatcher
+from nsmd.host.threads import BoundedReads
 from nsmd.model.values import Environment
 
 log = logging.getLogger(__name__)

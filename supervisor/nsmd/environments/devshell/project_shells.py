@@ -29,8 +29,8 @@ from nsmd.environments.devshell.evaluation import (
 )
 from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
-from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.locales import locale_part
+from nsmd.host.threads import BoundedReads
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.agreements import UseAgreement
 from nsmd.environments.project.description import shown_path
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError
-from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, printable
+from nsmd.host.threads import BoundedReads
 from nsmd.model.values import ProjectMount
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from nsmd.environments.project.pythons import FindPython, Pythons
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError
 from nsmd.environments.project.rows import ProjectRow, find_rows
 from nsmd.environments.project.safe_files import parts
-from nsmd.host.bounded_reads import BoundedReads
 from nsmd.host.paths import is_within, printable
+from nsmd.host.threads import BoundedReads
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import check_packages
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount

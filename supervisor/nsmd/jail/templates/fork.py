@@ -12,7 +12,7 @@ import trio
 
 from nsm.jail.failure import EXHAUSTED
 from nsmd.fdstore.holder import receive
-from nsmd.host.poller import poller
+from nsmd.host.event_loop import poller
 from nsmd.host.processes import pid_of
 from nsmd.jail import ProjectCopy
 from nsmd.jail.handle import JailHandle, hang_up

@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from nsm.dataclass import dataclass
-from nsmd.host.paths import is_within
-from nsmd.host.watching.trail import Trail, WatchedPaths
+from nsmd.host.paths import Trail, WatchedPaths, is_within
 from nsmd.jail.interface import TemplateSpec
 
 

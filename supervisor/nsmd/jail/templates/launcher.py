@@ -14,8 +14,8 @@ from nsm.dataclass import dataclass, field
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore.store import Kept, NoStore
-from nsmd.host.process_stats import share_of
-from nsmd.host.watching.source_watcher import SourceWatcher as Watching
+from nsmd.host.processes import share_of
+from nsmd.host.source_watcher import SourceWatcher as Watching
 from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.adopted import reap_child
 from nsmd.jail.interface import TemplateSpec, discard

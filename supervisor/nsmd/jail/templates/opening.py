@@ -12,7 +12,7 @@ import trio
 
 from nsm.dataclass import replace
 from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
-from nsmd.host.watching.source_watcher import open_source_watcher as open_watching
+from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, ColdLauncher, Launcher, open_router
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of

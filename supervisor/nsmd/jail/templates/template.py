@@ -19,8 +19,8 @@ import trio
 
 from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
+from nsmd.host.event_loop import Timer, Timers
 from nsmd.host.processes import pid_of
-from nsmd.host.timer import Timer, Timers
 from nsmd.jail import ColdLauncher, Jail
 from nsmd.jail.interface import TemplateSpec, discard
 from nsmd.jail.templates.fork import (

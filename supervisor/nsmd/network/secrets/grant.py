@@ -17,7 +17,7 @@ from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.host.channel_process import ChannelProcess
+from nsmd.host.child_processes import ChannelProcess
 from nsmd.model.events import EventKind, Events
 from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule

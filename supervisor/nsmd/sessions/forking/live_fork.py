@@ -22,7 +22,7 @@ from nsm.wire.errors import ForkRefusedError, NsmError
 from nsmd.agent_link.frames import CompletionsFrame, ForkedFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import holder
-from nsmd.host.monitors.monitored import PACKAGES
+from nsmd.host.child_processes import PACKAGES
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.interface import Jail
 from nsmd.jail.project_copy import ProjectCopy

@@ -16,9 +16,9 @@ from nsmd.environments.artifacts import discovery, sources
 from nsmd.environments.artifacts.discovery import Scan
 from nsmd.environments.artifacts.sources import ArtifactDiscovery, sources_of
 from nsmd.environments.catalog import Catalog
+from nsmd.host import source_watcher
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching import source_watcher
-from nsmd.host.watching.source_watcher import open_source_watcher
+from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.settings import Defaults
 from nsmd.model.values import ClientIdentity, Sources
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from nsmd.host.monitors.monitored import PACKAGES
+from nsmd.host.child_processes import PACKAGES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from nsmd.host.monitors.monitored import PACKAGES, START
+from nsmd.host.child_processes import PACKAGES, START
 from nsmd.network.secrets.grant import MODULE
 
 

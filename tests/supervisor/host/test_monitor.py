@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from nsmd.host.monitors.process_tree import Ladder, descendants
+from nsmd.host.monitor import Ladder, descendants
 from nsmd.host.processes import children_of, look_at
 from processes import ending
 

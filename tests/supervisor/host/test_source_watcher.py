@@ -16,9 +16,9 @@ import trio
 
 from dummy_artifacts import PROGRAM, artifact
 from nsmd.environments.artifacts.discovery import Scan, scan_directory
+from nsmd.host import inotify, source_watcher
 from nsmd.host.paths import trusted_owners
-from nsmd.host.watching import inotify, source_watcher
-from nsmd.host.watching.source_watcher import SourceWatcher, open_source_watcher
+from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
 from nsmd.model.settings import Defaults
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from nsmd.host.watching.trail import WatchedPaths
+    from nsmd.host.paths import WatchedPaths
 
 TIMEOUT_S = 120
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from nsmd.host.timer import AHEAD_S, Timer, Timers
+from nsmd.host.event_loop import AHEAD_S, Timer, Timers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.host.paths import trusted_owners
-from nsmd.host.watching.directory_watches import Watches
-from nsmd.host.watching.inotify import Q_OVERFLOW, Inotify, Notice
-from nsmd.host.watching.trail import Trail
+from nsmd.host.inotify import Q_OVERFLOW, Inotify, Notice, Watches
+from nsmd.host.paths import Trail, trusted_owners
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from nsmd.host.watching.trail import WatchedPaths
+    from nsmd.host.paths import WatchedPaths
 
 
 class Watched:

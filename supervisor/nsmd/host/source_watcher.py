@@ -16,9 +16,8 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from nsmd.host.watching.directory_watches import Stir, Watches
-from nsmd.host.watching.inotify import Inotify
-from nsmd.host.watching.trail import WatchedPaths
+from nsmd.host.inotify import Inotify, Stir, Watches
+from nsmd.host.paths import WatchedPaths
 
 log = logging.getLogger(__name__)
 

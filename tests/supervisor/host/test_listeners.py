@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.host import unix_listener
-from nsmd.host.paths import trusted_owners
-from nsmd.host.unix_listener import (
+from nsmd.host import listeners
+from nsmd.host.listeners import (
     LOCK_RETRY_S,
     PlaceError,
     check_passed,
@@ -21,6 +20,7 @@ from nsmd.host.unix_listener import (
     hold_lock,
     listening_socket,
 )
+from nsmd.host.paths import trusted_owners
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the module."""
     made = Clock()
-    monkeypatch.setattr(unix_listener, "time", made)
+    monkeypatch.setattr(listeners, "time", made)
     return made
 
 
@@ -55,7 +55,7 @@ def test_the_lock_is_held_by_one(tmp_path: Path, clock: Clock) -> None:
         hold_lock(path),
     ):
         pass
-    assert clock.monotonic() >= unix_listener.LOCK_S
+    assert clock.monotonic() >= listeners.LOCK_S
     with hold_lock(path):  # and can be had again
         pass
 

@@ -1,4 +1,6 @@
-"""Lock and socket of the supervisor: a lock for its life, a socket that only its user can reach."""
+"""Lock and listening sockets of the supervisor: a lock for its life, sockets that only its user can
+reach, and ports.
+"""
 
 from __future__ import annotations
 
@@ -263,3 +265,29 @@ def identity_of(path: str) -> Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def tcp_listener(host: str, number: int, backlog: int) -> socket.socket:
+    """Make a socket that listens at an address of this machine, and does not block.
+
+    Args:
+        number: port number; 0 for any free one.
+        backlog: connections that the kernel holds while nobody accepts them.
+
+    Raises:
+        OSError: the port is taken or forbidden.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Lingering connections of an earlier supervisor must not prevent this.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((host, number))
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
