@@ -19,10 +19,13 @@ from typing import Any
 from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.images.image_files import architecture
 from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.jail import BwrapLauncher
+from nsmd.jail.git_settings import GitSettings
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 from package_world import installation
+from realjail import SYSTEM_PATH, new_launcher
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -44,6 +47,14 @@ def folder(name: str, mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
 def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
     """Make a symbolic link of a layer."""
     return other(name, tarfile.SYMTYPE, target)
+
+
+def named_launcher(home: Path) -> BwrapLauncher:
+    """Make a launcher for jails in which git knows its user's name."""
+    (home / ".gitconfig").write_text("[user]\nname = Ada\n")
+    launcher = new_launcher()
+    launcher.git = GitSettings(SYSTEM_PATH, {"HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"})
+    return launcher
 
 
 def hardlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:

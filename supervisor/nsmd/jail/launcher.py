@@ -263,6 +263,8 @@ class BwrapLauncher:
         made = [POLICY_PATH, AGENT_PATH]
         if image is None:
             made += [path for path, _ in SYNTHETIC_FILES]
+        elif _has_git_settings(image):
+            made.append(GIT_SETTINGS_PATH)
         if spec.network.mode == "full":
             made += [path for path, _ in network_files()] if image else ["/etc/resolv.conf"]
         if forked:
@@ -487,10 +489,18 @@ class BwrapLauncher:
         return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
 
 
+def _has_git_settings(image: ImageRoot) -> bool:
+    """Return whether a jail can have git's settings: there has to be a file to mount them over."""
+    return image.writable or os.path.isfile(image.directory + GIT_SETTINGS_PATH)
+
+
 def _files(plan: JailPlan, owned: ExitStack) -> list[FileData]:
-    # The unpacked image has those files already.
-    usual = (*SYNTHETIC_FILES, (GIT_SETTINGS_PATH, plan.git)) if plan.image is None else ()
-    made = dict((*usual, *(network_files() if plan.host_network else ())))
+    # The unpacked image has those files already, but for the user's name.
+    made = dict(SYNTHETIC_FILES) if plan.image is None else {}
+    if plan.image is None or _has_git_settings(plan.image):
+        made[GIT_SETTINGS_PATH] = plan.git
+    if plan.host_network:
+        made.update(network_files())
     contents = {**plan.programs, **{path: os.fsencode(text) for path, text in made.items()}}
     return [
         FileData(descriptor=memory_file(content, owned), target=path)

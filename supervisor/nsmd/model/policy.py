@@ -307,9 +307,9 @@ def _devices(environment: Environment) -> tuple[str, ...]:
 
 def jail_variables(environment: Environment, network: NetworkRule) -> tuple[tuple[str, str], ...]:
     """Variables of code in a jail, in addition to those of every jail, or in their place."""
-    if network.mode == "off" and environment.artifact is not None:
-        # Those for no network are a convenience, and some artifacts cannot set any.
-        return environment.variables
+    artifact = environment.artifact
+    if network.mode == "off" and artifact is not None and "variables" not in artifact.takes:
+        return environment.variables  # the rest is a convenience, and it cannot set any
     limits = limit_variables(environment.memory_mb)
     return (*limits.items(), *_network_variables(network), *environment.variables)
 

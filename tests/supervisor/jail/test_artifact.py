@@ -177,7 +177,7 @@ async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
     ]
     names = set(re.findall(r"declare -x (\w+)", words))
     ours = {"HOME", "LANG", "TERM", "PROJECT_DIR", "PROJECT_MOUNT", "PROJECT_MODE"}
-    ours |= {"NSM_PROJECT_FD", "NSM_INFO_FD", "NSM_POLICY_FD"}
+    ours |= {"NSM_PROJECT_FD", "NSM_INFO_FD", "NSM_POLICY_FD", "NSM_VARIABLES_FD"}
     ours |= {"NSM_WORKSPACE_MB", "NSM_TMP_MB", "NSM_SHM_MB"}
     assert ours <= names
     assert names <= ours | {"OLDPWD", "PWD", "SHLVL"}

@@ -6,7 +6,7 @@ import pytest
 
 from nsmd.model.limit_variables import limit_variables
 from nsmd.model.policy import jail_variables
-from nsmd.model.values import NO_NETWORK, Environment
+from nsmd.model.values import NO_NETWORK, Artifact, Environment
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,11 @@ def test_variables_of_the_user_win() -> None:
     found = dict(jail_variables(environment, NO_NETWORK))
     assert found["GOMAXPROCS"] == "7"
     assert found["NODE_OPTIONS"] == "--max-old-space-size=768"
+
+
+@pytest.mark.parametrize("takes", [frozenset(("policy", "variables")), frozenset(("policy",))])
+def test_artifacts_that_can_set_variables_have_them(takes: frozenset[str]) -> None:
+    artifact = Artifact(run="/nix/run", schema=1, takes=takes)
+    environment = Environment(name="python", interpreter="python", artifact=artifact)
+    found = dict(jail_variables(environment, NO_NETWORK))
+    assert ("OMP_NUM_THREADS" in found) is ("variables" in takes)

@@ -9,7 +9,7 @@ from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import is_within
 from nsmd.jail import ColdLauncher
-from nsmd.jail.arguments import HOSTNAME, writable_root
+from nsmd.jail.arguments import GIT_SETTINGS_PATH, HOSTNAME, writable_root
 from nsmd.jail.host_network import network_files
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
@@ -174,7 +174,9 @@ def _root(spec: JailSpec) -> dict[str, Any]:
     if image is None or not image.writable:
         return {}
     more = [] if spec.project is None else [spec.project.mount_point]
-    copied = [path for path, _ in network_files()] if spec.network.mode == "full" else []
+    copied = [GIT_SETTINGS_PATH]
+    if spec.network.mode == "full":
+        copied += [path for path, _ in network_files()]
     return {"root": writable_root(spec.sizes.overlay_mb, more=more, copied=copied)}
 
 

@@ -24,6 +24,7 @@ from image_world import (
     libraries_of,
     make_image,
     make_store,
+    named_launcher,
     other,
     symlink,
 )
@@ -134,6 +135,32 @@ async def test_sessions_of_an_image_are_forks(
         policy = json.loads((await session.run("cat /run/nsm/policy.json")).stdout)
         assert policy["kind"] == "forked"
         assert session.jail.template_pid
+
+
+@pytest.mark.parametrize("kind", ["cold", "forked"])
+async def test_git_has_the_users_name(
+    place: Path, built: tuple[Path, Installed, Environment], kind: str
+) -> None:
+    *_, environment = built
+    cold = named_launcher(place)
+    async with (
+        open_templates(cold, enabled=kind == "forked") as launcher,
+        open_session(environment, launcher=launcher) as session,
+    ):
+        ran = await session.run("cat /etc/gitconfig")
+        assert '\tname = "Ada"\n' in ran.stdout
+        assert "directory = *" in ran.stdout
+
+
+async def test_an_image_without_a_file_of_git_starts(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], Env=[PATH])
+    image = f"oci:{layout.place}"
+    made = await make_image(place, image)
+    environment = environment_of(place, made, image)
+    Path(made.path, "root/etc/gitconfig").unlink()
+    async with launched(named_launcher(place), jail_spec(environment)) as jail:
+        assert not os.path.exists(f"/proc/{jail.pid}/root/etc/gitconfig")
 
 
 @pytest.mark.slow

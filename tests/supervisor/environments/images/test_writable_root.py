@@ -22,6 +22,7 @@ from image_world import (
     layer,
     make_image,
     make_store,
+    named_launcher,
     symlink,
 )
 from isolation.stage import open_stage
@@ -36,7 +37,6 @@ from realjail import (
     jail_spec,
     launched,
     mount_of,
-    new_launcher,
     open_directory,
     open_session,
     talking_to,
@@ -95,7 +95,7 @@ async def made(
         spec = jail_spec(environment, mount_of(place / "project"))
         spec = replace(spec, sizes=replace(spec.sizes, overlay_mb=overlay_mb))
         async with (
-            open_templates(launcher or new_launcher()) as forking,
+            open_templates(launcher or named_launcher(place)) as forking,
             launched(forking, spec) as jail,
             talking_to(jail, "bash") as session,
         ):
@@ -110,6 +110,7 @@ async def test_a_session_changes_its_own_copy_of_an_image() -> None:
         assert (ran.stdout, ran.stderr) == ("mine\nnew\nof the project", "")
         assert (root / "app" / "data").read_text() == "of the image"
         assert sorted(os.listdir(root / "app")) == ["data"]
+        assert '"Ada"' in (await session.run("cat /etc/gitconfig")).stdout
         policy = json.loads((await session.run("cat /run/nsm/policy.json")).stdout)
         assert [each for each in policy["mounts"] if each["path"] == "/"] == [
             {"path": "/", "kind": "overlay", "mode": "cow", "size_mb": 8, "inodes": 8 * 128}

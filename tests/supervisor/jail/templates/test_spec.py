@@ -77,7 +77,7 @@ def test_what_a_writable_root_has_of_the_jail() -> None:
         "size_mb": 9,
         "kept": ["/dev", "/proc", "/run/nsm", "/app/src"],
         "made": ["/tmp", "/workspace"],
-        "copied": ["/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"],
+        "copied": ["/etc/gitconfig", "/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"],
     }
     readonly = replace(asked, environment=image())
     request = request_for(readonly, SessionLimits(), policy_of(readonly, SessionLimits(), "forked"))
