@@ -100,9 +100,9 @@ async def open_world() -> AsyncGenerator[World]:
 
 
 def change_brokers(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
-    """Have brokers of proxies begin with a statement, such as ``web_proxy.KEEP_ALIVE_S = 1``."""
+    """Have brokers of proxies begin with a statement, such as ``broker.KEEP_ALIVE_S = 1``."""
     path = START.partition("; from")[0]
-    changed = f"{path}; from nsmd.network import proxy_client, web_proxy; {statement}"
+    changed = f"{path}; from nsmd.network import broker, proxy_requests; {statement}"
     monkeypatch.setattr(
         "nsmd.host.child_processes.START", changed + "; from {} import main; main()"
     )

@@ -21,8 +21,8 @@ from nsmd.jail.limits import Confinement
 from nsmd.model.values import NO_NETWORK
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
-from nsmd.network.interception import Interceptor
 from nsmd.network.listener import ListenerError, NamespaceListener
+from nsmd.network.secrets.grant import Grant
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
@@ -126,9 +126,9 @@ class Box:
         return BoxDirectory(self.record.id).directory
 
     @property
-    def interceptor(self) -> Interceptor | None:
-        """Carrier of connections to the hosts of its secrets; None if it has none."""
-        return self.allowed_hosts.interceptor
+    def grant(self) -> Grant | None:
+        """Its secrets and rules for requests; None without any."""
+        return self.allowed_hosts.grant
 
     async def run(self, serve: ServeConnection) -> None:
         """Serve until the box has ended. Its sockets stay open."""

@@ -7,18 +7,15 @@ process of its own for each session, reads what code sends; the supervisor decid
 imports nothing, since brokers import it.
 
 addresses        which addresses are public
-interception     interfaces to what carries the connections to the hosts of secrets
-decisions        requests of code and the decisions on them: events and counters
-refusal          reasons for refusals, in the words of each protocol
-web_proxy        in a broker: requests to an HTTP proxy, without I/O
-socks            in a broker: requests to a SOCKS 5 proxy, without I/O
-resolver         from a host name to a connection with a checked address
+decisions        decisions on requests of code: verdicts, refusals, counters
+proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
+resolver         look-ups of names, and connections
+serving          bytes passed on between two connections
+host_check       which hosts and addresses code may reach
 secrets          values that helpers put into requests, in the place of stand-ins
 broker_messages  messages of brokers, which are not trusted
-proxy_client     in a broker: one connection of a client
-broker           in a broker: its messages
+broker           in a broker: connections of clients, and its messages
 broker_process   one broker, as the supervisor holds it
-serving          one connection of a client: decisions
 listener         the socket that an agent has passed
 gateway          shared by all sessions: name look-ups, room, counters
 allowed_hosts    hosts that one session or box may reach, its requests, and its broker

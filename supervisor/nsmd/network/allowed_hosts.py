@@ -1,22 +1,32 @@
-"""Proxy of one session or box: allowed hosts, requests, and connections."""
+"""Proxy of one session or box: its allowed hosts, and decisions on what its broker asks."""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import trio
 
-from nsmd.model.host_rules import Address, AllowList, Host
+from nsmd.model.host_rules import Address, AllowList, Host, show_host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
-from nsmd.network.broker_process import BrokerProcess
-from nsmd.network.decisions import Counters, Decision, DecisionLog, Protocol, Verdict
+from nsmd.network.broker_messages import BrokerMessage, BrokerProtocolError, Kind
+from nsmd.network.broker_process import BrokeredConnection, BrokerProcess
+from nsmd.network.decisions import (
+    Counters,
+    Decision,
+    DecisionLog,
+    Protocol,
+    RefusedError,
+    Verdict,
+)
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
-from nsmd.network.interception import Interceptor
+from nsmd.network.host_check import may_stay, usable_addresses
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.resolver import FewAtOnce, ReachableHosts, Resolve, may_stay
-from nsmd.network.serving import serve
+from nsmd.network.resolver import FewAtOnce, Resolve, connect
+from nsmd.network.secrets.grant import Grant
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +58,6 @@ class AllowedHosts:
 
     Args:
         whose: owner for the log, e.g. ``session 3f2a``.
-        rule: rule to begin with.
         owner: id of the session or box.
     """
 
@@ -131,8 +140,8 @@ class AllowedHosts:
         for host, port, address, scope in list((self._watched or {}).values()):
             if not self._may_stay(host, port, address):
                 scope.cancel()
-        if (interceptor := self.interceptor) is not None:
-            interceptor.hosts_changed()
+        if (grant := self.grant) is not None:
+            grant.hosts_changed()
 
     async def accept(self, listener: NamespaceListener) -> None:
         """Serve requests on a socket until cancelled.
@@ -186,7 +195,7 @@ class AllowedHosts:
                 await client.aclose()
             else:
                 broker = await self._running_broker()
-                await serve(client, self, broker, busy=reason if place.busy else "")
+                await self._serve_client(client, broker, reason if place.busy else "")
         except OSError as error:  # there is no room for another process
             if self._logged < MAX_LOGGED:
                 self._logged += 1
@@ -211,24 +220,112 @@ class AllowedHosts:
             if known is None or known.ended:
                 if known is not None:  # whoever ends it on purpose costs others little
                     await trio.sleep_until(known.began_s + RESTART_INTERVAL_S)
-                interceptor = self.interceptor
-                stand_ins = None if interceptor is None else interceptor.stand_ins
-                known = self._broker = BrokerProcess.start(stand_ins or {}, self.count_bytes)
+                stand_ins = {} if (grant := self.grant) is None else grant.stand_ins
+                known = self._broker = BrokerProcess.start(stand_ins, self.count_bytes)
                 self._brokers.start_soon(known.listen, self._whose)
             return known
 
-    # For `ProxyPolicy`.
+    async def _serve_client(
+        self, client: trio.SocketStream, broker: BrokerProcess, busy: str
+    ) -> None:
+        """Have a broker serve one connection, and close it.
+
+        Args:
+            busy: why there is no room for it: it only gets that error.
+        """
+        async with client:
+            try:
+                with suppress(trio.EndOfChannel):  # the client has ended, or the broker
+                    async with broker.serving(client) as connection:
+                        while await self._serve_request(client, connection, busy):
+                            pass
+            except BrokerProtocolError as error:
+                log.warning("a broker of a proxy was ended: %s", error)
+                broker.end()
+            finally:
+                _shut(client)
+
+    async def _serve_request(
+        self, client: trio.SocketStream, connection: BrokeredConnection, busy: str
+    ) -> bool:
+        """Serve one request; False if none may follow.
+
+        Raises:
+            BrokerProtocolError: the broker sends what ours does not.
+            trio.EndOfChannel: the connection is over.
+        """
+        asked = await _next(connection, "ask", "refused")
+        host, port = asked.host, asked.port
+        shown = show_host(host) if host else ""
+        try:
+            if asked.kind == "refused":
+                raise RefusedError(asked.verdict, asked.detail)  # noqa: TRY301
+            if busy:
+                raise RefusedError("busy", busy)  # noqa: TRY301
+            self._check_plain(asked)
+            server, address = await self._connect(host, port)
+        except RefusedError as refused:
+            self.decided(asked.protocol, shown, port, refused.verdict, refused.detail)
+            await connection.send("refuse", f"{refused.verdict} {refused.detail}")
+            return True
+        self.decided(asked.protocol, shown, port, "allowed", address=str(address))
+        async with server:
+            with trio.CancelScope() as scope:
+                forget = self._watch(host, port, address, scope)
+                try:
+                    return await self._carry_out(client, connection, asked, server)
+                finally:
+                    forget()
+                    _shut(server)  # the broker may have kept its copy
+        return False
+
+    async def _carry_out(
+        self,
+        client: trio.SocketStream,
+        connection: BrokeredConnection,
+        asked: BrokerMessage,
+        server: trio.SocketStream,
+    ) -> bool:
+        """Carry out a request with a connected server."""
+        grant = self.grant
+        if grant is None or not grant.takes(asked.host, asked.port):
+            await connection.send("connected", "", server)
+            await _next(connection, "done")
+            return True
+        await connection.send("tunnel")
+        early = (await _next(connection, "given")).early
+        await grant.carry(client, server, str(asked.host), asked.port, early, self.count_bytes)
+        return False
+
+    def _check_plain(self, asked: BrokerMessage) -> None:
+        if asked.protocol == "http" and self._reads_requests(asked.host, asked.port):
+            raise RefusedError(
+                "secret",
+                f"This request was not sent: {show_host(asked.host)} has a secret or rules for "
+                "requests, and nsm reads requests with https:// only. Use the https:// URL.",
+            )
+
+    async def _connect(self, host: Host, port: int) -> tuple[trio.SocketStream, Address]:
+        addresses = await usable_addresses(
+            self._allowed if self.mode == "allow" else None,
+            host,
+            port,
+            self._look_up or self._gateway.resolver,
+            reads_requests=self._reads_requests(host, port),
+        )
+        try:
+            return await connect(addresses, port)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RefusedError(
+                "unreachable", f"{show_host(host, port)} is allowed, but: {why}."
+            ) from None
 
     @property
-    def interceptor(self) -> Interceptor | None:
+    def grant(self) -> Grant | None:
+        """Its secrets and rules for requests, and who reads these; None without any."""
         secrets = self._gateway.secrets
         return None if secrets is None else secrets.held_by(self._owner)
-
-    def reach(self) -> ReachableHosts:
-        allowed = self._allowed if self.mode == "allow" else None
-        return ReachableHosts(
-            allowed, self._look_up or self._gateway.resolver, reads_requests=self._reads_requests
-        )
 
     def decided(
         self,
@@ -239,6 +336,7 @@ class AllowedHosts:
         detail: str = "",
         address: str = "",
     ) -> None:
+        """Record the decision on a request."""
         if self._log is None:
             self._log = DecisionLog()
         decision = Decision(
@@ -268,13 +366,15 @@ class AllowedHosts:
             )
 
     def count_bytes(self, sent: int, received: int) -> None:
+        """Count bytes to servers, and from them."""
         for counters in self._all_counters():
             counters.sent_bytes += sent
             counters.received_bytes += received
 
-    def watch(
+    def _watch(
         self, host: Host, port: int, address: Address, scope: trio.CancelScope
     ) -> Callable[[], None]:
+        """Have a connection cancelled once it is no longer allowed; call the result at its end."""
         if self._watched is None:
             self._watched = {}
         watched, key = self._watched, id(scope)
@@ -295,8 +395,9 @@ class AllowedHosts:
         )
 
     def _reads_requests(self, host: Host, port: int) -> bool:
-        interceptor = self.interceptor
-        return interceptor is not None and interceptor.takes(host, port)
+        """Return whether a helper reads the requests to a host."""
+        grant = self.grant
+        return grant is not None and grant.takes(host, port)
 
     def _all_counters(self) -> tuple[Counters, Counters]:
         if self._counters is None:
@@ -311,3 +412,17 @@ def _take(slots: trio.Semaphore) -> bool:
     except trio.WouldBlock:
         return False
     return True
+
+
+async def _next(connection: BrokeredConnection, *kinds: Kind) -> BrokerMessage:
+    message = await connection.next()
+    if message.kind not in kinds:
+        raise BrokerProtocolError(f"{message.kind} where {' or '.join(kinds)} was expected")
+    return message
+
+
+def _shut(stream: trio.SocketStream) -> None:
+    """End a connection for all who have a copy of its socket, unless it was given away."""
+    if stream.socket.fileno() != -1:
+        with suppress(OSError):
+            stream.socket.shutdown(socket.SHUT_RDWR)

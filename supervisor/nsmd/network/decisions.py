@@ -1,9 +1,10 @@
-"""Requests of code to the proxy, and the decisions."""
+"""Decisions on requests of code to the proxy, and refusals in the words of each protocol; pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Literal, get_args
 
 from nsm.dataclass import dataclass, field
@@ -41,15 +42,10 @@ MAX_KEPT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One request.
+    """One request, the `number`th of its session (from 1), at a time on trio's clock.
 
-    Attributes:
-        number: 1, 2, 3, ... in its session.
-        at_s: time on trio's clock.
-        host: host as requested, printable; unknown with `bad-request`.
-        port: 0 with `bad-request`.
-        detail: reason, for people.
-        address: address of the connection; empty if there was none.
+    With `bad-request`, the port is 0, and the host unknown. Without a connection, there is no
+    `address`. The host is printable.
     """
 
     number: int
@@ -69,12 +65,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Counters:
-    """Counts of requests and bytes.
-
-    Attributes:
-        verdicts: requests by verdict.
-        sent_bytes: bytes from code to the world; `received_bytes` the other way round.
-    """
+    """Counts of requests, and of bytes from code to the world and back."""
 
     verdicts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(VERDICTS, 0))
     sent_bytes: int = 0
@@ -87,11 +78,7 @@ class Counters:
 
 
 class DecisionLog:
-    """The latest decisions of one session.
-
-    Attributes:
-        made: number of decisions so far.
-    """
+    """The latest decisions of one session; it has `made` so many so far."""
 
     __slots__ = ("_kept", "made")
 
@@ -109,3 +96,63 @@ class DecisionLog:
         if number >= self.made:
             return ()
         return [decision for decision in self._kept if decision.number > number]
+
+
+class RefusedError(Exception):
+    """A request is refused; `detail` is a sentence for people and models, who read it."""
+
+    def __init__(self, verdict: Verdict, detail: str) -> None:
+        super().__init__(detail)
+        self.verdict: Verdict = verdict
+        self.detail = detail
+
+
+_STATUS: Mapping[Verdict, tuple[HTTPStatus, str, str]] = {
+    "off": (HTTPStatus.FORBIDDEN, "Network is off (nsm)", "http_request_denied"),
+    "not-allowed": (HTTPStatus.FORBIDDEN, "Host not allowed (nsm)", "http_request_denied"),
+    "port": (HTTPStatus.FORBIDDEN, "Port not allowed (nsm)", "http_request_denied"),
+    "address": (HTTPStatus.FORBIDDEN, "Address not allowed (nsm)", "destination_ip_prohibited"),
+    "bad-request": (HTTPStatus.BAD_REQUEST, "Bad request to proxy (nsm)", "http_request_error"),
+    "secret": (HTTPStatus.FORBIDDEN, "Secret not allowed (nsm)", "http_request_denied"),
+    "unresolved": (HTTPStatus.BAD_GATEWAY, "No such host (nsm)", "dns_error"),
+    "unreachable": (HTTPStatus.BAD_GATEWAY, "Host does not answer (nsm)", "connection_refused"),
+    "busy": (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "Too many connections (nsm)",
+        "connection_limit_reached",
+    ),
+}
+"""Status and reason, which is all that many clients show, and the error type of RFC 9209."""
+
+_SOCKS: Mapping[Verdict, int] = {
+    "off": 2,
+    "not-allowed": 2,
+    "port": 2,
+    "address": 2,
+    "bad-request": 1,
+    "secret": 2,
+    "unresolved": 4,
+    "unreachable": 5,
+    "busy": 1,
+}
+"""Codes of RFC 1928, section 6."""
+
+
+def http_response(refused: RefusedError) -> bytes:
+    """Make the answer for an HTTP client."""
+    status, reason, kind = _STATUS[refused.verdict]
+    body = f"{refused.detail}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {reason}\r\n"
+        f"Proxy-Status: nsm; error={kind}\r\n"
+        "Content-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Connection: close\r\n"
+        "\r\n"
+    )
+    return head.encode() + body
+
+
+def socks_code(refused: RefusedError) -> int:
+    """Return the code for a SOCKS client."""
+    return _SOCKS[refused.verdict]

@@ -6,8 +6,8 @@ import trio
 
 from nsmd.host.descriptors import MAX_PROXIED
 from nsmd.network.decisions import Counters
-from nsmd.network.interception import Granter
 from nsmd.network.resolver import Resolve, SystemResolver
+from nsmd.network.secrets.service import SecretService
 
 MAX_SESSION_CONNECTIONS = 64
 """Largest number of connections of one session; further ones wait until one ends."""
@@ -22,11 +22,7 @@ MAX_ACCEPTING = 64
 
 
 class ConnectionSlot:
-    """Slot of one connection, held until it is over.
-
-    Attributes:
-        busy: there is only room for an error.
-    """
+    """Slot of one connection, held until it is over; if `busy`, there is only room for an error."""
 
     __slots__ = ("_limiter", "busy")
 
@@ -43,16 +39,11 @@ class ConnectionSlot:
 class Gateway:
     """Shared parts of all proxies; the supervisor has one.
 
-    Args:
-        resolver: resolves names; None for the host's resolver.
-        max_connections: largest number for all sessions at once.
-
     Attributes:
         counters: counts of all sessions since the supervisor's start.
         room: a token for each connection; without one, a connection is refused.
         refusing: a token for each connection that is being refused, for its descriptor.
         accepting: limit of threads that accept connections.
-        secrets: has the secrets of sessions and boxes; None if there are none.
     """
 
     def __init__(
@@ -63,7 +54,7 @@ class Gateway:
         self.room = trio.CapacityLimiter(max_connections)
         self.refusing = trio.CapacityLimiter(MAX_BUSY)
         self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
-        self.secrets: Granter | None = None
+        self.secrets: SecretService | None = None
 
     def __repr__(self) -> str:
         return f"<Gateway {self.room.borrowed_tokens} connections>"

@@ -102,7 +102,7 @@ class SessionNetwork(AllowedHosts):
         Raises:
             NsmError: that is not possible.
         """
-        needed = names or (self.rule.reads_requests and self.interceptor is None)
+        needed = names or (self.rule.reads_requests and self.grant is None)
         if needed and self._gateway.secrets is not None:
             await self._gateway.secrets.grant(self._session_id, names, self.rule)
 
@@ -181,17 +181,17 @@ class SessionNetwork(AllowedHosts):
         """Ask for a listener at once: code that is sent after this finds it."""
         if self._opening is not None or self._link is None:
             return
-        interceptor = self.interceptor
+        grant = self.grant
         frame: dict[str, object] = {
             "type": "listen",
             "id": self._requests.new_id(),
             "port": PROXY_PORT,
             "variables": variables_with_port(),
         }
-        if interceptor is not None:
+        if grant is not None:
             trust = trust_variables("{certificates}")
-            frame["variables"] = {**variables_with_port(), **trust, **interceptor.variables}
-            frame["certificate"] = interceptor.certificate
+            frame["variables"] = {**variables_with_port(), **trust, **grant.variables}
+            frame["certificate"] = grant.certificate
         try:
             question = self._requests.begin("listen", frame, (ListeningFrame,))
         except NsmError as error:

@@ -1,22 +1,15 @@
-"""Resolution of a requested host, and the connection to a checked address.
-
-Each name is resolved once, and the connection goes to one of the checked addresses. So a name that
-means another address a moment later (DNS rebinding) gains nothing. A name that is not allowed is
-never resolved, so that names cannot carry data out either.
-"""
+"""Look-ups of host names, and connections to the addresses that were found."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, ip_address
 
 import trio
 
-from nsmd.model.host_rules import HOST_NAME, Address, AllowList, Host, show_host
-from nsmd.network.addresses import is_own, why_not_public
-from nsmd.network.refusal import RefusedError
+from nsmd.model.host_rules import Address
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 """Addresses of a name, the best first; none if nobody knows it. Raises `OSError`."""
@@ -30,8 +23,6 @@ STAGGER_S = 0.25
 
 MAX_ADDRESSES = 8
 """Largest number of addresses of one name to try."""
-
-LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 MAX_LOOK_UPS = 16
 """Threads in getaddrinfo(3) at once: one that hangs cannot be stopped."""
@@ -70,119 +61,6 @@ class FewAtOnce:
     async def __call__(self, name: str) -> Sequence[Address]:
         async with self._limiter:
             return await self._resolver(name)
-
-
-class ReachableHosts:
-    """Hosts that a session's code may reach now.
-
-    Args:
-        allowed: list of hosts; None if the network is off.
-        reads_requests: returns whether somebody reads the requests to a host, so that the rules for
-            them are kept to.
-    """
-
-    def __init__(
-        self,
-        allowed: AllowList | None,
-        resolver: Resolve,
-        *,
-        reads_requests: Callable[[Host, int], bool] = lambda _host, _port: False,
-    ) -> None:
-        self._allowed = allowed
-        self._resolve = resolver
-        self._reads_requests = reads_requests
-
-    def check(self, host: Host, port: int) -> AllowList:
-        """Check a host by its name.
-
-        Raises:
-            RefusedError: it may not be reached, whatever its address.
-        """
-        shown, allowed = show_host(host, port), self._allowed
-        if allowed is None:
-            raise RefusedError("off", f"{shown} is not reached: this session's network is off.")
-        if allowed.requests_to(host, port) and not self._reads_requests(host, port):
-            # Whatever else the list allows: a wider pattern must not lead past the rules.
-            raise RefusedError(
-                "not-allowed",
-                f"{shown} is not reached: the list of hosts has rules for requests to it, and no "
-                "secret helper runs that reads them. The user can start another session or box.",
-            )
-        if allowed.permits(host, port):
-            return allowed
-        if allowed.knows(host):
-            raise RefusedError("port", f"{shown} is not allowed on port {port}. {_ask(allowed)}")
-        raise RefusedError("not-allowed", f"{shown} is not allowed. {_ask(allowed)}")
-
-    async def addresses(self, host: Host, port: int) -> Sequence[Address]:
-        """Find the addresses that a connection to a host may use, the best first.
-
-        Raises:
-            RefusedError: there are none.
-        """
-        allowed = self.check(host, port)
-        if host == HOST_NAME:
-            if not allowed.names_machine(port):
-                raise RefusedError("address", f"{HOST_NAME} has to be allowed by its name.")
-            return LOOPBACK
-        if isinstance(host, str):
-            found = await self._look_up(host)
-        else:
-            found = [host]
-        reasons: list[str] = []
-        usable: list[Address] = []
-        for address in found[:MAX_ADDRESSES]:
-            what = _whose(address)
-            if what is None or allowed.names_address(address, port):
-                usable.append(address)
-            else:
-                reasons.append(f"{address} is {what}")
-        if usable:
-            return usable
-        shown = show_host(host)
-        raise RefusedError(
-            "address",
-            f"{shown} is not reached: {', '.join(reasons)}. Such addresses have to be allowed by "
-            "themselves, as ADDRESS or NETWORK/BITS.",
-        )
-
-    async def _look_up(self, name: str) -> Sequence[Address]:
-        found: Sequence[Address] = ()
-        try:
-            with trio.move_on_after(RESOLVE_TIMEOUT_S):
-                found = await self._resolve(name)
-        except (OSError, ValueError):
-            found = ()
-        if not found:
-            raise RefusedError("unresolved", f"{name} is allowed, but has no address.")
-        return found
-
-
-def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> bool:
-    """Return whether this list would also allow an existing connection.
-
-    The name alone does not decide: a private address needs two patterns, and either may be removed.
-    """
-    if not allowed.permits(host, port):
-        return False
-    if host == HOST_NAME:
-        return allowed.names_machine(port)
-    return _whose(address) is None or allowed.names_address(address, port)
-
-
-def _whose(address: Address) -> str | None:
-    """Name the kind of an address that is not public; None if it is public."""
-    return why_not_public(address) or ("this machine's own" if is_own(address) else None)
-
-
-def _ask(allowed: AllowList) -> str:
-    """Say what to do about it: a model must not look for a way around."""
-    texts = allowed.texts
-    some = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
-    return (
-        f"Allowed here: {some or 'nothing'}. There is no other way out of this session; the user "
-        "can allow more with `nsm net SESSION allow HOST`."
-    )
 
 
 async def connect(addresses: Sequence[Address], port: int) -> tuple[trio.SocketStream, Address]:

@@ -131,7 +131,7 @@ async def test_code_cannot_hide_a_request_from_the_proxy_and_show_it_to_the_serv
 ) -> None:
     """The server believes Content-Length, and takes what follows for another request."""
     if not measure:
-        change_brokers(monkeypatch, "web_proxy.check_length = print")
+        change_brokers(monkeypatch, "proxy_requests.check_length = print")
     seen = b""
 
     async def serve(stream: trio.SocketStream) -> None:

@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsmd.model.host_rules import Host, show_host
-from nsmd.network.decisions import VERDICTS
-from nsmd.network.proxy_client import ProxyStream
-from nsmd.network.refusal import RefusedError, http_response, socks_code
-from nsmd.network.socks import SocksProxy
-from nsmd.network.web_proxy import MAX_HEAD_BYTES, WebProxy, WebRequest
+from nsmd.network.broker import ProxyStream
+from nsmd.network.decisions import VERDICTS, RefusedError, http_response, socks_code
+from nsmd.network.proxy_requests import MAX_HEAD_BYTES, ProxyRequest, SocksProxy, WebProxy
 
 
-def web(data: bytes) -> tuple[WebProxy, WebRequest]:
+def web(data: bytes) -> tuple[WebProxy, ProxyRequest]:
     proxy = WebProxy()
     proxy.receive_data(data)
     request = proxy.next_request()

@@ -48,10 +48,10 @@ async def box_open(call: Call) -> dict[str, Any]:
         bounds=_bounds(call),
     )
     given = None
-    if box.interceptor is not None:
+    if box.grant is not None:
         given = {
-            "variables": dict(box.interceptor.variables),
-            "certificate": box.interceptor.certificate,
+            "variables": dict(box.grant.variables),
+            "certificate": box.grant.certificate,
         }
     return box.facts() | {"sockets": box.sockets_directory, "given_secrets": given}
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import h11
 import trio
 
+from nsmd.network.proxy_requests import WrongLengthError, check_length
 from nsmd.network.secrets.host_rules import (
     BodyFilter,
     CheckedRequest,
@@ -20,7 +21,6 @@ from nsmd.network.secrets.host_rules import (
     RefusedResponseError,
     shown_path,
 )
-from nsmd.network.web_proxy import WrongLengthError, check_length
 
 MAX_HEAD_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024

@@ -15,14 +15,9 @@ from hypothesis import strategies as st
 from netbench import Names
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
 from nsmd.network.addresses import embedded, is_own, why_not_public
-from nsmd.network.refusal import RefusedError
-from nsmd.network.resolver import (
-    MAX_LOOK_UPS,
-    MAX_SESSION_LOOK_UPS,
-    FewAtOnce,
-    ReachableHosts,
-    connect,
-)
+from nsmd.network.decisions import RefusedError
+from nsmd.network.host_check import usable_addresses
+from nsmd.network.resolver import MAX_LOOK_UPS, MAX_SESSION_LOOK_UPS, FewAtOnce, connect
 
 SPECIAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16
@@ -83,9 +78,8 @@ def test_the_machine_s_own_addresses_are_known_whatever_they_are() -> None:
 
 
 async def refusal(names: Names, allow: Sequence[str], host: str, port: int = 443) -> RefusedError:
-    reach = ReachableHosts(AllowList.of(allow), names)
     with pytest.raises(RefusedError) as refused:
-        await reach.addresses(parse_host(host), port)
+        await usable_addresses(AllowList.of(allow), parse_host(host), port, names)
     return refused.value
 
 
@@ -94,9 +88,8 @@ async def test_what_is_not_allowed_is_not_looked_up() -> None:
     for allow in ([], ["example.org"], ["*.evil.test:80"]):
         refused = await refusal(names, allow, "secret.evil.test")
         assert refused.verdict == ("port" if "*.evil.test:80" in allow else "not-allowed")
-    reach = ReachableHosts(None, names)
     with pytest.raises(RefusedError, match="network is off"):
-        await reach.addresses("secret.evil.test", 443)
+        await usable_addresses(None, "secret.evil.test", 443, names)
     assert names.asked == []
 
 
@@ -131,7 +124,7 @@ async def test_an_address_is_the_world_s_or_named(
     if reached is None:
         assert (await refusal(names, allow, host)).verdict == "address"
     else:
-        found = await ReachableHosts(AllowList.of(allow), names).addresses(parse_host(host), 443)
+        found = await usable_addresses(AllowList.of(allow), parse_host(host), 443, names)
         assert [str(address) for address in found] == reached
 
 
@@ -148,7 +141,7 @@ async def test_a_name_that_nobody_knows_and_a_resolver_that_fails() -> None:
         raise OSError(errno.EIO, name)
 
     with pytest.raises(RefusedError, match="has no address"):
-        await ReachableHosts(AllowList.of(["a.test"]), failing).addresses("a.test", 443)
+        await usable_addresses(AllowList.of(["a.test"]), "a.test", 443, failing)
 
 
 async def test_one_session_leaves_look_ups_to_others(autojump_clock: trio.abc.Clock) -> None:
@@ -175,7 +168,7 @@ async def test_a_resolver_that_hangs_is_given_up(autojump_clock: trio.abc.Clock)
         return ()
 
     with pytest.raises(RefusedError) as refused:
-        await ReachableHosts(AllowList.of(["a.test"]), hanging).addresses("a.test", 443)
+        await usable_addresses(AllowList.of(["a.test"]), "a.test", 443, hanging)
     assert refused.value.verdict == "unresolved"
 
 

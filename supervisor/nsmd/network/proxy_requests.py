@@ -1,21 +1,21 @@
-"""Requests to an HTTP proxy: `CONNECT`, and requests for a whole URL; no I/O.
+"""Requests of clients to a proxy, without I/O: HTTP (`CONNECT` and whole URLs), and SOCKS 5.
 
-h11 reads the client's bytes; it is strict about requests, and `check_length` refuses the rest of
-what servers may read differently. The server of a URL gets what the URL
-says: its path, and its host in place of any `Host` header. So only the URL decides which server
-gets which request. A connection of a client may carry several requests, each for another host. A
-connection to a server carries one.
+h11 reads the bytes of HTTP clients; it is strict about requests, and `check_length` refuses the
+rest of what servers may read differently. The server of a URL gets what the URL says: its path,
+and its host in place of any `Host` header. So only the URL decides which server gets which request.
+A connection of a client may carry several requests, each for another host. A connection to a
+server carries one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, NamedTuple
 
 import h11
 
-from nsm.dataclass import dataclass
-from nsmd.model.host_rules import BadHostError, Host, parse_authority, show_host
-from nsmd.network.refusal import RefusedError
+from nsmd.model.host_rules import BadHostError, Host, parse_authority, parse_host, show_host
+from nsmd.network.decisions import RefusedError, socks_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,13 +53,8 @@ class WrongLengthError(Exception):
     """Servers might find the end of a request at different bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebRequest:
-    """Request of a client.
-
-    Attributes:
-        tunnel: `CONNECT`: any bytes.
-    """
+class ProxyRequest(NamedTuple):
+    """Request of a client; with `tunnel` for a connection that carries any bytes."""
 
     host: Host
     port: int
@@ -69,9 +64,8 @@ class WebRequest:
 class WebProxy:
     """One connection of an HTTP client.
 
-    Attributes:
-        done: the whole request has been passed on.
-        answered: nothing more of the server is passed on.
+    The whole request has been passed on once it is `done`, and nothing more of the server is passed
+    on once it is `answered`.
     """
 
     def __init__(self) -> None:
@@ -92,12 +86,8 @@ class WebProxy:
         except h11.RemoteProtocolError as error:
             raise _bad(str(error)) from None
 
-    def next_request(self) -> WebRequest | None:
-        """Read the request; None until it is complete, and if the client has ended.
-
-        Raises:
-            RefusedError: this is no request to a proxy.
-        """
+    def next_request(self) -> ProxyRequest | None:
+        """Read the request; None until it is complete, and if the client has ended."""
         event = self._next()
         if not isinstance(event, h11.Request):
             return None
@@ -109,11 +99,11 @@ class WebProxy:
         try:
             if event.method == b"CONNECT":
                 host, port = parse_authority(event.target.decode("ascii"))
-                return WebRequest(host=host, port=port, tunnel=True)
+                return ProxyRequest(host, port, tunnel=True)
             host, port, _ = _split_url(event.target)
         except (BadHostError, UnicodeDecodeError) as error:
             raise _bad(f"its target {error}") from None
-        return WebRequest(host=host, port=port, tunnel=False)
+        return ProxyRequest(host, port, tunnel=False)
 
     @property
     def ended(self) -> bool:
@@ -150,11 +140,7 @@ class WebProxy:
         )
 
     def next_body(self) -> bytes | None:
-        """Read more of the request's body for the server; None until more arrives.
-
-        Raises:
-            RefusedError: this is no valid body.
-        """
+        """Read more of the request's body for the server; None until more arrives."""
         passed = b""
         while not self.done:
             event = self._next()
@@ -221,12 +207,9 @@ class WebProxy:
 
 
 def check_length(request: h11.Request) -> None:
-    """Check that every server finds the end of this request at the same byte.
+    """Check that every server finds the end of this request at the same byte, here and in helpers.
 
     A server that believes another header would take a part of the body for a second request.
-
-    Raises:
-        WrongLengthError: some might not.
     """
     values = dict(request.headers)
     length, coded = values.get(b"content-length"), b"transfer-encoding" in values
@@ -257,12 +240,7 @@ def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 def _split_url(target: bytes) -> tuple[Host, int, bytes]:
-    """Split an `http://` URL into host, port and path.
-
-    Raises:
-        BadHostError: it is no such URL.
-        UnicodeDecodeError: its host is not ASCII.
-    """
+    """Split an `http://` URL into host, port and path; the error may be `UnicodeDecodeError`."""
     if target[:7].lower() != _SCHEME:
         raise BadHostError("is neither an http:// URL nor, with CONNECT, HOST:PORT")
     rest = target[7:]
@@ -279,3 +257,105 @@ def _bad(why: str) -> RefusedError:
         f"nsm's proxy does not accept this request: {why:.{MAX_QUOTED}}. It takes "
         "CONNECT HOST:PORT, http:// URLs and SOCKS 5.",
     )
+
+
+SOCKS_VERSION = 5
+
+_NO_AUTHENTICATION = 0
+_CONNECT = 1
+_ADDRESS_4, _NAME, _ADDRESS_6 = 1, 3, 4
+_NOTHING_ACCEPTABLE = b"\x05\xff"
+_BOUND = b"\x00\x01\x00\x00\x00\x00\x00\x00"
+"""Address that we claim to connect from: code must not know the real one."""
+
+_UNKNOWN_COMMAND, _UNKNOWN_ADDRESS_TYPE = 7, 8
+
+
+class SocksProxy:
+    """One connection of a SOCKS client, from its first byte to its request."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._greeted = False
+        self._answers = b""
+        self._code: int | None = None
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        self._data += data
+
+    def answers(self) -> bytes:
+        """Return the bytes to send before more arrive; each byte once."""
+        answers, self._answers = self._answers, b""
+        return answers
+
+    def next_request(self) -> ProxyRequest | None:
+        """Read the request; None until it is complete. Its size is bounded: 519 bytes."""
+        if not self._greeted and not self._greet():
+            return None
+        if len(self._data) < 5:
+            return None
+        version, command, _, kind, size = self._data[:5]
+        if version != SOCKS_VERSION:
+            raise _bad_socks("it has another version")
+        if command != _CONNECT:
+            self._code = _UNKNOWN_COMMAND
+            raise _bad_socks("only CONNECT is known")
+        length = {_ADDRESS_4: 4, _ADDRESS_6: 16, _NAME: 1 + size}.get(kind)
+        if length is None:
+            self._code = _UNKNOWN_ADDRESS_TYPE
+            raise _bad_socks("it has an unknown type of address")
+        end = 4 + length + 2
+        if len(self._data) < end:
+            return None
+        address = self._data[4 : 4 + length]
+        port = int.from_bytes(self._data[4 + length : end], "big")
+        self._data = self._data[end:]
+        return ProxyRequest(_socks_host(kind, address), _socks_port(port), tunnel=True)
+
+    def begin_tunnel(self) -> tuple[bytes, bytes]:
+        """The answer, and the bytes that the client has already sent for the server."""
+        early, self._data = self._data, b""
+        return bytes((SOCKS_VERSION, 0)) + _BOUND, early
+
+    def refusal(self, refused: RefusedError) -> bytes:
+        """Make the answer for a refused request."""
+        if not self._greeted:
+            return _NOTHING_ACCEPTABLE
+        code = socks_code(refused) if self._code is None else self._code
+        return bytes((SOCKS_VERSION, code)) + _BOUND
+
+    def _greet(self) -> bool:
+        if len(self._data) < 2 or len(self._data) < 2 + self._data[1]:
+            return False
+        if self._data[0] != SOCKS_VERSION:
+            raise _bad_socks("it has another version")
+        methods = self._data[2 : 2 + self._data[1]]
+        if _NO_AUTHENTICATION not in methods:
+            raise _bad_socks("it insists on authentication")
+        self._data = self._data[2 + len(methods) :]
+        self._greeted = True
+        self._answers += bytes((SOCKS_VERSION, _NO_AUTHENTICATION))
+        return True
+
+
+def _socks_host(kind: int, data: bytes) -> Host:
+    if kind == _ADDRESS_4:
+        return IPv4Address(data)
+    if kind == _ADDRESS_6:
+        return IPv6Address(data)
+    try:
+        # A name with a NUL in it once passed a check of its end, and was resolved up to the NUL.
+        return parse_host(data[1:].decode("ascii"))
+    except (BadHostError, UnicodeDecodeError) as error:
+        raise _bad_socks(f"its host {error}") from None
+
+
+def _socks_port(port: int) -> int:
+    if not port:
+        raise _bad_socks("it has no port")
+    return port
+
+
+def _bad_socks(why: str) -> RefusedError:
+    return RefusedError("bad-request", f"nsm's proxy does not accept this SOCKS request: {why}.")
