@@ -12,7 +12,7 @@ from collections import deque
 import trio
 
 from nsmd.mcp.progress import MAX_SILENCE_S, Report
-from nsmd.mcp.text import clean
+from nsmd.mcp.text import clean, settled
 from nsmd.model.values import StreamName
 
 BURST = 10
@@ -92,4 +92,4 @@ class LineFeed:
     async def _tell(self, report: Report, text: str) -> None:
         elapsed = round(trio.current_time() - self._started_s, 3)
         self._told_s = max(elapsed, round(self._told_s + _MIN_STEP_S, 3))
-        await report(self._told_s, clean(text))
+        await report(self._told_s, settled(clean(text)))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from nsmd.mcp.text import clean
+from nsmd.mcp.text import clean, settled
 from nsmd.model.values import Output
 
 MIN_INTERVAL_S = 0.1
@@ -71,7 +71,7 @@ class ProgressFeed:
         if not self._pieces:
             return f"running for {elapsed:.0f} s"
         self._trim()
-        text = clean("".join(self._pieces))
+        text = settled(clean("".join(self._pieces)))
         if self._skipped:
             text = f"[... {self._skipped:,} characters skipped ...]\n{text}"
         self._pieces, self._chars, self._skipped = [], 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from nsm.wire.frames import without_surrogates
 
@@ -79,8 +80,9 @@ class _Screen:
         if self._column != len(line):
             self._rewritten.add(self._row)
             line.extend(" " * (self._column - len(line)))
-        line[self._column : self._column + len(text)] = text
-        self._column += len(text)
+        cells = text if text.isascii() else _cells(text)
+        line[self._column : self._column + len(cells)] = cells
+        self._column += len(cells)
 
     def act(self, kind: str, parameters: str) -> None:
         """Act on a control character, or on a sequence with this final byte."""
@@ -132,6 +134,17 @@ class _Screen:
         self._column = min(column, max(self._column, _MOST_COLUMNS))
         while len(self._lines) <= self._row:
             self._lines.append([])
+
+
+def _cells(text: str) -> list[str]:
+    """Return what each column shows: nothing in the second one of a wide character."""
+    cells: list[str] = []
+    for char in text:
+        if unicodedata.combining(char) and cells:
+            cells[-1] += char
+        else:
+            cells += (char, "") if unicodedata.east_asian_width(char) in {"W", "F"} else char
+    return cells
 
 
 def _number(parameter: str) -> int:

@@ -42,7 +42,7 @@ async def test_each_line_is_one_and_streams_are_told_apart(autojump_clock: MockC
         feed.take("stderr", "two")
         await wait_all_tasks_blocked()
         assert texts(told) == ["one", "[stderr] two"]
-        feed.take("stdout", "")
+        feed.take("stdout", "\x1b[1m\x1b[0m")
     assert texts(told) == ["one", "[stderr] two", ""]
 
 

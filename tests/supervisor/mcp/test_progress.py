@@ -126,3 +126,12 @@ async def test_split_surrogates_and_empty_pieces(autojump_clock: MockClock) -> N
         say("\ude00 \ud800")
         await wait_all_tasks_blocked()
     assert reports == [(0.0, "😀 \ufffd")]
+
+
+async def test_progress_has_no_colours_and_only_the_last_state_of_a_bar(
+    autojump_clock: MockClock,
+) -> None:
+    async with feeding() as (say, reports):
+        say("\x1b[32mdone\x1b[0m 10 %\r\x1b[Kdone 20 %")
+        await trio.sleep(1)
+    assert [text for _, text in reports] == ["done 20 %"]

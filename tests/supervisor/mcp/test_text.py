@@ -49,6 +49,9 @@ def test_clean_joins_pairs_and_marks_halves() -> None:
         ),
         ("\x1b[2;3Hx\x1b[999999999;999999999Hy", "\n  x\n" + "\n" * 21 + " " * 120 + "y"),
         ("plain\x1b\x1b[", "plain\x1b\x1b["),
+        ("日本: 1\b2\n", "日本: 2\n"),
+        ("日本x\x1b[5Gy\x1b[3G語\n", "日語y\n"),
+        ("é: 1\b2\n".replace("é", "e\u0301"), "e\u0301: 2\n"),
     ],
 )
 def test_a_line_that_is_written_again_is_read_in_its_last_state(text: str, read: str) -> None:
