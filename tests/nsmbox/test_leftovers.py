@@ -483,6 +483,14 @@ def test_what_links_of_such_names_lead_to_is_told(project: Path) -> None:
     ]
 
 
+def test_a_project_that_is_its_own_editor_settings(project: Path) -> None:
+    put(project / "tasks.json")
+    (project / ".vscode").symlink_to(".")
+    was = before(project)
+    (project / "tasks.json").write_text("changed")
+    assert [line.partition(": ")[0] for line in lines(was)] == [".vscode/tasks.json (changed)"]
+
+
 def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
     put(project / "pack/inner/tasks.json")
     put(project / "real/tasks.json")

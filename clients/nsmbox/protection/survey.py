@@ -102,7 +102,7 @@ def survey(roots: Sequence[str]) -> Survey:
                 if (
                     (real, low) not in followed
                     and os.path.isdir(real)
-                    and any(within(real, root) and real != root for root in roots)
+                    and any(within(real, root) for root in roots)
                 ):
                     followed.add((real, low))
                     waiting.append((path, f"{relative}{name}/", True))

@@ -55,13 +55,16 @@ def main(arguments: list[str]) -> int:
     agents = [agent(name, PROGRAM, os.environ) for name in TITLES]
     code = EXIT_OK
     with files.locked(lambda: terminal.note("waiting for another `nsm setup`")):
+        titles: dict[str, list[str]] = {}  # several agents read the same file
         for each in agents:
             try:
                 for change in plan.plan_undo(each).changes:
                     what = "remove" if change.after is None else "take nsm out of"
-                    terminal.out(f"- {each.title}: {what} {visible(change.path)}")
+                    titles.setdefault(f"{what} {visible(change.path)}", []).append(each.title)
             except (NsmError, OSError) as error:
                 code = terminal.report(error)
+        for what, of in titles.items():
+            terminal.out(f"- {', '.join(of)}: {what}")
     directories, remote = _directories(), _remote_parts()
     has_units = service.is_installed()
     if has_units:

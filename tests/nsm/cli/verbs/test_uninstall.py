@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,22 @@ def test_a_directory_that_nsm_socket_names_stays(
     assert "is a link, and stays" in capsys.readouterr().err
     assert (tmp_path / "nsm").exists()
     assert (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_of_several_agents_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CODEX_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "NSM_SOCKET"):
+        monkeypatch.delenv(name, raising=False)
+    assert cli.main(["setup", "codex", "cursor", "--yes"]) == 0
+    shutil.rmtree(tmp_path / ".local/state/nsm")  # with the records
+    capsys.readouterr()
+    assert cli.main(["uninstall"]) == 2
+    said = capsys.readouterr().out
+    files = [line.rpartition(" ")[2] for line in said.splitlines() if "SKILL.md" in line]
+    assert files
+    assert sorted(set(files)) == sorted(files)
 
 
 def test_a_directory_of_another_user_stays(
