@@ -19,17 +19,17 @@ from isolation.probe import Group, Kind, Probe, agent_program, program_of, verdi
 from isolation.stage import Stage
 from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher, forking
-from nsmd.jail import BwrapLauncher, Launcher, open_router
+from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, Interpreter
 from realjail import (
     BWRAP,
     LiveSession,
+    is_fork,
     jail_spec,
     launched,
-    new_launcher,
+    open_cold,
     open_directory,
     read_all,
     talking_to,
@@ -152,7 +152,7 @@ class ArtifactRoom:
     @asynccontextmanager
     async def launcher(self) -> AsyncGenerator[Launcher]:
         async with (
-            open_router(new_launcher(), "/homeless") as cold,
+            open_cold() as cold,
             open_templates(cold, enabled=self.kind == "forked") as launcher,
         ):
             yield launcher
@@ -202,7 +202,7 @@ async def _opened(
     environment = room.environment(interpreter)
     async with launched(launcher, jail_spec(environment, room.stage.project)) as jail:
         if isinstance(launcher, TemplateLauncher):
-            assert isinstance(jail, ForkedJail), launcher.reasons
+            assert is_fork(jail), launcher.reasons
         async with talking_to(jail, environment.interpreter) as session:
             yield session
 
@@ -227,7 +227,7 @@ async def _told_by_agents(room: Room, probes: Sequence[Probe]) -> AsyncGenerator
         launched(launcher, jail_spec(environment, room.stage.project)) as jail,
     ):
         if isinstance(launcher, TemplateLauncher):
-            assert isinstance(jail, ForkedJail), launcher.reasons
+            assert is_fork(jail), launcher.reasons
         output = await read_all(jail)
         assert output.startswith("{"), (output, jail.stderr_text())
         yield json.loads(output)

@@ -10,8 +10,7 @@ import pytest
 from isolation.stage import Stage, open_stage
 from isolation.weaken import POWERFUL, Arguments, Weakness
 from isolation.weakjails import WeakLauncher, forking
-from nsmd.jail.templates.fork import ForkedJail
-from realjail import environments, jail_spec, launched, needs_bwrap, talking_to
+from realjail import environments, is_fork, jail_spec, launched, needs_bwrap, talking_to
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -86,7 +85,7 @@ async def test_all_privileges_over_its_own_do_not_reach_the_template_s_mounts(
             launched(forks, jail_spec(python, stage.project)) as jail,
             talking_to(jail, "python") as session,
         ):
-            assert isinstance(jail, ForkedJail)
+            assert is_fork(jail)
             outcome = await session.run(ATTACKS)
         untouched = (project / "data").read_text() == "data"
         assert untouched is locked
@@ -118,5 +117,5 @@ space["open"] = lambda path, *rest, **more: (
             launched(forks, jail_spec(environments()["python"])) as jail,
             talking_to(jail, "python") as session,
         ):
-            assert isinstance(jail, ForkedJail)
+            assert is_fork(jail)
             assert (await session.run(READ_ADDRESSES)).stdout == f"{read}\n"

@@ -22,13 +22,13 @@ from isolation.weaken import MOUNTS_AS_THEY_COME, Weakness, without
 from isolation.weakjails import WeakLauncher, forking
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, SessionLimits
 from realjail import (
     LiveSession,
     environments,
+    is_fork,
     jail_spec,
     launched,
     needs_bwrap,
@@ -51,7 +51,7 @@ async def fork_of(
 ) -> AsyncGenerator[LiveSession, None]:
     """A session that is a fork for certain."""
     async with launched(launcher, jail_spec(environment)) as jail:
-        assert isinstance(jail, ForkedJail)
+        assert is_fork(jail)
         async with talking_to(jail, environment.interpreter) as session:
             yield session
 
@@ -312,7 +312,7 @@ async def test_descriptors_in_flight_do_not_keep_others_from_starting(
         assert number == str(errno.ETOOMANYREFS)
         assert int(sent) >= 250
         async with launched(launcher, jail_spec(python)) as other:
-            assert isinstance(other, ForkedJail) is bounded
+            assert is_fork(other) is bounded
 
 
 DRAW = "import ssl; print(ssl.RAND_bytes(16).hex())"

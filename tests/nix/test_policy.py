@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from artifact_files import environment_of
-from nsmd.jail import open_router
 from nsmd.jail.templates import open_templates
 from policy.checks import (
     LOOK,
@@ -19,7 +18,7 @@ from policy.checks import (
     check_mounts,
     check_rights,
 )
-from realjail import needs_bwrap, new_launcher, open_directory, open_session
+from realjail import needs_bwrap, open_cold, open_directory, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,7 @@ async def test_all_of_it_holds(built: Callable[[str], Path], forked: bool) -> No
     environment = environment_of(built("presets.python"))
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_directory())
-        cold = await stack.enter_async_context(open_router(new_launcher(), str(home)))
+        cold = await stack.enter_async_context(open_cold(str(home)))
         launcher = await stack.enter_async_context(open_templates(cold, enabled=forked))
         session = await stack.enter_async_context(open_session(environment, launcher=launcher))
         outcome = await session.run(LOOK)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.jail import ProjectCopy
-from nsmd.jail.interface import Remarks
-from nsmd.model.policy import Policy, policy_of
+from nsmd.jail import Jail
+from nsmd.model.policy import policy_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
 from sandbox.framing import MessageReader, encode_frame
 
@@ -150,28 +149,22 @@ class Watcher:
         raise AssertionError(f"{session} runs {noted}")
 
 
-class FakeJail:
+class FakeJail(Jail):
     """A jail that is a socket pair; it is gone when killed."""
 
     def __init__(self, pid: int, spec: JailSpec) -> None:
-        self.socket, self.agent_end = socket.socketpair()
-        self.socket.setblocking(False)
+        channel, self.agent_end = socket.socketpair()
+        channel.setblocking(False)
         self.agent_end.setblocking(False)
-        self.pid = pid
-        self.pidfd = os.eventfd(0)
-        self.starter_pid = 0
-        self.project_copy: ProjectCopy | None = None
+        policy = policy_of(spec, SessionLimits(), "cold")
+        super().__init__(channel, os.eventfd(0), pid, policy=policy)
         self.killed = False
-        self.released = False
         self.words = ""
-        self.policy: Policy | None = policy_of(spec, SessionLimits(), "cold")
-        self.remarks: Remarks = tuple
-        self.template_pid = 0
-        self.outdated = False
         self._gone = trio.Event()
 
-    def mark_ready(self) -> None:
-        """Nothing was held for the start."""
+    @property
+    def released(self) -> bool:
+        return self._released
 
     def kill(self) -> None:
         self.killed = True
@@ -186,12 +179,6 @@ class FakeJail:
 
     def stderr_text(self) -> str:
         return self.words
-
-    def release(self) -> None:
-        if not self.released:
-            os.close(self.pidfd)
-        self.released = True
-        self.socket.close()
 
 
 Behaviour = Callable[[FakeAgent, FakeJail], Awaitable[None]]

@@ -47,6 +47,14 @@ def new_launcher(limits: SessionLimits | None = None) -> BwrapLauncher:
     return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, limits=limits)
 
 
+@asynccontextmanager
+async def open_cold(home: str = "/homeless") -> AsyncGenerator[BwrapLauncher]:
+    """The launcher as the supervisor has it, with environments that Nix built."""
+    launcher = new_launcher()
+    async with launcher.open_artifacts(home):
+        yield launcher
+
+
 def environments() -> dict[str, Environment]:
     """The host's environments by name."""
     return {e.name: e for e in find_environments(Settings(), SYSTEM_PATH)}
@@ -78,6 +86,11 @@ def mount_of(
         inode=found.st_ino,
         mode=mode,
     )
+
+
+def is_fork(jail: Jail) -> bool:
+    """Return whether a session is a fork of a template: nothing but that has made its PID 1."""
+    return not jail.starter_pid
 
 
 class LiveSession:

@@ -30,8 +30,8 @@ from nsmd.host.source_watcher import SourceWatcher as Watching
 from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
-from nsmd.jail.adopted import reap_child
 from nsmd.jail.limits.systemd import STORED_NAME as SCOPE
+from nsmd.jail.process import reap_child
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService

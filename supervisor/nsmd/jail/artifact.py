@@ -24,9 +24,9 @@ from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_hos
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.handover import POLICY, Handover, hand_over
-from nsmd.jail.interface import Jail, TemplateSpec
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.namespace_limits import limit_namespaces
-from nsmd.jail.process import BwrapJail
+from nsmd.jail.process import Jail
 from nsmd.jail.project_copy import NoCopyError
 from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
@@ -128,9 +128,6 @@ class ArtifactLauncher:
     def __repr__(self) -> str:
         return f"<ArtifactLauncher as user {self._user.uid}>"
 
-    async def prepare(self, spec: JailSpec) -> None:
-        """Do nothing: an artifact needs no preparation."""
-
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
         takes_it = POLICY in _artifact_of(spec.environment).takes
         # The artifact decides which paths of its store it shows, and what else.
@@ -140,9 +137,9 @@ class ArtifactLauncher:
             spec, self._limits, "artifact-forked" if forked else "artifact", shown=shown
         )
 
-    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
+    async def launch(self, spec: JailSpec, policy: Policy, group: int | None = None) -> Jail:
+        """Start a session's jail, with this policy; as `Launcher.launch`."""
         environment, artifact = spec.environment, _artifact_of(spec.environment)
-        policy = self.policy(spec, forked=False)
         _check_mount_point(spec.project)
         if spec.network.mode == "full":
             raise StartFailedError(
@@ -180,15 +177,8 @@ class ArtifactLauncher:
         await limit_namespaces(jail.pid, {})
         return jail
 
-    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
-        """Start a template's jail; `socket` is its control socket.
-
-        Args:
-            system_calls: not used: an artifact has its own filter.
-
-        Raises, Cancellation: as `launch`.
-        """
-        del system_calls
+    async def launch_template(self, spec: TemplateSpec) -> Jail:
+        """Start a template's jail; `socket` is its control socket."""
         assert spec.artifact is not None
         assert spec.artifact.template_run is not None
         _check_mount_point(spec.project)
@@ -230,7 +220,7 @@ class ArtifactLauncher:
             variables["NSM_SHM_MB"] = str(sizes.shm_mb)
         return variables
 
-    async def _launch(self, plan: _Plan) -> BwrapJail:
+    async def _launch(self, plan: _Plan) -> Jail:
         await self._look_at(plan.program)
         try:
             starting = self._start(plan)

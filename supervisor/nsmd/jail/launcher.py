@@ -6,9 +6,11 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
+
+import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import explain, read_host_facts
@@ -31,6 +33,7 @@ from nsmd.jail.arguments import (
     template_arguments,
     template_command,
 )
+from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.jail.binds import needed_binds, needed_links
 from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
 from nsmd.jail.git_settings import GitSettings
@@ -40,7 +43,7 @@ from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
 from nsmd.jail.namespace_limits import limit_namespaces
 from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
-from nsmd.jail.process import BwrapJail
+from nsmd.jail.process import Jail
 from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
 from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
 from nsmd.jail.project_directory import open_project
@@ -67,6 +70,7 @@ from nsmd.model.policy import (
     session_file_systems,
 )
 from nsmd.model.values import (
+    Artifact,
     Environment,
     JailSpec,
     Links,
@@ -115,7 +119,8 @@ class JailPlan:
 
 
 class BwrapLauncher:
-    """Launcher of jails with bubblewrap.
+    """Launcher of sessions in jails of their own, and of templates' jails: with bubblewrap, or by
+    the programs of an environment's artifact (`open_artifacts`).
 
     bwrap is started in the calling thread, which should be the main one (`spawn`).
 
@@ -158,6 +163,7 @@ class BwrapLauncher:
         self._agent_source = agent_source
         self._agent_code = ProgramCode(AGENT, AGENT_PATH)
         self._template_code = ProgramCode(TEMPLATE, TEMPLATE_PATH)
+        self._artifacts: ArtifactLauncher | None = None
         self._bubblewrap: Bubblewrap | None = None
         self._host: HostSystem | None = None
 
@@ -193,14 +199,35 @@ class BwrapLauncher:
             search_path=self._search_path,
         )
 
+    @asynccontextmanager
+    async def open_artifacts(self, home: str) -> AsyncGenerator[None]:
+        """Launch environments that Nix built, too; leaving ends what runs beside their jails.
+
+        Args:
+            home: our directory for older artifacts (`ArtifactLauncher`).
+        """
+        async with trio.open_nursery() as nursery:
+            self._artifacts = ArtifactLauncher(self.user, home, self.limits, nursery)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def _artifacts_of(self, artifact: Artifact | None) -> ArtifactLauncher | None:
+        """Launcher for an environment with an artifact; None for one without."""
+        if artifact is None:
+            return None
+        assert self._artifacts is not None, "it is open while there are such environments"
+        return self._artifacts
+
     def __repr__(self) -> str:
         return f"<BwrapLauncher {self.bwrap_path} as user {self.user.uid}>"
 
     async def prepare(self, spec: JailSpec) -> None:
         """Do nothing: a cold jail needs no preparation."""
 
-    async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
         environment, policy = spec.environment, self.policy(spec, forked=False)
+        if (artifacts := self._artifacts_of(environment.artifact)) is not None:
+            return await artifacts.launch(spec, policy, group)
         if environment.image is not None and environment.image.writable:
             raise NoWritableRootError(environment.name)
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
@@ -259,6 +286,9 @@ class BwrapLauncher:
             yield copy
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
+        """Make the policy of such a session, a fork or in a jail of its own."""
+        if (artifacts := self._artifacts_of(spec.environment.artifact)) is not None:
+            return artifacts.policy(spec, forked=forked)
         host, image = self._scanned_host(), spec.environment.image
         made = [POLICY_PATH, AGENT_PATH]
         if image is None:
@@ -281,14 +311,16 @@ class BwrapLauncher:
             filtered=forked or self.system_calls is not None,
         )
 
-    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> BwrapJail:
+    async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> Jail:
         """Start a template's jail; `socket` is its control socket.
 
         Args:
-            system_calls: filter of its sessions, in classic BPF.
+            system_calls: filter of its sessions, in classic BPF; an artifact has its own.
 
         Raises, Cancellation: as `launch`.
         """
+        if (artifacts := self._artifacts_of(spec.artifact)) is not None:
+            return await artifacts.launch_template(spec)
         python = spec.agent_python
         imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
@@ -320,7 +352,7 @@ class BwrapLauncher:
             )
         )
 
-    async def _launch(self, plan: JailPlan) -> BwrapJail:
+    async def _launch(self, plan: JailPlan) -> Jail:
         plan = replace(plan, git=await self.git.of(plan.project))
         try:
             starting = self._start(plan)

@@ -1,18 +1,24 @@
-"""A jail that bwrap started: its two processes, watched through descriptors."""
+"""A running jail: its processes, killed and waited for, and those of the program that makes it.
+
+A process id is used only while no other process can have taken it: that of our own child until we
+reap it, any other through a pidfd that was opened before its position in the tree was checked.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import trio
 
-from nsmd.jail.handle import JailHandle
-from nsmd.jail.process_tree import kill_group, kill_tree
+from nsmd.host.processes import children_of, inner_pids, look_at, signal_group
+from nsmd.jail.project_copy import ProjectCopy
+from nsmd.model.policy import Policy
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for a line of bwrap or an agent's traceback."""
@@ -23,90 +29,303 @@ the jail, and a wrapper around it when it has cleaned up. Waiting lets it collec
 status, so that no zombie goes to the host's init.
 """
 
+MOST_ROUNDS = 10
+"""Rounds of looking for new processes. The first one stops all that could start something. So the
+second finds processes that were being started then, and the third nothing.
+"""
 
-class BwrapJail(JailHandle):
-    """Jail that bwrap started.
 
-    There are two processes on the host: bwrap's outer one, our child, and the jail's PID 1, its
-    child; with an artifact's wrapper between us and bwrap, three. Killing an outer one leaves the
-    jail running, so everything here acts on PID 1.
+def open_descendant(pid: int, root: int) -> int | None:
+    """Open a pidfd of a process below our child `root`, which has not been reaped.
+
+    Returns:
+        None if it is gone, or is not below it.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # The process that has that id and that position now has had it before, or is gone with it.
+    if _is_below(pid, root):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def open_jail_below(root: int) -> tuple[int, int] | None:
+    """Find PID 1 of the outermost PID namespace below our child: its process id, and a pidfd.
+
+    Returns:
+        None if there is none.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    for pid in _descendants(root):
+        if _is_init(pid):
+            pidfd = open_descendant(pid, root)
+            if pidfd is not None:
+                return pid, pidfd
+    return None
+
+
+def kill_tree(root: int) -> None:
+    """Kill a child of ours that leads a process group, and all that it has started.
+
+    It must not have been reaped. A process that left both its group and its tree is not found; a
+    process in a PID namespace cannot leave.
+    """
+    signal_group(root, signal.SIGSTOP)
+    # All are stopped before any is killed, because children of a dead process cannot be found; and
+    # for the same reason children are killed before their parents.
+    found: list[int] = []
+    # there is no free descriptor to look with: then only its group is killed
+    with suppress(OSError):
+        for _ in range(MOST_ROUNDS):
+            fresh = [pid for pid in _descendants(root) if pid not in found]
+            if not fresh:
+                break
+            for pid in fresh:
+                _signal_descendant(pid, root, signal.SIGSTOP)
+            found += fresh
+        for pid in reversed(found):
+            _signal_descendant(pid, root, signal.SIGKILL)
+    kill_group(root)
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group of a child of ours that has not been reaped."""
+    signal_group(leader, signal.SIGKILL)
+
+
+def _signal_descendant(pid: int, root: int, number: int) -> None:
+    """Signal a process below our child, unless it is gone.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    pidfd = open_descendant(pid, root)
+    if pidfd is not None:
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+
+def _descendants(root: int) -> Iterator[int]:
+    """Process ids below a process, parents before children; processes that come and go meanwhile
+    may be missed.
+
+    Of a PID namespace only PID 1 is listed: everything in it ends with that process.
+    """
+    queue = [root]
+    for parent in queue:
+        for pid in children_of(parent):
+            if not _is_init(pid):
+                queue.append(pid)
+            yield pid
+
+
+def _is_below(pid: int, root: int) -> bool:
+    while pid > 1:
+        if (process := look_at(pid)) is None:
+            return False
+        if (pid := process.parent) == root:
+            return True
+    return False
+
+
+def _is_init(pid: int) -> bool:
+    """Return whether a process is PID 1 of a namespace below ours."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        numbers = inner_pids(pid)
+        return len(numbers) > 1 and numbers[-1] == 1
+    return False
+
+
+class Jail:
+    """One running jail: with an agent in it, or with a template.
+
+    On the host, a jail of its own has two processes: bwrap's outer one, our child, and the jail's
+    PID 1, its child; with an artifact's wrapper between us and bwrap, three. A fork of a template
+    has PID 1 alone. Killing an outer one leaves the jail running, so everything here acts on PID 1.
+
+    It owns the descriptors until `release`. The owner calls `kill`, awaits `wait`, and calls
+    `release`, in this order.
 
     Args:
-        starter: our child.
-        pid, pidfd: process id and pidfd of the jail's PID 1; the pidfd is owned from now on.
-        channel: the supervisor's end of the agent's socket; owned from now on.
-        stderr_fd: from `make_stderr`; owned from now on, and closed once the jail is ready.
+        channel: the supervisor's end of the agent's channel: a stream, non-blocking, close-on-exec.
+        pidfd: of the jail's PID 1; readable once nothing of the jail is left.
+        pid: process id on the host of the same process.
+        starter: the process that made it: our child, or the id of one that may be our child since
+            an earlier supervisor was the same process (execve(2)). None or 0 for a fork.
+        stderr_fd: from `make_stderr`; closed once the jail is ready.
 
     Attributes:
-        policy: as in `Jail`; None for a template's jail.
-        project_copy: as in `Jail`; owned once it is set.
+        policy: of the session at its start; None for a template's jail.
+        project_copy: changes of its session in an overlay of the project; None in other modes.
+        remarks: gives notes on how its sessions start, each once.
+        template_pid: process id of its template, or of the template that was about to be replaced
+            when it started; 0 for none.
+        outdated: its files have changed on disk since.
     """
+
+    __slots__ = (
+        "_ended",
+        "_released",
+        "_starter",
+        "_stderr_fd",
+        "_stderr_text",
+        "_waiting",
+        "outdated",
+        "pid",
+        "pidfd",
+        "policy",
+        "project_copy",
+        "remarks",
+        "socket",
+        "template_pid",
+    )
 
     def __init__(
         self,
-        *,
-        starter: subprocess.Popen[bytes],
-        pid: int,
-        pidfd: int,
         channel: socket.socket,
-        stderr_fd: int,
+        pidfd: int,
+        pid: int,
+        *,
+        starter: subprocess.Popen[bytes] | int | None = None,
+        stderr_fd: int | None = None,
+        policy: Policy | None = None,
+        project_copy: ProjectCopy | None = None,
     ) -> None:
-        super().__init__(channel, pidfd, pid)
-        self._starter = starter
+        self.socket = channel
+        self.pidfd = pidfd
+        self.pid = pid
+        self.policy = policy
+        self.project_copy = project_copy
+        self.remarks: Callable[[], Sequence[str]] = tuple
+        self.template_pid = 0
+        self.outdated = False
+        self._starter = starter or None
         self._stderr_fd = stderr_fd
-        self._stderr_text: str | None = None  # once that is closed
-        self._ended = False
-        self._waiting = trio.Lock()
+        self._stderr_text = ""  # once that is closed
+        self._ended = self._released = False
+        self._waiting = trio.Lock() if starter else None
 
     def __repr__(self) -> str:
         state = "released" if self._released else "ended" if self._ended else "running"
-        return f"<BwrapJail pid={self.pid} starter={self._starter.pid} {state}>"
+        return f"<Jail pid={self.pid} starter={self.starter_pid} {state}>"
 
     @property
     def starter_pid(self) -> int:
-        return self._starter.pid
+        """Process id of our child that made it, which is reaped with it; 0 if there is none."""
+        starter = self._starter
+        return starter.pid if isinstance(starter, subprocess.Popen) else starter or 0
+
+    def mark_ready(self) -> None:
+        """Note that the agent is ready, and release what only the start needed. May be repeated."""
+        if self._stderr_fd is not None:
+            self._stderr_text = read_stderr(self._stderr_fd)
+            os.close(self._stderr_fd)
+            self._stderr_fd = None
+
+    def kill(self) -> None:
+        """Send SIGKILL to PID 1, which ends everything in the jail. May be repeated."""
+        if not self._released:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:  # `suppress` would be three calls
+                return
 
     async def wait(self) -> None:
+        """Return once nothing of the jail is left and its starter has been reaped.
+
+        Cancellation: loses nothing; call it again.
+        """
+        if self._released or self._ended:
+            return
+        # PID 1 of a PID namespace becomes waitable after all others in it are gone
+        # (pid_namespaces(7)).
+        if self._waiting is None:
+            await trio.lowlevel.wait_readable(self.pidfd)
+            return
         async with self._waiting:
             if self._ended:
                 return
-            # PID 1 of a PID namespace becomes waitable after all others in it are gone
-            # (pid_namespaces(7)).
             await trio.lowlevel.wait_readable(self.pidfd)
-            self._reap_adopted()
-            await wait_for_starter(self._starter)
+            # It became our child if its parent was killed, and we are a subreaper.
+            _reap(self.pidfd)
+            await self._reap_starter(kill_tree)
             self._ended = True
 
     async def reap_starter(self) -> None:
-        """Reap bwrap's outer process if it ends before the jail, as a template's does."""
-        await wait_for_starter(self._starter, kill_group)
+        """Reap the process that made the jail if it ends before the jail, as a template's does."""
+        if isinstance(self._starter, int):
+            with trio.move_on_after(STARTER_GRACE_S):
+                await reap_child(self._starter)
+        else:
+            await self._reap_starter(kill_group)
 
-    def _reap_adopted(self) -> None:
-        """Reap PID 1 if it became our child: its parent was killed, and we are a subreaper."""
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
+    async def _reap_starter(self, kill: Callable[[int], None]) -> None:
+        if isinstance(self._starter, int):
+            await reap_child(self._starter)
+        elif self._starter is not None:
+            await wait_for_starter(self._starter, kill)
 
     def stderr_text(self) -> str:
-        if self._stderr_text is None:
+        """Output of the starter and the agent before the agent took its descriptors; bounded. Empty
+        once the jail is released, and for a fork.
+
+        It comes out of the jail: show it, but do not trust it. Control characters are removed.
+        """
+        if self._stderr_fd is not None:
             return read_stderr(self._stderr_fd)
         return "" if self._released else self._stderr_text
 
-    def mark_ready(self) -> None:
-        if self._stderr_text is None:
-            self._stderr_text = read_stderr(self._stderr_fd)
-            os.close(self._stderr_fd)
-
     def release(self) -> None:
-        super().release()
+        """Close the descriptors. May be repeated.
+
+        It does not kill the jail: the agent ends by end-of-file on its socket, unless another
+        process holds a duplicate of `socket`.
+        """
+        if self._released:
+            return
+        self._released = True
+        self.socket.close()
+        os.close(self.pidfd)
+        if self.project_copy is not None:
+            self.project_copy.close()
         self.mark_ready()
+
+
+async def discard(jail: Jail) -> str:
+    """End a jail that nobody will use; returns what it wrote to stderr.
+
+    Cancellation: shielded; 1 ms.
+    """
+    with trio.CancelScope(shield=True):
+        jail.kill()
+        await jail.wait()
+    text = jail.stderr_text()
+    jail.release()
+    return text
+
+
+def hang_up(channel: socket.socket) -> None:
+    """Stop reading from a channel: a task that waits for data gets end-of-file at once."""
+    with suppress(OSError):
+        channel.shutdown(socket.SHUT_RD)
 
 
 async def wait_for_starter(
     starter: subprocess.Popen[bytes], kill: Callable[[int], None] = kill_tree
 ) -> None:
-    """Reap the starter of a jail that is gone or never existed; kill it if it lingers.
-
-    The rest of its process group is killed, too.
+    """Reap the starter of a jail that is gone or never existed; kill it if it lingers, and the rest
+    of its process group in any case.
 
     Args:
         kill: gets its process id; `kill_group` if the jail should live on.
@@ -173,3 +392,34 @@ def read_stderr(fd: int) -> str:
     """The text in a descriptor of `make_stderr`, without control characters."""
     text = os.pread(fd, STDERR_LIMIT_BYTES, 0).rstrip(b"\0").decode(errors="replace")
     return "".join(c for c in text if c in "\n\t" or c.isprintable()).strip()
+
+
+async def reap_child(pid: int) -> None:
+    """Reap a process that is about to end, if it is our child: then nobody else has its id, and
+    nobody else reaps it meanwhile. 0 is none.
+
+    Cancellation: loses nothing; call it again.
+    """
+    if not pid:
+        return
+    try:
+        pidfd = _open_child(pid)
+    except (ChildProcessError, ProcessLookupError):
+        return
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+        _reap(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def _open_child(pid: int) -> int:
+    """Open a pidfd of a child of ours; ChildProcessError or ProcessLookupError for others."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return os.pidfd_open(pid)
+
+
+def _reap(pidfd: int) -> None:
+    """Reap a process that has ended, if it is our child."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)

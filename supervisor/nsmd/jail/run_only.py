@@ -21,9 +21,13 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsmd.jail.handover import Handover, hand_over
-from nsmd.jail.interface import Remarks, discard
-from nsmd.jail.process import end_starter, wait_for_starter
-from nsmd.jail.process_tree import open_descendant
+from nsmd.jail.process import (
+    Jail,
+    discard,
+    end_starter,
+    open_descendant,
+    wait_for_starter,
+)
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
@@ -46,77 +50,25 @@ MOST_LEFT_BYTES = 1024 * 1024
 """Bytes to read of a stream after its jail has ended: more than a pipe holds."""
 
 
-class RunOnlyJail:
+class RunOnlyJail(Jail):
     """Jail for artifacts that only run one piece of code: between executions there is no jail.
 
     Args:
-        channel: the supervisor's end; owned from now on.
-        ended_fd: becomes readable when the task has ended; owned from now on.
+        channel: the supervisor's end.
+        ended_fd: becomes readable when the task has ended.
         scope: cancelling it ends the task.
     """
 
-    __slots__ = (
-        "_ended_fd",
-        "_released",
-        "_scope",
-        "_socket",
-        "outdated",
-        "policy",
-        "remarks",
-        "template_pid",
-    )
+    __slots__ = ("_scope",)
 
-    def __init__(self, channel: socket.socket, ended_fd: int, scope: trio.CancelScope) -> None:
-        self._socket = channel
-        self._ended_fd = ended_fd
+    def __init__(
+        self, channel: socket.socket, ended_fd: int, scope: trio.CancelScope, policy: Policy
+    ) -> None:
+        super().__init__(channel, ended_fd, 0, policy=policy)
         self._scope = scope
-        self._released = False
-        self.policy: Policy | None = None
-        self.remarks: Remarks = tuple
-        self.template_pid = 0
-        self.outdated = False
-
-    def __repr__(self) -> str:
-        return f"<RunOnlyJail{' released' if self._released else ''}>"
-
-    @property
-    def socket(self) -> socket.socket:
-        return self._socket
-
-    @property
-    def starter_pid(self) -> int:
-        return 0
-
-    @property
-    def pid(self) -> int:
-        return 0
-
-    @property
-    def pidfd(self) -> int:
-        return self._ended_fd
-
-    def mark_ready(self) -> None:
-        """Do nothing: nothing is held for the start alone."""
 
     def kill(self) -> None:
         self._scope.cancel()
-
-    async def wait(self) -> None:
-        if not self._released:
-            await trio.lowlevel.wait_readable(self._ended_fd)
-
-    @property
-    def project_copy(self) -> None:
-        """None: an overlay of the project is refused here."""
-
-    def stderr_text(self) -> str:
-        return ""
-
-    def release(self) -> None:
-        if not self._released:
-            self._released = True
-            self._socket.close()
-            os.close(self._ended_fd)
 
 
 async def start_run_only(
@@ -151,8 +103,7 @@ async def start_run_only(
         task = _Standin(spec, policy, user, variables, limits, agent_end, os.dup(ended_fd))
         owned.pop_all()
     nursery.start_soon(task.run)
-    jail = RunOnlyJail(channel, ended_fd, task.scope)
-    jail.policy = policy
+    jail = RunOnlyJail(channel, ended_fd, task.scope, policy)
     try:
         await trio.lowlevel.wait_readable(channel)
     except BaseException:

@@ -20,15 +20,16 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted
 from nsm.wire.errors import StartFailedError
-from nsmd.jail.interface import discard
 from nsmd.jail.process import (
-    BwrapJail,
+    Jail,
+    discard,
     end_starter,
     make_stderr,
+    open_descendant,
+    open_jail_below,
     read_stderr,
     wait_for_starter,
 )
-from nsmd.jail.process_tree import open_descendant, open_jail_below
 from nsmd.jail.user import Credentials, JailUser
 from nsmd.model.values import Environment, SessionLimits
 
@@ -230,7 +231,7 @@ async def _let_in(starting: StartingJail, group: int) -> None:
         starting.channel.send(b"\n")
 
 
-async def jail_of(starting: StartingJail, speaker: str, group: int | None = None) -> BwrapJail:
+async def jail_of(starting: StartingJail, speaker: str, group: int | None = None) -> Jail:
     """Return the starting jail, once its agent speaks.
 
     Args:
@@ -258,7 +259,7 @@ async def jail_of(starting: StartingJail, speaker: str, group: int | None = None
     raise JailNotStartedError(f"{await discard(jail)}{silence}")
 
 
-async def _adopt(starting: StartingJail, info_fd: int) -> BwrapJail:
+async def _adopt(starting: StartingJail, info_fd: int) -> Jail:
     """Open a pidfd of the jail's PID 1 as soon as bwrap tells it."""
     with ExitStack() as owned:
         owned.callback(os.close, starting.stderr_fd)
@@ -284,7 +285,7 @@ async def _adopt(starting: StartingJail, info_fd: int) -> BwrapJail:
         return _jail(starting, pid, pidfd)
 
 
-async def _adopt_speaking(starting: StartingJail, speaker: str) -> BwrapJail:
+async def _adopt_speaking(starting: StartingJail, speaker: str) -> Jail:
     """Find the jail's PID 1 when its agent speaks: it exists by then."""
     with ExitStack() as owned:
         owned.callback(os.close, starting.stderr_fd)
@@ -315,12 +316,12 @@ _NO_JAIL = """
 What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
 
 
-def _jail(starting: StartingJail, pid: int, pidfd: int) -> BwrapJail:
-    return BwrapJail(
+def _jail(starting: StartingJail, pid: int, pidfd: int) -> Jail:
+    return Jail(
+        starting.channel,
+        pidfd,
+        pid,
         starter=starting.starter,
-        pid=pid,
-        pidfd=pidfd,
-        channel=starting.channel,
         stderr_fd=starting.stderr_fd,
     )
 

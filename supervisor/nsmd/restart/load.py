@@ -28,8 +28,7 @@ from nsmd.fdstore.records import (
 )
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
-from nsmd.jail import ProjectCopy
-from nsmd.jail.adopted import AdoptedJail
+from nsmd.jail import Jail, ProjectCopy
 from nsmd.model.values import JailSpec
 from nsmd.restart.session_store import boot_id, session_id_of
 from nsmd.restart.unread import UnreadSession, UnreadSessions
@@ -231,11 +230,11 @@ class _Entry:
         used = {pidfd, channel, listener, changed, shown}
         self._left = [each for each in self._left if each not in used]
         self._close()
-        jail = AdoptedJail(
+        jail = Jail(
             connection,
             pidfd,
             pid or record.pid,
-            starter_pid=record.starter,
+            starter=record.starter,
             policy=kept.policy,
             project_copy=copy,
         )

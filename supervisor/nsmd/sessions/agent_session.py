@@ -22,8 +22,8 @@ from nsmd.agent_link.frames import AgentFrame, AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.host.event_loop import Timer, Timers, poller
 from nsmd.jail import Jail, Launcher, ProjectCopy, exhausted
-from nsmd.jail.handle import hang_up
 from nsmd.jail.limits import Confinement, Group, LimitEnforcer
+from nsmd.jail.process import hang_up
 from nsmd.model.limits import setup_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, SessionLimits

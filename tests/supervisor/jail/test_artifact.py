@@ -28,10 +28,9 @@ from artifact_files import (
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.agent_link.link import AgentLink
-from nsmd.jail import Jail, process, starting
+from nsmd.jail import BwrapLauncher, Jail, process, starting
 from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, SessionLimits
 from processes import Watched, parent_of, tree
@@ -42,6 +41,7 @@ from realjail import (
     launched,
     mount_of,
     needs_bwrap,
+    open_cold,
     open_directory,
     open_session,
     talking_to,
@@ -57,7 +57,7 @@ OLDER_WRAPPERS: tuple[OlderWrapper, ...] = ("exec", "trap", "child", "lasting")
 class Bench:
     """A launcher, and a directory for artifacts."""
 
-    launcher: ArtifactLauncher
+    launcher: BwrapLauncher
     folder: Path
 
     @property
@@ -76,11 +76,8 @@ def folder() -> Generator[Path]:
 async def open_bench(folder: Path) -> AsyncGenerator[Bench]:
     """Nothing of what was started in it is left after the block."""
     before, children = descriptors(), child_pids()
-    async with trio.open_nursery() as nursery:
-        user = JailUser(DEFAULT_JAIL_UID)
-        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+    async with open_cold(str(folder / "home")) as launcher:
         yield Bench(launcher=launcher, folder=folder)
-        nursery.cancel_scope.cancel()
     assert child_pids() == children
     assert descriptors() == before
 

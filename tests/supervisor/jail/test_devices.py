@@ -12,10 +12,9 @@ import pytest
 from gpu_world import GpuWorld, nvidia_world
 from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
 from policy.checks import LOOK, check_devices, check_limits, check_mounts
-from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
+from realjail import environments, is_fork, needs_bwrap, new_launcher, open_directory, open_session
 from venvs import in_venv, make_venv
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -51,7 +50,7 @@ def python(world: GpuWorld) -> Environment:
 async def check(environment: Environment, launcher: TemplateLauncher | None) -> None:
     """Compare a session's policy with what its jail has, and use its devices."""
     async with open_session(environment, launcher=launcher) as session:
-        assert isinstance(session.jail, ForkedJail) is (launcher is not None)
+        assert is_fork(session.jail) is (launcher is not None)
         seen = await session.run(LOOK)
         assert seen.stderr == ""
         found = json.loads(seen.stdout)
@@ -88,7 +87,7 @@ async def test_a_template_never_uses_the_gpu(python: Environment) -> None:
         async with open_templates(new_launcher()) as forking:
             assert isinstance(forking, TemplateLauncher)
             async with open_session(environment, launcher=forking) as session:
-                assert isinstance(session.jail, ForkedJail)
+                assert is_fork(session.jail)
                 code = "import sys; print('holds' in sys.modules, 'good' in sys.modules)"
                 assert (await session.run(code)).stdout == "False True\n"
                 later = await session.run("import holds; print(holds.held > 2)")

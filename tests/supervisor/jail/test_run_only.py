@@ -18,12 +18,17 @@ from nsm.wire.errors import BadProjectError
 from nsmd.agent_link.frames import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
 from nsmd.agent_link.link import AgentLink
 from nsmd.jail import run_only
-from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.jail.user import JailUser
-from nsmd.model.settings import DEFAULT_JAIL_UID
-from nsmd.model.values import Environment, Outcome, ProjectMount, SessionLimits
+from nsmd.model.values import Environment, Outcome, ProjectMount
 from processes import Watched, tree
-from realjail import ANSWER_TIMEOUT_S, jail_spec, launched, mount_of, needs_bwrap, open_directory
+from realjail import (
+    ANSWER_TIMEOUT_S,
+    jail_spec,
+    launched,
+    mount_of,
+    needs_bwrap,
+    open_cold,
+    open_directory,
+)
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -65,9 +70,7 @@ async def talking(
 ) -> AsyncGenerator[Talk]:
     """Nothing of what was started in it is left after the block."""
     before = set(os.listdir("/proc/self/fd"))
-    async with trio.open_nursery() as nursery:
-        user = JailUser(DEFAULT_JAIL_UID)
-        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+    async with open_cold(str(folder / "home")) as launcher, trio.open_nursery() as nursery:
         async with launched(launcher, jail_spec(environment, project)) as jail:
             link = AgentLink(jail.socket, nursery)
             ready = await link.handshake({})
@@ -113,9 +116,7 @@ async def test_the_project_is_shown(folder: Path) -> None:
         answer = await talk.receive()
         assert isinstance(answer, ErrorFrame)
         assert "was replaced" in answer.message
-    user = JailUser(DEFAULT_JAIL_UID)
-    async with trio.open_nursery() as nursery:
-        launcher = ArtifactLauncher(user, str(folder / "home"), SessionLimits(), nursery)
+    async with open_cold(str(folder / "home")) as launcher:
         with pytest.raises(BadProjectError, match="was replaced"):
             await launcher.launch(jail_spec(environment, mount))
 

@@ -14,7 +14,6 @@ import trio
 from nsm.shortage import SHORTAGES
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import tree_of
-from nsmd.jail.interface import Jail
 from nsmd.jail.limits.confinement import Confinement, TopProcess, Watchdog
 from nsmd.jail.limits.group import (
     MOST_ROUNDS,
@@ -43,6 +42,7 @@ from nsmd.jail.limits.tree import (
     find_place,
     make_own_directory,
 )
+from nsmd.jail.process import Jail
 from nsmd.model.limit_events import Enforcement
 from nsmd.model.values import JailSpec, SessionLimits
 

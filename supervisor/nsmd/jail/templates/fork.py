@@ -15,7 +15,7 @@ from nsmd.fdstore.holder import receive
 from nsmd.host.event_loop import poller
 from nsmd.host.processes import pid_of
 from nsmd.jail import ProjectCopy
-from nsmd.jail.handle import JailHandle, hang_up
+from nsmd.jail.process import Jail, hang_up
 
 SPEAK_TIMEOUT_S = 20.0
 """Time from the fork's announcement to its agent's first byte: 1 ms, plus Node's start."""
@@ -57,41 +57,6 @@ def refusal(text: str) -> TemplateError:
     return ShortageError(text) if short else TemplateError(text)
 
 
-class ForkedJail(JailHandle):
-    """Forked session in namespaces of its own, in a template's jail.
-
-    Args:
-        channel: the supervisor's end of the agent's socket; owned from now on.
-        pidfd: pidfd of the session's PID 1; owned from now on.
-        pid: host process id of the same process.
-        project_copy: descriptors of its overlay; owned from now on.
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        channel: socket.socket,
-        pidfd: int,
-        pid: int,
-        project_copy: ProjectCopy | None = None,
-    ) -> None:
-        super().__init__(channel, pidfd, pid, project_copy=project_copy)
-
-    @property
-    def starter_pid(self) -> int:
-        return 0
-
-    async def wait(self) -> None:
-        if not self._released:
-            # PID 1 of a PID namespace becomes waitable after all others in it are gone
-            # (pid_namespaces(7)).
-            await trio.lowlevel.wait_readable(self.pidfd)
-
-    def stderr_text(self) -> str:
-        return ""
-
-
 class Birth:
     """A fork from its request to the first byte of its agent.
 
@@ -112,11 +77,11 @@ class Birth:
         self.due_s = now() + announced_s
         self._poller = poller()
         self._over = trio.Event()
-        self._jail: ForkedJail | None = None
+        self._jail: Jail | None = None
         self._failure: Exception | None = None
         self._refused = False
         self._copies = False
-        self._announced: Callable[[ForkedJail], None] = lambda _: None
+        self._announced: Callable[[Jail], None] = lambda _: None
 
     @property
     def waits_for_template(self) -> bool:
@@ -128,7 +93,7 @@ class Birth:
         self.due_s = math.inf
         hang_up(self._channel)
 
-    async def jail(self, *, copies: bool, announced: Callable[[ForkedJail], None]) -> ForkedJail:
+    async def jail(self, *, copies: bool, announced: Callable[[Jail], None]) -> Jail:
         """Wait until its agent speaks.
 
         Args:
@@ -185,7 +150,7 @@ class Birth:
                 if (pid := pid_of(fds[0])) is None:
                     raise OSError(errno.EMFILE, "none is left to look with")
                 copy = ProjectCopy(fds[1], fds[2]) if self._copies else None
-                self._jail = ForkedJail(self._channel, fds[0], pid, copy)
+                self._jail = Jail(self._channel, fds[0], pid, project_copy=copy)
         finally:
             if self._jail is None:
                 _close(fds)

@@ -16,12 +16,11 @@ from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore.store import Kept, NoStore
 from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher as Watching
-from nsmd.jail import ColdLauncher, Jail
-from nsmd.jail.adopted import reap_child
-from nsmd.jail.interface import TemplateSpec, discard
+from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.process import discard, reap_child
 from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
 from nsmd.jail.templates.fork import (
-    ForkedJail,
     ForkEndedError,
     ShortageError,
     TemplateError,
@@ -109,7 +108,7 @@ class TemplateLauncher:
 
     def __init__(
         self,
-        cold: ColdLauncher,
+        cold: BwrapLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
         template_store: TemplateStore | None = None,
@@ -419,7 +418,7 @@ class TemplateLauncher:
             line.reason = reason
         return reason
 
-    async def _fork(self, line: _Line, plan: ForkPlan, group: int | None) -> ForkedJail:
+    async def _fork(self, line: _Line, plan: ForkPlan, group: int | None) -> Jail:
         template = await self._template(line, plan.template)
         try:
             return await template.fork(plan.request, group)

@@ -13,7 +13,7 @@ import trio
 from nsm.dataclass import replace
 from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
 from nsmd.host.source_watcher import open_source_watcher as open_watching
-from nsmd.jail import BwrapLauncher, ColdLauncher, Launcher, open_router
+from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
 from nsmd.model.limit_events import Enforcement
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def open_templates(
-    cold: ColdLauncher,
+    cold: BwrapLauncher,
     *,
     enabled: bool = True,
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
     uid: int = 0,
-) -> AsyncGenerator[TemplateLauncher | ColdLauncher]:
+) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
     """Open a launcher that forks if it can, or the given one if forking is impossible or off.
 
     Leaving ends all templates and their remaining sessions.
@@ -77,9 +77,9 @@ async def open_launcher(
     """
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (
-        open_router(bwrap, home) as cold,
+        bwrap.open_artifacts(home),
         open_templates(
-            cold, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
+            bwrap, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
         ) as launcher,
     ):
         yield launcher

@@ -8,7 +8,7 @@ from typing import Any
 from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import is_within
-from nsmd.jail import ColdLauncher
+from nsmd.jail import BwrapLauncher
 from nsmd.jail.arguments import GIT_SETTINGS_PATH, HOSTNAME, writable_root
 from nsmd.jail.host_network import network_files
 from nsmd.jail.interface import TemplateSpec
@@ -49,7 +49,7 @@ class ForkPlan:
     policy: Policy | None = None
 
 
-def plan_fork(cold: ColdLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
+def plan_fork(cold: BwrapLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
     """Plan how to fork sessions of a specification. Equal arguments give equal plans.
 
     Args:

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 
@@ -21,12 +21,12 @@ from nsm.wire.decode import decode
 from nsmd.fdstore.holder import receive
 from nsmd.host.event_loop import Timer, Timers
 from nsmd.host.processes import pid_of
-from nsmd.jail import ColdLauncher, Jail
-from nsmd.jail.interface import TemplateSpec, discard
+from nsmd.jail import BwrapLauncher, Jail
+from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.process import discard
 from nsmd.jail.templates.fork import (
     MESSAGE_BYTES,
     Birth,
-    ForkedJail,
     TemplateError,
     TemplateGoneError,
 )
@@ -52,13 +52,6 @@ PROTOCOL = 2
 """Version of the templates' protocol (agent-protocol.md)."""
 
 
-class TemplateJail(Jail, Protocol):
-    """The jail of a template."""
-
-    async def reap_starter(self) -> None:
-        """Reap the process that made the jail, which ends before the jail."""
-
-
 class Template:
     """Process in a jail that does nothing but fork. It comes from `start_template`; run its `run`.
 
@@ -80,7 +73,7 @@ class Template:
     def __init__(
         self,
         spec: TemplateSpec,
-        jail: TemplateJail,
+        jail: Jail,
         pidfd: int,
         *,
         failed: Mapping[str, str] | None = None,
@@ -182,7 +175,7 @@ class Template:
         await trio.lowlevel.wait_readable(self._pidfd)
         self._note_end()
 
-    async def fork(self, request: bytes, group: int | None = None) -> ForkedJail:
+    async def fork(self, request: bytes, group: int | None = None) -> Jail:
         """Fork a session. Returns when its agent has begun to speak.
 
         Args:
@@ -218,7 +211,7 @@ class Template:
             self._births.discard(birth)
         return jail
 
-    def _announced(self, jail: ForkedJail) -> None:
+    def _announced(self, jail: Jail) -> None:
         jail.template_pid = self.pid
         self.forks += 1
 
@@ -256,7 +249,7 @@ class Template:
 
 
 async def start_template(
-    launcher: ColdLauncher, spec: TemplateSpec, system_calls: bytes
+    launcher: BwrapLauncher, spec: TemplateSpec, system_calls: bytes
 ) -> Template:
     """Start a template. Returns when it waits for requests.
 
@@ -297,7 +290,7 @@ async def start_template(
     raise TemplateError(why)
 
 
-async def _after_imports(spec: TemplateSpec, jail: TemplateJail) -> tuple[bytes, list[int]]:
+async def _after_imports(spec: TemplateSpec, jail: Jail) -> tuple[bytes, list[int]]:
     """Read what a template says once it has imported all. It has said something already.
 
     Raises:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache, cached_property
 
-import trio
-
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
@@ -23,9 +21,8 @@ from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import has_ended, pid_of
-from nsmd.jail.adopted import AdoptedJail, reap_child
 from nsmd.jail.interface import TemplateSpec
-from nsmd.jail.process import STARTER_GRACE_S
+from nsmd.jail.process import Jail
 from nsmd.jail.program_code import AGENT, TEMPLATE, source_of
 from nsmd.jail.templates.template import Template
 
@@ -168,14 +165,6 @@ def _name_of(template: Template) -> str:
     return f"{PREFIX}{template.pid}"
 
 
-class AdoptedTemplateJail(AdoptedJail):
-    """The jail of a template that an earlier supervisor started."""
-
-    async def reap_starter(self) -> None:
-        with trio.move_on_after(STARTER_GRACE_S):
-            await reap_child(self.starter_pid)
-
-
 def close_all(kept: Kept) -> None:
     """End all templates of an earlier supervisor; their forks live on."""
     for name, descriptors in kept.items():
@@ -219,8 +208,7 @@ def _template(record: TemplateRecord, left: list[int]) -> Template | None:
         left.remove(fd)
     control = socket.socket(fileno=channel)
     control.setblocking(False)
-    starter = record.starter
-    made = AdoptedTemplateJail(control, jail, record.pid, starter_pid=starter)
+    made = Jail(control, jail, record.pid, starter=record.starter)
     template = Template(record.spec, made, forker, failed=record.failed, imported=record.imported)
     template.files, template.state = record.files, record.state
     return template

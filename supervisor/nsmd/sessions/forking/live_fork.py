@@ -24,9 +24,9 @@ from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import holder
 from nsmd.host.child_processes import PACKAGES
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
-from nsmd.jail.interface import Jail
+from nsmd.jail.process import Jail
 from nsmd.jail.project_copy import ProjectCopy
-from nsmd.jail.templates.fork import COPY_DESCRIPTORS, ForkedJail
+from nsmd.jail.templates.fork import COPY_DESCRIPTORS
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.model.values import JailSpec
 from nsmd.sessions.session import Session
@@ -256,7 +256,7 @@ class LiveFork:
             report, fds = await self._request(order, fds)
             own_ends.pop_all()  # they belong to the jails, as do the descriptors
             for (ours, _), pid in zip(pairs, report.forks, strict=True):
-                made = ForkedJail(ours, fds.pop(0), pid)
+                made = Jail(ours, fds.pop(0), pid)
                 if project is not None:
                     made.project_copy = ProjectCopy(fds.pop(0), fds.pop(0))
                     made.project_copy.applied.update(project.applied)

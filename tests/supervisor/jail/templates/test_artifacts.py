@@ -11,13 +11,20 @@ import pytest
 
 from artifact_files import environment_of, write_artifact, write_older, write_run_only
 from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
-from nsmd.jail import open_router, process, starting
+from nsmd.jail import process, starting
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.jail.templates.template import PROTOCOL
 from nsmd.model.values import Environment
-from realjail import environments, mount_of, needs_bwrap, new_launcher, open_directory, open_session
+from realjail import (
+    environments,
+    is_fork,
+    mount_of,
+    needs_bwrap,
+    open_cold,
+    open_directory,
+    open_session,
+)
 from sandbox.template import server as template_server
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -32,7 +39,7 @@ def folder() -> Generator[Path]:
 @asynccontextmanager
 async def open_launcher(folder: Path) -> AsyncGenerator[TemplateLauncher]:
     async with (
-        open_router(new_launcher(), str(folder / "home")) as cold,
+        open_cold(str(folder / "home")) as cold,
         open_templates(cold) as made,
     ):
         assert isinstance(made, TemplateLauncher)
@@ -48,12 +55,12 @@ async def test_sessions_are_forks_of_the_artifacts_template(folder: Path) -> Non
     async with open_launcher(folder) as forking:
         for _ in range(2):
             async with open_session(one, mount, launcher=forking) as session:
-                assert isinstance(session.jail, ForkedJail)
+                assert is_fork(session.jail)
                 told = await session.run("import os; print(os.listdir('/project'), os.getcwd())")
                 assert told.stdout == "['here'] /workspace\n"
                 assert (await session.run("open('/project/x', 'w')")).exit_code == 1
         async with open_session(bash, launcher=forking) as session:
-            assert isinstance(session.jail, ForkedJail)
+            assert is_fork(session.jail)
             assert (await session.run("echo $((6 * 7))")).stdout == "42\n"
         assert len(forking.templates) == 2
         assert forking.reasons == {}
@@ -65,7 +72,7 @@ async def test_what_it_wants_imported_is(folder: Path) -> None:
         open_launcher(folder) as forking,
         open_session(wanted, launcher=forking) as session,
     ):
-        assert isinstance(session.jail, ForkedJail)
+        assert is_fork(session.jail)
         look = await session.run("import sys; print('sqlite3' in sys.modules)")
         assert look.stdout == "True\n"
 
@@ -106,7 +113,7 @@ async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> Non
     )
     async with open_launcher(folder) as forking:
         async with open_session(newer, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
             assert (await session.run("print(6 * 7)")).stdout == "42\n"
         assert "protocol 3" in forking.reasons["science"]
         assert forking.templates == []
@@ -125,7 +132,7 @@ async def test_an_agent_of_another_version_is_used_as_far_as_it_goes(folder: Pat
         open_launcher(folder) as forking,
         open_session(older, launcher=forking) as session,
     ):
-        assert isinstance(session.jail, ForkedJail)
+        assert is_fork(session.jail)
         assert (await session.run("print(6 * 7)")).stdout == "42\n"
 
 
@@ -151,6 +158,6 @@ async def test_where_its_template_does_not_work_sessions_start_cold(
         program.chmod(0o755)
     async with open_launcher(folder) as forking:
         async with open_session(environment, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
             assert (await session.run("print(6 * 7)")).stdout == "42\n"
         assert said in forking.reasons["science"]

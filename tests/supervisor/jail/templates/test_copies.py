@@ -15,22 +15,23 @@ import trio
 from artifact_files import environment_of, write_artifact
 from nsm.wire.errors import BadProjectError
 from nsmd.doctor.trials import check_copies
-from nsmd.jail import BwrapLauncher, ProjectCopy, open_router
+from nsmd.jail import BwrapLauncher, Jail, ProjectCopy
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
 from nsmd.jail.mounts import PrivateMounts
 from nsmd.jail.templates import TemplateLauncher, open_templates, template
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, Settings
 from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     BWRAP,
     SIZES,
     environments,
+    is_fork,
     jail_spec,
     launched,
     mount_of,
     needs_bwrap,
     new_launcher,
+    open_cold,
     open_directory,
     open_session,
     talking_to,
@@ -171,9 +172,7 @@ async def test_a_template_that_knows_no_copies_is_refused(
     """The template shows the project read-only, and says nothing of it."""
     asked = template.Template.fork
 
-    async def as_of_old(
-        self: template.Template, request: bytes, group: int | None = None
-    ) -> ForkedJail:
+    async def as_of_old(self: template.Template, request: bytes, group: int | None = None) -> Jail:
         return await asked(self, request.replace(b'"overlay"', b'"unknown"'), group)
 
     monkeypatch.setattr(template.Template, "fork", as_of_old)
@@ -283,14 +282,14 @@ async def test_forks_of_an_artifact_s_template_copy_and_its_other_sessions_refus
         artifact = environment_of(write_artifact(folder, "copying", interpreter="bash"))
         spec = jail_spec(artifact, copied(project))
         async with (
-            open_router(new_launcher(), "/homeless") as cold,
+            open_cold() as cold,
             open_templates(cold) as forking,
         ):
             async with (
                 launched(forking, spec) as jail,
                 talking_to(jail, "bash") as session,
             ):
-                assert isinstance(jail, ForkedJail)
+                assert is_fork(jail)
                 await session.run("echo changed > /project/README")
                 assert (await session.run("cat /project/README")).stdout == "changed\n"
                 assert jail.project_copy is not None

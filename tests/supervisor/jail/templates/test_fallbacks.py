@@ -15,15 +15,16 @@ import trio
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.interface import TemplateSpec
-from nsmd.jail.process import BwrapJail
+from nsmd.jail.process import Jail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates import spec as template_spec
-from nsmd.jail.templates.fork import ForkedJail, TemplateError
+from nsmd.jail.templates.fork import TemplateError
 from nsmd.jail.templates.spec import request_for
 from nsmd.model.policy import Policy, policy_of
 from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits
 from realjail import (
     environments,
+    is_fork,
     jail_spec,
     mount_of,
     needs_bwrap,
@@ -69,7 +70,7 @@ async def test_sessions_that_wait_for_one_template_share_its_failure(
 
             async def start() -> None:
                 async with open_session(broken, project, launcher=forking) as session:
-                    assert not isinstance(session.jail, ForkedJail)
+                    assert not is_fork(session.jail)
 
             for _ in range(3):
                 nursery.start_soon(start)
@@ -87,7 +88,7 @@ async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.Monke
     monkeypatch.setattr(launcher, "start_template", fail)
 
     class NoLauncher(BwrapLauncher):
-        async def launch(self, spec: JailSpec, group: int | None = None) -> BwrapJail:
+        async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
             raise BadProjectError("started cold")
 
     async with open_launcher(NoLauncher(None, new_launcher().user.uid)) as forking:
@@ -125,7 +126,7 @@ async def test_what_hangs_while_it_is_preloaded_is_named(
                 patched.setattr(starting, "SPEAK_TIMEOUT_S", 0.2)
                 await forking.prepare(jail_spec(hanging, project))
             async with open_session(hanging, project, launcher=forking) as session:
-                assert not isinstance(session.jail, ForkedJail)
+                assert not is_fork(session.jail)
             assert "template, which imports unforkable, said" in forking.reasons["unforkable"]
 
 
@@ -171,7 +172,7 @@ async def test_without_room_for_a_process_the_call_is_told_and_the_template_stay
         assert (await session.run("print(1)")).stdout == "1\n"
         await limit_processes(made, AS_BEFORE)
         async with open_session(python, launcher=forking) as other:
-            assert isinstance(other.jail, ForkedJail)
+            assert is_fork(other.jail)
         assert forking.templates == [made]
 
 
@@ -185,7 +186,7 @@ async def test_a_step_that_fails_is_told(
     monkeypatch.setattr(template_spec, "request_for", ask)
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
         assert "Invalid argument" in forking.reasons["python"]
 
 
@@ -208,9 +209,9 @@ async def test_a_fork_that_is_killed_is_replaced(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announced = template.Template._announced  # pyright: ignore[reportPrivateUsage]
-    killed: list[ForkedJail] = []
+    killed: list[Jail] = []
 
-    def kill(self: template.Template, jail: ForkedJail) -> None:
+    def kill(self: template.Template, jail: Jail) -> None:
         announced(self, jail)
         if not killed:
             killed.append(jail)
@@ -225,7 +226,7 @@ async def test_a_fork_that_is_killed_is_replaced(
         with monkeypatch.context() as patched:
             patched.setattr(template.Template, "_announced", kill)
             async with open_session(python, launcher=forking) as session:
-                assert isinstance(session.jail, ForkedJail)
+                assert is_fork(session.jail)
                 assert (await session.run("print(1)")).stdout == "1\n"
         assert forking.reasons == {}
         assert killed

@@ -14,10 +14,10 @@ import trio.testing
 
 from e2e_support import run, supervisor, variables_for
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
 from realjail import (
     environments,
+    is_fork,
     needs_bwrap,
     new_launcher,
     open_directory,
@@ -107,7 +107,7 @@ async def test_a_module_may_write_while_it_is_imported(python: Environment, venv
                 open_session(environment, launcher=forking) as one,
                 open_session(environment, launcher=forking) as other,
             ):
-                assert isinstance(one.jail, ForkedJail)
+                assert is_fork(one.jail)
                 assert (await one.run(code)).stdout == "['saved']\n"
                 assert (await other.run(look.replace("PLACE", repr(place)))).stdout == "[]\n"
                 style = await one.run("print(plots.STYLE)")
@@ -132,7 +132,7 @@ print(hooked.seen)
         open_launcher() as forking,
         open_session(in_venv(python, venv, "hooked"), launcher=forking) as session,
     ):
-        assert isinstance(session.jail, ForkedJail)
+        assert is_fork(session.jail)
         lines = (await session.run(code)).stdout.splitlines()
     assert lines == [
         "['before', 'child'] True",
@@ -158,7 +158,7 @@ _ = os.waitpid(pid, 0)
         open_launcher() as forking,
         open_session(environment, launcher=forking) as session,
     ):
-        assert isinstance(session.jail, ForkedJail)
+        assert is_fork(session.jail)
         assert (await session.run(code)).stdout == "False\nFalse ['child']\n"
 
 
@@ -190,7 +190,7 @@ async def test_one_that_fails_does_not_drop_the_others(python: Environment, venv
         assert "shared memory" in failed["shares_file"]
         assert "shared memory" in failed["shares_nameless"]
         async with open_session(environment, launcher=forking) as session:
-            assert isinstance(session.jail, ForkedJail)
+            assert is_fork(session.jail)
             names = repr([*wanted, "colorsys"])
             loaded = await session.run(LOADED.replace("NAMES", names))
             assert loaded.stdout == "['plots', 'colorsys']\n"
@@ -240,7 +240,7 @@ async def test_an_import_that_ends_the_process_is_told(python: Environment, venv
         await forking.try_preloading(environment)
         assert "did not start" in forking.reasons["science"]
         async with open_session(environment, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
             (remark,) = session.jail.remarks()
             assert remark.startswith("nothing is preloaded in science: ")
 

@@ -16,15 +16,16 @@ from nsm.wire.errors import BadProjectError
 from nsmd.host.processes import pid_of
 from nsmd.jail import BwrapLauncher, Jail
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
-from nsmd.jail.interface import TemplateSpec, discard
+from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.launcher import JailPlan
+from nsmd.jail.process import discard
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
+    is_fork,
     jail_spec,
     launched,
     mount_of,
@@ -86,7 +87,7 @@ async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
     async with open_launcher() as forking:
         for name, environment in usable.items():
             async with open_session(environment, launcher=forking) as session:
-                assert isinstance(session.jail, ForkedJail)
+                assert is_fork(session.jail)
                 assert (await session.run(code[name])).stdout == "42\n"
         assert forking.reasons == {}
         kinds = {(e.agent_python, e.binds, e.path) for e in usable.values()}
@@ -204,12 +205,12 @@ async def test_after_a_pause_a_template_is_tried_again(
     cold = UnnestableLauncher(new_launcher().bwrap_path, new_launcher().user.uid)
     async with open_launcher(cold) as forking:
         async with open_session(python, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
         cold.nestable = True
         for made in forking.templates:
             made.close()
         async with open_session(python, launcher=forking) as session:
-            assert isinstance(session.jail, ForkedJail)
+            assert is_fork(session.jail)
         assert forking.reasons == {}
 
 
@@ -221,7 +222,7 @@ async def test_sessions_outlive_their_template(python: Environment) -> None:
         assert (await session.run("print(kept)")).stdout == "1\n"
         # The next session comes from a new one.
         async with open_session(python, launcher=forking) as other:
-            assert isinstance(other.jail, ForkedJail)
+            assert is_fork(other.jail)
             assert (await other.run("print(2)")).stdout == "2\n"
             [second] = forking.templates
             assert second is not first
@@ -296,13 +297,13 @@ async def test_a_template_that_hangs_is_given_up(
         monkeypatch.setattr(template, "FORK_TIMEOUT_S", 0.2)
         monkeypatch.setattr(launcher, "FIRST_PAUSE_S", 0.0)
         async with open_session(python, launcher=forking) as other:
-            assert not isinstance(other.jail, ForkedJail)
+            assert not is_fork(other.jail)
             assert "did not fork" in forking.reasons["python"]
         assert not stopped.is_open
         assert (await session.run("print(1)")).stdout == "1\n"
         monkeypatch.setattr(template, "FORK_TIMEOUT_S", ANSWER_TIMEOUT_S)
         async with open_session(python, launcher=forking) as other:
-            assert isinstance(other.jail, ForkedJail)
+            assert is_fork(other.jail)
 
 
 async def test_templates_killed_while_they_fork(
@@ -452,7 +453,7 @@ async def test_what_is_shown_below_a_session_s_own_place_needs_a_jail(python: En
             open_launcher() as forking,
             open_session(python, project, launcher=forking) as session,
         ):
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
             read = "print(open('/workspace/project/name').read())"
             assert (await session.run(read)).stdout == "here\n"
             assert "/workspace/project" in forking.reasons["python"]
@@ -466,7 +467,7 @@ async def test_too_many_templates_make_room(
         for module in ("json", "csv", "ast"):
             kind = replace(python, preload=(module,))
             async with launched(forking, jail_spec(kind)) as jail:
-                assert isinstance(jail, ForkedJail)
+                assert is_fork(jail)
             assert len(forking.templates) <= 2
         assert [made.spec.preload for made in forking.templates] == [("csv",), ("ast",)]
 

@@ -16,9 +16,8 @@ import trio.testing
 import nsm
 from e2e_support import run, supervisor, variables_for
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates
-from nsmd.jail.templates.fork import ForkedJail
 from nsmd.model.values import Environment
-from realjail import environments, needs_bwrap, new_launcher, open_directory, open_session
+from realjail import environments, is_fork, needs_bwrap, new_launcher, open_directory, open_session
 from venvs import in_venv, make_venv
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -98,7 +97,7 @@ async def test_a_template_is_made_again_when_its_files_change(
                     os.rename(venv / "bin/new", venv / "bin/python3")
                 # Nothing is forked from what was there before.
                 async with open_session(python, launcher=forking) as between:
-                    assert not isinstance(between.jail, ForkedJail)
+                    assert not is_fork(between.jail)
                     assert between.jail.template_pid == first.pid
                     assert (await between.run(VERSION)).stdout == f"{number} True\n"
             with trio.fail_after(WAIT_S):
@@ -108,7 +107,7 @@ async def test_a_template_is_made_again_when_its_files_change(
             [second] = forking.templates
             assert second is not first
             async with open_session(python, launcher=forking) as new:
-                assert isinstance(new.jail, ForkedJail)
+                assert is_fork(new.jail)
                 assert new.jail.template_pid == second.pid
                 assert (await new.run(VERSION)).stdout == "5 True\n"
             assert (await old.run(VERSION)).stdout == "1 True\n"
@@ -126,12 +125,12 @@ async def test_what_is_only_touched_changes_nothing(
         next(venv.glob("lib/*/site-packages/helper.py")).chmod(0o640)
         next(venv.glob("lib/*/site-packages/helper.py")).chmod(0o644)
         async with open_session(python, launcher=forking) as session:
-            assert not isinstance(session.jail, ForkedJail)
+            assert not is_fork(session.jail)
         with trio.fail_after(WAIT_S):
             while first.suspect:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         async with open_session(python, launcher=forking) as session:
-            assert isinstance(session.jail, ForkedJail)
+            assert is_fork(session.jail)
         assert forking.templates == [first]
         assert not told.outdated.is_set()
 

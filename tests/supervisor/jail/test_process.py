@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nsmd.jail.process_tree import kill_group, kill_tree, open_descendant, open_jail_below
+from nsmd.jail.process import kill_group, kill_tree, open_descendant, open_jail_below
 from processes import Watched, tree
 from realjail import BWRAP, needs_bwrap
 
