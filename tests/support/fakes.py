@@ -125,7 +125,7 @@ class FakeAgent:
 
 
 class Watcher:
-    """A `SessionWatcher` that notes which sessions have ended, and has none taken up."""
+    """The part of a `SessionManager` that a session calls; it has none taken up."""
 
     def __init__(self) -> None:
         self.leaving = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fakes import Behaviour
     from nsmd.jail import Launcher
+    from nsmd.manager.session_manager import SessionManager
 
 TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
 
@@ -45,7 +46,7 @@ class Bench:
             spec(),
             launcher=launching or launcher,
             limits=limits,
-            watcher=self.watcher,
+            manager=cast("SessionManager", self.watcher),
             start_limiter=trio.CapacityLimiter(1),
             transcripts=TranscriptStore(),
             gateway=Gateway(),

@@ -67,7 +67,7 @@ class Forks(NamedTuple):
 
 
 class SessionManager:
-    """All sessions of the supervisor; the `SessionWatcher` of each of them.
+    """All sessions of the supervisor.
 
     Args:
         settings: limits.
@@ -285,7 +285,7 @@ class SessionManager:
             spec,
             launcher=launcher or self._launcher,
             limits=self._limits,
-            watcher=self,
+            manager=self,
             start_limiter=turn or self._starts,
             transcripts=self.transcripts,
             timers=self.timers,
@@ -413,7 +413,7 @@ class SessionManager:
         for session in self.index:
             session.end("the supervisor is shutting down")
 
-    # For sessions (`SessionWatcher`).
+    # For sessions.
 
     def session_ready(self, session: Session) -> None:
         if session.tenancy is not None:

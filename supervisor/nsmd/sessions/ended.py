@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
 from nsm.dataclass import dataclass
 from nsmd.model.durations import duration
 from nsmd.sessions.execution import Execution
+
+if TYPE_CHECKING:
+    from nsmd.restart.ended_sessions import EndedSessionFiles
 
 MAX_ENDED = 1000
 """Largest number of ended sessions to remember, so that a later call with that name gets the
@@ -43,19 +46,6 @@ class SessionEnd:
         return f"{verb} {duration(trio.current_time() - self.at_s)} ago ({self.reason})"
 
 
-class EndStore(Protocol):
-    """Memory of names and ends of sessions for the supervisor after this one."""
-
-    def began(self, scope: str, name: str) -> None:
-        """Note that a session has this name now."""
-
-    def keep(self, scope: str, name: str, ended: SessionEnd) -> None:
-        """Note that a session of that name has ended."""
-
-    def forget(self, scope: str, name: str) -> None:
-        """Forget an end that the client knows now."""
-
-
 class EndedSessions:
     """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
 
@@ -63,7 +53,7 @@ class EndedSessions:
         store: remembers them for the next supervisor; None for no such memory.
     """
 
-    def __init__(self, store: EndStore | None = None) -> None:
+    def __init__(self, store: EndedSessionFiles | None = None) -> None:
         self._store = store
         self._ends: OrderedDict[tuple[str, str], SessionEnd] = OrderedDict()
 

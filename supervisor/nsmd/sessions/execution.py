@@ -66,6 +66,8 @@ class Execution:
         limit_events: limits that the session reached meanwhile, set before it finishes.
         earlier: another supervisor began it; times count from the take-over.
         told_id: its id, as the agent says, if another supervisor began it.
+        submitted_s, sent_s: times of the request and of its sending to the agent, on trio's clock.
+        answer: None until it is there.
         sent_at: Unix time when that supervisor sent it, as the agent says; else None.
         input_ended: its client has sent all of its standard input.
         input_lost: its standard input has ended early, since its client is gone.
@@ -93,49 +95,34 @@ class Execution:
         self.input_ended = self.input_lost = False
         self._callers = callers
         self._on_finished = on_finished
-        self._submitted_s = trio.current_time()
-        self._sent_s: float | None = None
+        self.submitted_s = trio.current_time()
+        self.sent_s: float | None = None
         self._decided = 0  # decisions about its session's network when it was sent
         self._queued_behind = False
         self._tell: Callable[[RunOutcome | NsmError], None] | None = None
         self._finished: trio.Event | None = None  # made when somebody waits
         self._sent: trio.Event | None = None  # likewise
-        self._answer: RunOutcome | NsmError | None = None
+        self.answer: RunOutcome | NsmError | None = None
 
     def __repr__(self) -> str:
-        state = "done" if self.done else "running" if self._sent_s is not None else "queued"
+        state = "done" if self.done else "running" if self.sent_s is not None else "queued"
         return f"<Execution {self.id} in {self.session.id} {state}>"
 
     @property
     def done(self) -> bool:
         """True once the answer is there."""
-        return self._answer is not None
+        return self.answer is not None
 
     def runs_s(self, now: float) -> float:
         """Seconds that it has been with the agent; `now` is on trio's clock."""
-        return 0.0 if self._sent_s is None else max(0.0, now - self._sent_s)
-
-    @property
-    def answer(self) -> RunOutcome | NsmError | None:
-        """Answer; None until it is there."""
-        return self._answer
-
-    @property
-    def submitted_s(self) -> float:
-        """Time of the request, on trio's clock."""
-        return self._submitted_s
-
-    @property
-    def sent_s(self) -> float | None:
-        """Time when it was sent to the agent, on trio's clock; None before."""
-        return self._sent_s
+        return 0.0 if self.sent_s is None else max(0.0, now - self.sent_s)
 
     @property
     def answer_bytes(self) -> int:
         """Approximate size of the answer in memory; the code is dropped when the answer comes."""
-        if not isinstance(self._answer, RunOutcome):
-            return 1000 + len(str(self._answer))
-        outcome = self._answer.outcome
+        if not isinstance(self.answer, RunOutcome):
+            return 1000 + len(str(self.answer))
+        outcome = self.answer.outcome
         words = len(outcome.restart_reason) + sum(
             len(truncation.file or "") for truncation in outcome.truncated.values()
         )
@@ -161,16 +148,16 @@ class Execution:
             NsmError: there is no outcome, for example because the session ended.
         """
         await self.wait_done()
-        if isinstance(self._answer, RunOutcome):
-            return self._answer
-        assert self._answer is not None
+        if isinstance(self.answer, RunOutcome):
+            return self.answer
+        assert self.answer is not None
         # A copy for each waiter: a traceback holds the waiter's frames, code included, and the
         # answer is remembered.
-        raise copy(self._answer)
+        raise copy(self.answer)
 
     async def wait_done(self) -> None:
         """Return once the answer is there, whatever it is."""
-        if self._answer is not None:
+        if self.answer is not None:
             await trio.lowlevel.checkpoint()
             return
         if self._finished is None:
@@ -179,7 +166,7 @@ class Execution:
 
     async def wait_sent(self) -> None:
         """Return once it has been sent to the agent, or the answer is there."""
-        if self._sent_s is None and self._answer is None:
+        if self.sent_s is None and self.answer is None:
             self._sent = self._sent or trio.Event()
             await self._sent.wait()
 
@@ -189,8 +176,8 @@ class Execution:
 
         The session's task calls it: it must neither wait nor raise.
         """
-        if self._answer is not None:
-            function(self._answer)
+        if self.answer is not None:
+            function(self.answer)
         else:
             self._tell = function
 
@@ -252,7 +239,7 @@ class Execution:
 
     def note_sent(self) -> None:
         """Note that it goes to the agent now."""
-        self._sent_s = trio.current_time()
+        self.sent_s = trio.current_time()
         self._decided = self.session.network.made
         if self._sent is not None:
             self._sent.set()
@@ -264,12 +251,12 @@ class Execution:
 
     def finish(self, answer: Outcome | NsmError) -> None:
         """Give the answer, once; later ones are ignored."""
-        if self._answer is not None:
+        if self.answer is not None:
             return
-        self._answer = self._result(answer) if isinstance(answer, Outcome) else answer
+        self.answer = self._result(answer) if isinstance(answer, Outcome) else answer
         tell, self._tell = self._tell, None
         if tell is not None:
-            tell(self._answer)  # first, since somebody waits
+            tell(self.answer)  # first, since somebody waits
         for event in (self._finished, self._sent):
             if event is not None:
                 event.set()
@@ -281,7 +268,7 @@ class Execution:
     def _result(self, outcome: Outcome) -> RunOutcome:
         waited = 0.0
         if self._queued_behind:
-            waited = (self._sent_s or trio.current_time()) - self._submitted_s
+            waited = (self.sent_s or trio.current_time()) - self.submitted_s
         environment = self.session.spec.environment
         added = (*self.origin.notes, *([_INPUT_LOST] if self.input_lost else ()))
         if added:

@@ -6,23 +6,24 @@ its answer to those that wait. The session decides when the next one may start.
 
 from __future__ import annotations
 
+import base64
+import math
 import os.path
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from nsm.dataclass import replace
-from nsm.wire.errors import InternalError, NsmError, UnknownOperationError
-from nsmd.agent_link.frames import ErrorFrame, Noted, OutputFrame, ResultFrame
-from nsmd.host.event_loop import Timer, Timers
+from nsm.wire.errors import BadRequestError, InternalError, NsmError, UnknownOperationError
+from nsmd.agent_link.frames import ErrorFrame, InputFrame, Noted, OutputFrame, ResultFrame
+from nsmd.host.event_loop import Timer
 from nsmd.host.paths import is_within
-from nsmd.jail import Jail
-from nsmd.jail.limits import Confinement
-from nsmd.model.events import Events
 from nsmd.model.limits import longest_setup_s
-from nsmd.model.values import Environment, JailSpec, Outcome, Output, ProjectMount, SessionLimits
+from nsmd.model.values import Outcome, Output, ProjectMount
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
 from nsmd.sessions.timeouts import ANSWER_MARGIN_S, Lateness
-from nsmd.sessions.transcripts import Transcript
+
+if TYPE_CHECKING:
+    from nsmd.sessions.session import Session
 
 RETURN_S = 20.0
 """Time for a client to come back to its code after the supervisor was replaced. A client tries
@@ -33,55 +34,8 @@ RESUME_S = 300.0
 for as long (`nsm.startup.start.KEPT_S`)."""
 
 
-class Owner(Protocol):
-    """The session whose executions they are.
-
-    Attributes:
-        active_s: time of its last use, on trio's clock.
-    """
-
-    id: str
-    transcript: Transcript
-    active_s: float
-    spec: JailSpec
-
-    @property
-    def jail(self) -> Jail | None:
-        """Jail of the session; None before there is one, and after."""
-        ...
-
-    @property
-    def confinement(self) -> Confinement | None:
-        """Limits of the jail as they are enforced; None before it has a jail."""
-        ...
-
-    def remarks(self) -> Sequence[str]:
-        """Notes on how it started, for the first execution that ends."""
-        ...
-
-    def offers(self, capability: str) -> bool:
-        """Return whether its agent is there and has this capability."""
-        ...
-
-    def post(self, frame: Mapping[str, object], /) -> None:
-        """Send a frame to its agent."""
-
-    def answered(self, execution: Execution | None) -> None:
-        """Note the answer of the running execution; None if nothing is known to have run."""
-
-    def end(self, reason: str) -> None:
-        """End the session."""
-
-
 class ExecutionQueue:
     """Executions of one session.
-
-    Args:
-        owner: the session.
-        environment: environment of the session.
-        limits: limits of the session.
-        timers: timers of all sessions.
-        events: gets an event for each execution.
 
     Attributes:
         running: execution that runs now.
@@ -93,36 +47,20 @@ class ExecutionQueue:
     __slots__ = (
         "_agent_id",
         "_answered_before",
-        "_environment",
-        "_events",
         "_lateness",
-        "_limits",
-        "_now",
         "_overdue",
-        "_owner",
         "_queue",
         "_returns",
+        "_session",
         "_streamed",
-        "_timers",
         "_told_restart",
         "checkpoints",
         "count",
         "running",
     )
 
-    def __init__(
-        self,
-        owner: Owner,
-        environment: Environment,
-        *,
-        limits: SessionLimits,
-        timers: Timers,
-        events: Events,
-    ) -> None:
-        self._owner = owner
-        self._environment = environment
-        self._limits = limits
-        self._events = events
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._queue: list[Execution] = []
         self.running: Execution | None = None
         self.count = 0
@@ -132,14 +70,12 @@ class ExecutionQueue:
         self._told_restart = ""  # why state was lost, according to the last result
         # Results that an earlier supervisor may have received, by the agent's ids.
         self._answered_before: dict[str, Execution] | None = None
-        self._now = timers.now
-        self._timers = timers
         self._returns: Timer | None = None  # made for code that has standard input
-        self._overdue = Timer(timers, self._no_answer)
+        self._overdue = Timer(session.timers, self._no_answer)
         self._lateness = Lateness()
 
     def __repr__(self) -> str:
-        return f"<ExecutionQueue of {self._owner.id}: {self.running}, {len(self._queue)} queued>"
+        return f"<ExecutionQueue of {self._session.id}: {self.running}, {len(self._queue)} queued>"
 
     @property
     def queued(self) -> int:
@@ -160,22 +96,24 @@ class ExecutionQueue:
         Returns:
             True if there was something to interrupt.
         """
-        owner = self._owner
+        session = self._session
         if execution is not None and execution in self._queue:
             self._queue.remove(execution)
             self._never_ran(execution, interrupted_early())
             if execution.origin.one_shot:
-                owner.end("one-shot interrupted before it began")
+                session.end("one-shot interrupted before it began")
             return True
         running = self.running
         if running is None or (execution is not None and execution is not running):
             return False
-        if not owner.offers("interrupt"):
-            owner.end("its execution was interrupted, and its agent can only be stopped as a whole")
+        if not session.offers("interrupt"):
+            session.end(
+                "its execution was interrupted, and its agent can only be stopped as a whole"
+            )
             return True
-        self._events.publish("execution_interrupted", session=owner.id, subject=running)
-        owner.post({"type": "interrupt", "id": self._agent_id})
-        self._watch(self._limits.grace_s + ANSWER_MARGIN_S)
+        session.events.publish("execution_interrupted", session=session.id, subject=running)
+        session.post({"type": "interrupt", "id": self._agent_id})
+        self._watch(self._session.limits.grace_s + ANSWER_MARGIN_S)
         return True
 
     def find(self, execution_id: str) -> Execution | None:
@@ -185,9 +123,49 @@ class ExecutionQueue:
                 return execution
         return None
 
-    def agent_id_of(self, execution: Execution) -> str:
-        """The agent's id of an execution; empty if it does not run."""
-        return self._agent_id if execution is self.running else ""
+    async def write_input(
+        self, execution_id: str, offset: int, data: bytes, *, eof: bool
+    ) -> tuple[int, bool]:
+        """Give code standard input; returns when there was room for it, or the code has ended.
+
+        The agent leaves out what it has already, by the offset: whoever is not sure whether input
+        arrived sends it again.
+
+        Args:
+            offset: bytes of input before this.
+            eof: nothing follows.
+
+        Returns:
+            The offset of what comes next, and whether more is taken.
+
+        Raises:
+            BadRequestError: the code runs without input.
+            NsmError: the session has ended.
+        """
+        execution, requests = self.find(execution_id), self._session.requests
+        if execution is None:
+            return offset, False
+        if not execution.request.stdin:
+            raise BadRequestError(
+                f"Execution {execution_id[:200]!r} has no standard input.",
+                hint="Run the code with `stdin`.",
+            )
+        await execution.wait_sent()
+        if execution is not self.running:
+            return offset, False
+        frame: dict[str, Any] = {
+            "type": "input",
+            "id": requests.new_id(),
+            "execution": self._agent_id,
+            "offset": offset,
+            "data": base64.b64encode(data).decode(),
+            "eof": eof,
+        }
+        # There is an answer once the code has ended, which has a time limit.
+        answer = await requests.ask("execute.stdin", frame, (InputFrame,), math.inf)
+        assert isinstance(answer, InputFrame), "nothing else was asked for"
+        execution.input_ended = execution.input_ended or eof
+        return answer.offset, answer.open
 
     def abandoned(self, execution: Execution) -> None:
         """End a one-shot whose client is gone, or the input of other code; later, if the client may
@@ -196,13 +174,13 @@ class ExecutionQueue:
         if not execution.request.client.resumes:
             self._give_up(execution)
         else:
-            Timer(self._timers, lambda: self._give_up(execution)).arm(RESUME_S)
+            Timer(self._session.timers, lambda: self._give_up(execution)).arm(RESUME_S)
 
     def _give_up(self, execution: Execution) -> None:
         if execution.wanted or execution.done:
             return
         if execution.origin.one_shot:
-            self._owner.end("its client disconnected")
+            self._session.end("its client disconnected")
         else:
             self.end_input(execution)
 
@@ -212,43 +190,36 @@ class ExecutionQueue:
             execution.input_lost = True
             if execution is self.running:
                 ended = {"id": f"input of {self._agent_id}", "execution": self._agent_id}
-                self._owner.post({"type": "input", **ended, "eof": True})
+                self._session.post({"type": "input", **ended, "eof": True})
 
     def stream(self) -> None:
         """Ask the agent to stream the running execution's output from now on."""
-        if self.running is not None and not self._streamed and self._owner.offers("stream.late"):
+        if self.running is not None and not self._streamed and self._session.offers("stream.late"):
             self._streamed = True
-            self._owner.transcript.stream()
-            self._owner.post({"type": "stream", "id": self._agent_id})
+            self._session.transcript.stream()
+            self._session.post({"type": "stream", "id": self._agent_id})
 
     # For the session.
 
     def send_next(self) -> None:
         """Send the first waiting execution to the agent."""
-        owner = self._owner
+        session = self._session
         execution = self.running = self._queue.pop(0)
         self.count += 1
-        owner.active_s = self._now()
+        session.active_s = self._session.timers.now()
         self._agent_id = f"{self.count}.{execution.id}"
-        self._streamed = execution.streams or owner.transcript.followers > 0
-        owner.transcript.begin(
-            execution.id,
-            execution.request.client.name,
-            execution.request.code,
-            streamed=self._streamed,
-            stdin=execution.request.stdin,
-            reset=execution.request.reset,
-        )
+        self._streamed = execution.streams or session.transcript.followers > 0
+        session.transcript.begin(execution.id, execution.request, streamed=self._streamed)
         execution.note_sent()
-        self._events.publish("execution_started", session=owner.id, subject=execution)
-        if (confinement := owner.confinement) is not None:
+        self._session.events.publish("execution_started", session=session.id, subject=execution)
+        if (confinement := session.confinement) is not None:
             confinement.begun()
         given = {
             "stdin": execution.request.stdin and "standard input",
             "argv": len(execution.request.argv) > 1 and "arguments",
         }
         lacks = [
-            what for kind, what in given.items() if what and not owner.offers(f"execute.{kind}")
+            what for kind, what in given.items() if what and not session.offers(f"execute.{kind}")
         ]
         if lacks:
             self._answered(
@@ -262,29 +233,29 @@ class ExecutionQueue:
         frame: dict[str, object] = {
             "type": "execute",
             "id": self._agent_id,
-            "interpreter": self._environment.interpreter,
+            "interpreter": self._session.spec.environment.interpreter,
             "code": execution.request.code,
             "timeout_s": execution.origin.timeout_s,
-            "grace_s": self._limits.grace_s,
+            "grace_s": self._session.limits.grace_s,
             "stream": self._streamed,
         }
-        if execution.origin.one_shot and owner.offers("execute.one_shot"):
+        if execution.origin.one_shot and session.offers("execute.one_shot"):
             frame["one_shot"] = True
         if execution.request.reset:
             frame["reset"] = True
         if execution.request.argv:
-            frame["argv"] = _arguments_in(execution.request.argv, owner.spec.project)
+            frame["argv"] = _arguments_in(execution.request.argv, session.spec.project)
         if execution.request.undo:
             frame["undo"] = execution.request.undo
         if execution.request.stdin and not execution.input_lost:
             frame["stdin"] = True
-        if owner.offers("notes"):
+        if session.offers("notes"):
             known = {} if confinement is None else confinement.note()
             frame["note"] = execution.note() | known
         if (chars := execution.request.reply_chars) is not None:
             # For agents that count bytes only: a character has at most four.
             frame |= {"reply_chars": chars, "reply_bytes": 4 * chars}
-        owner.post(frame)
+        session.post(frame)
         self._watch(self._patience_s(execution))
 
     def take_up(
@@ -315,20 +286,14 @@ class ExecutionQueue:
         """
         request = execution.request
         self._streamed = False
-        self._owner.transcript.begin(
-            execution.id,
-            request.client.name,
-            request.code,
-            streamed=False,
-            stdin=request.stdin,
-            reset=request.reset,
-            sent_at=execution.sent_at,
+        self._session.transcript.begin(
+            execution.id, request, streamed=False, sent_at=execution.sent_at
         )
         execution.note_sent()
-        if (confinement := self._owner.confinement) is not None:
+        if (confinement := self._session.confinement) is not None:
             confinement.go_on(note)
         if request.stdin:
-            self._returns = Timer(self._timers, lambda: self.end_input(execution))
+            self._returns = Timer(self._session.timers, lambda: self.end_input(execution))
             self._returns.arm(RETURN_S)
         self._watch(self._patience_s(execution))
 
@@ -338,7 +303,7 @@ class ExecutionQueue:
         for execution in (self._answered_before or {}).values():
             execution.finish(error)
         if running is not None:
-            self._owner.transcript.finish(error)
+            self._session.transcript.finish(error)
             running.finish(error)
             self._finished(running)
         while self._queue:
@@ -356,7 +321,7 @@ class ExecutionQueue:
         """Take output of the running execution; other output is ignored."""
         if self.running is not None and frame.id == self._agent_id:
             output = Output(stream=frame.stream, text=frame.text)
-            self._owner.transcript.output(output)
+            self._session.transcript.output(output)
             self.running.emit(output)
 
     def result(self, frame: ResultFrame) -> None:
@@ -376,23 +341,23 @@ class ExecutionQueue:
         return True
 
     def _answered(self, answer: Outcome | NsmError) -> None:
-        owner = self._owner
+        session = self._session
         execution, self.running, self._agent_id = self.running, None, ""
         self._overdue.disarm()
-        owner.active_s = self._now()
+        session.active_s = self._session.timers.now()
         if execution is not None:
-            if (confinement := owner.confinement) is not None:
+            if (confinement := session.confinement) is not None:
                 outcome = answer if isinstance(answer, Outcome) else None
                 execution.limit_events = confinement.ended(outcome)
             if isinstance(answer, Outcome):
                 self.checkpoints = answer.checkpoints
                 answer = self._without_repetition(execution, answer)
-                if remarks := owner.remarks():
+                if session.jail is not None and (remarks := session.jail.remarks()):
                     answer = replace(answer, notes=(*answer.notes, *remarks))
             execution.finish(answer)  # first, since somebody waits
-            owner.transcript.finish(answer)
+            session.transcript.finish(answer)
             self._finished(execution)
-        owner.answered(execution)
+        session.answered(execution)
 
     def _without_repetition(self, execution: Execution, outcome: Outcome) -> Outcome:
         """The outcome, without a restart that the result before reported already.
@@ -416,8 +381,8 @@ class ExecutionQueue:
         """Seconds that an execution may go without an answer."""
         limit_s = execution.origin.timeout_s
         if self._agent_keeps_time:
-            setup_s = longest_setup_s(self._environment, self._limits.grace_s)
-            limit_s += self._limits.grace_s + ANSWER_MARGIN_S + setup_s
+            setup_s = longest_setup_s(self._session.spec.environment, self._session.limits.grace_s)
+            limit_s += self._session.limits.grace_s + ANSWER_MARGIN_S + setup_s
         return limit_s
 
     def _watch(self, seconds: float) -> None:
@@ -431,13 +396,13 @@ class ExecutionQueue:
 
     @property
     def _agent_keeps_time(self) -> bool:
-        return self._owner.offers("execute.timeout")
+        return self._session.offers("execute.timeout")
 
     def _no_answer(self) -> None:
         execution = self.running
         if execution is None or self._agent_keeps_time:
-            if self._lateness.is_final(self._owner.jail):
-                self._owner.end("its agent did not answer in time")
+            if self._lateness.is_final(self._session.jail):
+                self._session.end("its agent did not answer in time")
             else:
                 self._overdue.arm(ANSWER_MARGIN_S)
             return
@@ -446,19 +411,19 @@ class ExecutionQueue:
         self.running, self._agent_id = None, ""
         answer = out_of_time(reason)
         execution.finish(answer)
-        self._owner.transcript.finish(answer)
+        self._session.transcript.finish(answer)
         self._finished(execution)
-        self._owner.end(reason)
+        self._session.end(reason)
 
     def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
-        request = execution.request
-        transcript = self._owner.transcript
-        transcript.never_ran(execution.id, request.client.name, request.code, answer)
+        self._session.transcript.never_ran(execution.id, execution.request, answer)
         execution.finish(answer)
         self._finished(execution)
 
     def _finished(self, execution: Execution) -> None:
-        self._events.publish("execution_finished", session=self._owner.id, subject=execution)
+        self._session.events.publish(
+            "execution_finished", session=self._session.id, subject=execution
+        )
 
 
 def _arguments_in(argv: Sequence[str], project: ProjectMount | None) -> list[str]:

@@ -7,8 +7,8 @@ The table of `nsmd.model.lifecycle` says what happens when. This module carries 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, assert_never
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, assert_never
 
 import trio
 
@@ -16,7 +16,6 @@ from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsmd.agent_link.frames import (
     AgentFrame,
     ErrorFrame,
-    Noted,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
@@ -43,35 +42,13 @@ from nsmd.sessions.execution_queue import ExecutionQueue
 from nsmd.sessions.timeouts import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
+if TYPE_CHECKING:
+    from nsmd.manager.session_manager import SessionManager
+
 log = logging.getLogger(__name__)
 
 TOLD_FORKS = 20
 """Names in the reason of an end."""
-
-
-class SessionWatcher(Protocol):
-    """Interface to the parts that watch a session: its manager and the pool."""
-
-    def session_ready(self, session: Session) -> None:
-        """The session can run code from now on."""
-
-    def session_ended(self, session: Session) -> None:
-        """Nothing of the session is left."""
-
-    def session_changed(self, session: Session) -> None:
-        """Something changed that the next supervisor has to know."""
-
-    def session_resumed(self, session: Session, resumed: ResumedFrame) -> None:
-        """The agent of a session that was taken over has said what it runs."""
-
-    @property
-    def leaving(self) -> bool:
-        """True while sessions are left to the next supervisor."""
-        ...
-
-    def execution_resumed(self, session: Session, noted: Noted) -> Execution:
-        """Return the handle of an execution that an earlier supervisor sent."""
-        ...
 
 
 class Session:
@@ -82,24 +59,27 @@ class Session:
         "__weakref__",
         "_agent_session",
         "_earlier",
-        "_events",
         "_failure",
         "_idle_timer",
-        "_limits",
-        "_link",
-        "_now",
+        "_manager",
         "_over",
         "_transcripts",
-        "_watcher",
         "active_s",
         "born_s",
+        "confinement",
         "created_s",
         "end_reason",
+        "events",
         "forks",
         "id",
+        "jail",
         "jobs",
+        "limits",
+        "link",
         "lost",
         "network",
+        "pid",
+        "policy",
         "ready_s",
         "requests",
         "runs",
@@ -107,6 +87,7 @@ class Session:
         "state",
         "taken_up",
         "tenancy",
+        "timers",
         "transcript",
     )
 
@@ -117,7 +98,7 @@ class Session:
         *,
         launcher: Launcher,
         limits: SessionLimits,
-        watcher: SessionWatcher,
+        manager: SessionManager,
         start_limiter: StartLimiter,
         transcripts: TranscriptStore,
         timers: Timers,
@@ -127,14 +108,15 @@ class Session:
         events: Events | None = None,
         earlier: Earlier | None = None,
     ) -> None:
-        self._events = events or Events()
+        self.limits = limits
+        self.timers = timers
+        self.events = events or Events()
         self._earlier = earlier
         self.id = session_id
         self.spec = spec
         self.state = SessionState.STARTING
         self.tenancy: Tenancy | None = None
-        self._now = timers.now
-        self.born_s = self.created_s = self.active_s = self._now()
+        self.born_s = self.created_s = self.active_s = timers.now()
         self.ready_s: float | None = None
         # Number of supervisors that it has outlived.
         self.taken_up = earlier.taken_up if earlier is not None else 0
@@ -142,14 +124,15 @@ class Session:
         self.lost = False  # its jail or agent failed, or could not be started
         self.jobs: frozenset[str] = frozenset()  # those that run
         self.forks = ForkedSessions()
-        self._limits = limits
-        self._watcher = watcher
+        self._manager = manager
         self._failure: NsmError | None = None
-        self._link: AgentLink | None = None
+        self.link: AgentLink | None = None  # while its agent can take work
+        self.jail: Jail | None = None  # while there is one
+        self.pid = 0  # of its jail's PID 1 on the host
+        self.policy: Policy | None = None  # with which it began
+        self.confinement: Confinement | None = None  # limits as they are enforced
         self._idle_timer = IdleTimer(timers, self)
-        self.runs = ExecutionQueue(
-            self, spec.environment, limits=limits, timers=timers, events=self._events
-        )
+        self.runs = ExecutionQueue(self)
         self._over: trio.Event | None = None
         self.requests = Requests(self.post)
         self.network = SessionNetwork(
@@ -164,54 +147,16 @@ class Session:
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
         self._agent_session = AgentSession(
-            session_id,
-            spec,
-            self,
-            launcher=launcher,
-            limits=limits,
-            starts=start_limiter,
-            nursery=nursery,
-            timers=timers,
-            enforcer=enforcer,
-            earlier=earlier,
+            self, launcher, start_limiter, nursery, timers, enforcer, earlier
         )
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.state.value} pid={self.pid}>"
 
     @property
-    def pid(self) -> int:
-        """Process id of its jail's PID 1 on the host; 0 before there is one."""
-        return self._agent_session.pid
-
-    @property
-    def jail(self) -> Jail | None:
-        """Jail of the session; None before there is one, and after."""
-        return self._agent_session.jail
-
-    @property
-    def link(self) -> AgentLink | None:
-        """Link to its agent, while that can take work."""
-        return self._link
-
-    @property
-    def policy(self) -> Policy | None:
-        """Policy with which it began; None before it has a jail."""
-        return self._agent_session.policy
-
-    @property
-    def confinement(self) -> Confinement | None:
-        """Limits as they are enforced; None before it has a jail."""
-        return self._agent_session.confinement
-
-    @property
     def project_copy(self) -> ProjectCopy | None:
         """Changes in an overlay of the project; None in other modes."""
-        return self._agent_session.project_copy
-
-    def remarks(self) -> Sequence[str]:
-        """Notes on how it started, each returned once."""
-        return () if self.jail is None else self.jail.remarks()
+        return None if self.jail is None else self.jail.project_copy
 
     @property
     def name(self) -> str | None:
@@ -240,14 +185,14 @@ class Session:
         self.tenancy = tenancy
         earlier = self._earlier
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
-        self.created_s = self.active_s = self._now()
+        self.created_s = self.active_s = self.timers.now()
         if earlier is not None:
             self.created_s = earlier.created_s
             self.transcript.opened_earlier(self.active_s - self.created_s)
         self._idle_timer.claimed(tenancy, self.active_s - self.created_s)
         if self.state is SessionState.IDLE:
             self._idle_timer.begin()
-        self._events.publish("session_claimed", session=self.id, subject=self)
+        self.events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
         """Queue an execution.
@@ -258,7 +203,7 @@ class Session:
         """
         if not self.live:
             raise self.ended_error()
-        if self.runs.queued >= self._limits.max_queued:
+        if self.runs.queued >= self.limits.max_queued:
             raise OverloadedError(
                 f"Session {self._label()} has {self.runs.queued} executions waiting already.",
                 hint="Wait for some to finish, or use another session name.",
@@ -286,12 +231,12 @@ class Session:
 
     def abandoned(self, execution: Execution) -> None:
         """End a one-shot whose client is gone, or the input of other code."""
-        if not self._watcher.leaving:
+        if not self._manager.leaving:
             self.runs.abandoned(execution)
 
     def note_activity(self) -> None:
         """Note that the session is in use even if nothing runs: its idle time starts again."""
-        self.active_s = self._now()
+        self.active_s = self.timers.now()
         self._idle_timer.used()
         if self.state is SessionState.IDLE:
             self._idle_timer.begin()
@@ -327,7 +272,7 @@ class Session:
             self._over = self._over or trio.Event()
             await self._over.wait()
 
-    # The task, and the frames of its agent (`SessionCallbacks`).
+    # The task, and for `AgentSession`.
 
     async def run(self) -> None:
         """Own the jail from launch to its last process; returns when the session is over."""
@@ -347,26 +292,26 @@ class Session:
             self._feed(LifecycleEvent.GONE)
 
     def agent_ready(self, link: AgentLink) -> None:
-        self._link = link
+        self.link = link
         self.requests.open(link.capabilities)
         self.network.opened(link)
-        self.ready_s = self._now()
+        self.ready_s = self.timers.now()
         self._feed(LifecycleEvent.READY)
-        self._events.publish("session_ready", session=self.id, subject=self)
-        self._watcher.session_ready(self)
+        self.events.publish("session_ready", session=self.id, subject=self)
+        self._manager.session_ready(self)
         if self.runs.queued:
             self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
         assert self._earlier is not None, "only what was taken up is resumed"
-        self._link = link
+        self.link = link
         self.requests.open(link.capabilities, era=self.taken_up)
         self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
         self.runs.checkpoints = resumed.checkpoints
         for file_id in resumed.files:  # their readers and writers are gone
             self.post({"type": "file_close", "id": file_id, "keep": False})
         note = self.runs.take_up(
-            resumed.executions, lambda noted: self._watcher.execution_resumed(self, noted)
+            resumed.executions, lambda noted: self._manager.execution_resumed(self, noted)
         )
         self.network.opened(link)
         self.jobs_run(resumed.jobs)
@@ -376,15 +321,15 @@ class Session:
         else:
             self._feed(LifecycleEvent.RESUMED)
             self.runs.go_on(running, note)
-        self._watcher.session_resumed(self, resumed)
-        self._events.publish("session_taken_up", session=self.id, subject=self)
+        self._manager.session_resumed(self, resumed)
+        self.events.publish("session_taken_up", session=self.id, subject=self)
         if self.name is None and running is None:
             self.end("no code of the one-shot was under way when its supervisor ended")
         elif self.runs.queued and self.runs.running is None:
             self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_gone(self) -> None:
-        self._link = None
+        self.link = None
         self.network.closed()
 
     def agent_lost(self, reason: str, failure: NsmError | None = None) -> None:
@@ -396,10 +341,10 @@ class Session:
 
     def post(self, frame: Mapping[str, object], /) -> None:
         """Send a frame to the agent; if it is ending, waiting callers will be told."""
-        if self._link is None:
+        if self.link is None:
             return
         try:
-            self._link.post(frame)
+            self.link.post(frame)
         except AgentLinkError as error:
             self.agent_lost(f"its agent {error}")
 
@@ -417,19 +362,19 @@ class Session:
             case JobEndedFrame():
                 self.jobs -= {frame.job.job}
                 self.transcript.job_ended(frame.job)
-                self._events.publish("job_ended", session=self.id, subject=(self, frame.job))
+                self.events.publish("job_ended", session=self.id, subject=(self, frame.job))
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:
                 self.requests.take(frame)
 
     def _changed(self) -> None:
-        self._watcher.session_changed(self)
+        self._manager.session_changed(self)
 
-    # For its executions (`Owner`).
+    # For its executions and timers.
 
     def answered(self, execution: Execution | None) -> None:
-        if execution is not None and execution.origin.one_shot and not self._watcher.leaving:
+        if execution is not None and execution.origin.one_shot and not self._manager.leaving:
             self.end("one-shot finished")
         else:
             self._feed(
@@ -438,7 +383,7 @@ class Session:
 
     def offers(self, capability: str) -> bool:
         """Return whether its agent is there and has this capability."""
-        return self._link is not None and capability in self._link.capabilities
+        return self.link is not None and capability in self.link.capabilities
 
     def idle_expired(self) -> None:
         self._feed(LifecycleEvent.IDLE_EXPIRED)
@@ -482,8 +427,8 @@ class Session:
         self._idle_timer.close()
         if self.tenancy is not None:
             self._transcripts.close(self.transcript, self.end_reason)
-        self._watcher.session_ended(self)
-        self._events.publish(
+        self._manager.session_ended(self)
+        self.events.publish(
             "session_ended", session=self.id, subject=self, reason=self.end_reason, lost=self.lost
         )
         if self._over is not None:

@@ -5,8 +5,7 @@ agent does not answer in time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nsmd.agent_link.frames import StatusFrame
 from nsmd.host.event_loop import Timer, Timers
@@ -14,6 +13,9 @@ from nsmd.host.processes import look_at
 from nsmd.jail import Jail
 from nsmd.jail.limits import is_frozen
 from nsmd.model.values import Tenancy
+
+if TYPE_CHECKING:
+    from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -59,45 +61,22 @@ def is_stopped(pid: int) -> bool:
 IDLE_REASON = "idle timeout"
 
 
-class Used(Protocol):
-    """Interface to the session whose use is watched."""
-
-    @property
-    def jail(self) -> Jail | None:
-        """Jail of the session; None before there is one, and after."""
-        ...
-
-    def idle_expired(self) -> None:
-        """Handle the end of its idle time, or a question whether it is used."""
-
-    def still_active(self) -> None:
-        """Note use in the background."""
-
-    def post(self, frame: Mapping[str, object], /) -> None:
-        """Send a frame to its agent."""
-
-    def end(self, reason: str) -> None:
-        """End the session."""
-
-
 class IdleTimer:
     """Timers that end an unused session. Background work counts as use: the agent is asked about
     it.
     """
 
-    __slots__ = ("_asked", "_idle", "_lateness", "_lifetime", "_tenancy", "_used")
+    __slots__ = ("_asked", "_idle", "_lateness", "_lifetime", "_session")
 
-    def __init__(self, timers: Timers, used: Used) -> None:
-        self._used = used
+    def __init__(self, timers: Timers, session: Session) -> None:
+        self._session = session
         self._idle = Timer(timers, self._over)
         self._lifetime = Timer(timers, self._lived)
         self._lateness = Lateness()
         self._asked = ""  # the reason for ending it, while the agent is asked
-        self._tenancy: Tenancy | None = None  # the pool decides about spares
 
     def claimed(self, tenancy: Tenancy, lived_s: float) -> None:
-        """Start the timers of a session that is claimed after so many seconds."""
-        self._tenancy = tenancy
+        """Start the lifetime of a session that is claimed after so many seconds."""
         self._lifetime.arm(max(0.0, tenancy.max_lifetime_s - lived_s))
 
     def begin(self) -> None:
@@ -105,8 +84,8 @@ class IdleTimer:
         date.
         """
         self._asked = ""
-        if self._tenancy is not None:
-            self._idle.arm(self._tenancy.idle_timeout_s)
+        if (tenancy := self._session.tenancy) is not None:  # the pool decides about spares
+            self._idle.arm(tenancy.idle_timeout_s)
 
     def used(self) -> None:
         """Note use: an earlier answer of the agent is out of date."""
@@ -119,15 +98,15 @@ class IdleTimer:
     def doubt(self, reason: str) -> None:
         """End the session for that reason if it is not in use."""
         self._asked = reason
-        self._used.idle_expired()
+        self._session.idle_expired()
 
     def ask(self, *, can_tell: bool) -> None:
         """Ask the agent about background work. If it cannot tell, the session ends."""
         if not can_tell:
-            self._used.end(IDLE_REASON)
+            self._session.end(IDLE_REASON)
             return
         self._asked = self._asked or IDLE_REASON
-        self._used.post({"type": "status"})
+        self._session.post({"type": "status"})
         self._lateness.begin()
         self._idle.arm(ANSWER_MARGIN_S)
 
@@ -141,9 +120,9 @@ class IdleTimer:
         if not asked or not idle:
             return  # work came meanwhile, or nobody asked
         if frame.background > 0 or frame.running is not None:
-            self._used.still_active()
+            self._session.still_active()
         else:
-            self._used.end(asked)
+            self._session.end(asked)
 
     def close(self) -> None:
         """Stop all timers."""
@@ -152,12 +131,12 @@ class IdleTimer:
 
     def _over(self) -> None:
         if self._asked:  # the agent did not answer
-            if self._lateness.is_final(self._used.jail):
-                self._used.end(self._asked)
+            if self._lateness.is_final(self._session.jail):
+                self._session.end(self._asked)
             else:
                 self._idle.arm(ANSWER_MARGIN_S)
         else:
-            self._used.idle_expired()
+            self._session.idle_expired()
 
     def _lived(self) -> None:
-        self._used.end("lifetime limit reached")
+        self._session.end("lifetime limit reached")

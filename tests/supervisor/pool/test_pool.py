@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from fakes import Behaviour
+    from nsmd.manager.session_manager import SessionManager
     from nsmd.model.values import JailSpec
 
 START_S = 0.05
@@ -106,7 +107,7 @@ async def bench(
                 kind,
                 launcher=launcher,
                 limits=SessionLimits(),
-                watcher=Told(),
+                manager=cast("SessionManager", Told()),
                 start_limiter=trio.CapacityLimiter(64),
                 transcripts=TranscriptStore(),
                 gateway=Gateway(),

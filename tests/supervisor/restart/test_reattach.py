@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from nsmd.agent_link.frames import Noted, ResumedFrame
     from nsmd.jail.limits import LimitEnforcer
+    from nsmd.manager.session_manager import SessionManager
 
     Script = Callable[[FakeAgent], Awaitable[None]]
 
@@ -159,7 +160,7 @@ async def _bench(
         spec(),
         launcher=launcher,
         limits=SessionLimits(),
-        watcher=watcher,
+        manager=cast("SessionManager", watcher),
         start_limiter=trio.CapacityLimiter(1),
         transcripts=TranscriptStore(),
         gateway=Gateway(),

@@ -17,7 +17,6 @@ from nsm.wire.errors import (
 )
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
-from nsmd.sessions.standard_input import write_input
 from nsmd.sessions.timeouts import ANSWER_MARGIN_S
 from processes import go_on, stopped
 from sandbox.protocol import CAPABILITIES
@@ -285,12 +284,12 @@ async def test_input_is_passed_on_while_code_runs(autojump_clock: trio.abc.Clock
     async with bench(reads) as it:
         session = it.session
         first, second = it.submit("x", stdin=True), it.submit("y")
-        assert await write_input(session, first.id, 0, b"12345", eof=False) == (5, True)
+        assert await session.runs.write_input(first.id, 0, b"12345", eof=False) == (5, True)
         with pytest.raises(BadRequestError, match="has no standard input"):
-            await write_input(session, second.id, 0, b"12345", eof=False)
-        assert await write_input(session, first.id, 5, b"", eof=True) == (5, False)
+            await session.runs.write_input(second.id, 0, b"12345", eof=False)
+        assert await session.runs.write_input(first.id, 5, b"", eof=True) == (5, False)
         # Reaches the agent if the result is still under way.
-        assert await write_input(session, first.id, 5, b"more", eof=False) == (5, False)
+        assert await session.runs.write_input(first.id, 5, b"more", eof=False) == (5, False)
         first.abandon()
         assert (await first.wait()).notes == (), "all of its input had been sent"
         assert [frame["data"] for frame in frames][:2] == ["MTIzNDU=", ""]

@@ -22,7 +22,6 @@ from nsmd.environments.pending import NO_ENVIRONMENT, patiently
 from nsmd.model.head_tail import bytes_of
 from nsmd.model.values import OutputSink, RunOutcome
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.standard_input import write_input
 
 
 class Submit(Protocol):
@@ -121,8 +120,7 @@ async def run_write(call: Call) -> dict[str, Any]:
             execution.interrupt()
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        offset, is_open = await write_input(
-            session,
+        offset, is_open = await session.runs.write_input(
             execution_id,
             arguments.optional_count(call.args, "offset") or 0,
             data,

@@ -24,7 +24,7 @@ from nsm.wire.transcripts import (
     JobStart,
     OutputPiece,
 )
-from nsmd.model.values import Outcome, StreamName
+from nsmd.model.values import Outcome, RunRequest, StreamName
 
 HEAD_CHARS = 128 * 1024
 TAIL_CHARS = 384 * 1024
@@ -227,27 +227,17 @@ class TranscriptRecord:
         "size_bytes",
     )
 
-    def __init__(
-        self,
-        place: int,
-        number: int,
-        execution_id: str,
-        client: str,
-        code: str,
-        *,
-        stdin: bool,
-        reset: bool,
-    ) -> None:
+    def __init__(self, place: int, number: int, execution_id: str, request: RunRequest) -> None:
         self.place = place
         self.number = number
         self.live: LiveOutput | None = None
         self.size_bytes = _RECORD_BYTES
         self._execution_id = execution_id
-        self._client = client
-        self._code = code[:MAX_CODE_CHARS]  # the code itself if it is short
-        self._code_omitted = len(code) - len(self._code)
-        self._stdin = stdin
-        self._reset = reset
+        self._client = request.client.name
+        self._code = request.code[:MAX_CODE_CHARS]  # the code itself if it is short
+        self._code_omitted = len(request.code) - len(self._code)
+        self._stdin = request.stdin
+        self._reset = request.reset
         self._started_at = time.time()
         self._answer: Outcome | NsmError | None = None
         self._seconds = 0.0

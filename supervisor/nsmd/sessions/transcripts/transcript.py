@@ -13,7 +13,6 @@ import shlex
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from typing import Protocol
 
 import trio
 
@@ -21,7 +20,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.model.values import Environment, Labels, Outcome, Output, Tenancy
+from nsmd.model.values import Environment, Labels, Outcome, Output, RunRequest, Tenancy
 from nsmd.sessions.transcripts.record import (
     MAX_CODE_CHARS,
     JobEntry,
@@ -58,19 +57,6 @@ class Subject:
         )
 
 
-class TranscriptBudget(Protocol):
-    """Interface to the common bound of all transcripts."""
-
-    def grown(self, transcript: Transcript, item: Item) -> None:
-        """An item has its final size."""
-
-    def freed(self, size_bytes: int) -> None:
-        """Part of an item was dropped."""
-
-    def shrunk(self, item: Item) -> None:
-        """An item was dropped."""
-
-
 class Transcript:
     """Transcript of one session.
 
@@ -84,7 +70,6 @@ class Transcript:
 
     __slots__ = (
         "_after_restart",
-        "_budget",
         "_changed",
         "_illustrated",
         "_items",
@@ -93,6 +78,7 @@ class Transcript:
         "_running",
         "_running_since_s",
         "_started_at",
+        "_store",
         "end_reason",
         "ended_s",
         "executions",
@@ -102,7 +88,7 @@ class Transcript:
         "subject",
     )
 
-    def __init__(self, subject: Subject, budget: TranscriptBudget) -> None:
+    def __init__(self, subject: Subject, store: TranscriptStore) -> None:
         self.subject = subject
         self.executions = 0
         self.started_s = trio.current_time()
@@ -111,7 +97,7 @@ class Transcript:
         self.followers = 0
         self._started_at = time.time()
         self._after_restart = False
-        self._budget = budget
+        self._store = store
         self._items: dict[int, Item] = {}  # by place, in order, with gaps
         self._places = 0
         self._illustrated: deque[int] = deque()  # places of executions that keep images
@@ -140,22 +126,18 @@ class Transcript:
     def begin(
         self,
         execution_id: str,
-        client: str,
-        code: str,
+        request: RunRequest,
         *,
         streamed: bool,
-        stdin: bool = False,
-        reset: bool = False,
         sent_at: float | None = None,
     ) -> None:
         """Add an execution that is sent to the agent.
 
         Args:
             streamed: its output comes while it runs.
-            stdin: it has standard input; `reset`: in a fresh interpreter.
             sent_at: Unix time, if an earlier supervisor sent it.
         """
-        self._running = self._add(execution_id, client, code, stdin=stdin, reset=reset)
+        self._running = self._add(execution_id, request)
         if sent_at is not None:
             # Code may have changed what its agent says.
             self._running.began(min(max(sent_at, self._started_at), time.time()))
@@ -184,11 +166,9 @@ class Transcript:
             record.finish(answer, trio.current_time() - self._running_since_s)
             self._finished(record)
 
-    def never_ran(
-        self, execution_id: str, client: str, code: str, answer: Outcome | NsmError
-    ) -> None:
+    def never_ran(self, execution_id: str, request: RunRequest, answer: Outcome | NsmError) -> None:
         """Add an execution that got its answer without being sent to the agent."""
-        record = self._add(execution_id, client, code)
+        record = self._add(execution_id, request)
         record.finish(answer, 0.0)
         self._finished(record)
 
@@ -279,22 +259,18 @@ class Transcript:
         if isinstance(item, TranscriptRecord):
             self._kept -= 1
         self.size_bytes -= item.size_bytes
-        self._budget.shrunk(item)
+        self._store.shrunk(item)
 
     def clear(self) -> None:
         """Drop everything; the session has ended."""
         for item in list(self._items.values()):
             self.drop(item)
 
-    def _add(
-        self, execution_id: str, client: str, code: str, *, stdin: bool = False, reset: bool = False
-    ) -> TranscriptRecord:
+    def _add(self, execution_id: str, request: RunRequest) -> TranscriptRecord:
         self.executions += 1
         self._kept += 1
         self._places += 1
-        record = TranscriptRecord(
-            self._places, self.executions, execution_id, client, code, stdin=stdin, reset=reset
-        )
+        record = TranscriptRecord(self._places, self.executions, execution_id, request)
         self._items[record.place] = record
         return record
 
@@ -303,7 +279,7 @@ class Transcript:
         if isinstance(item, TranscriptRecord):
             freed = item.drop_images()
             self.size_bytes -= freed
-            self._budget.freed(freed)
+            self._store.freed(freed)
 
     def _note(self, entry: JobStart | JobEnd) -> None:
         self._places += 1
@@ -314,7 +290,7 @@ class Transcript:
         self.size_bytes += item.size_bytes
         if isinstance(item, TranscriptRecord) and item.has_images:
             self._illustrated.append(item.place)
-        self._budget.grown(self, item)
+        self._store.grown(self, item)
         while self.size_bytes > MAX_TRANSCRIPT_BYTES:
             if self._illustrated:
                 self._drop_images(self._items.get(self._illustrated.popleft()))
@@ -456,7 +432,7 @@ class TranscriptStore:
             return self._ended[target]
         return next((t for t in reversed(self._ended.values()) if t.subject.means(target)), None)
 
-    # For `TranscriptBudget`.
+    # For transcripts.
 
     def grown(self, transcript: Transcript, item: Item) -> None:
         """An item has its final size."""

@@ -25,7 +25,7 @@ from nsm.wire.transcripts import (
     SessionStart,
 )
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.model.values import Outcome, Output, StreamName, Tenancy
+from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, transcript
 from nsmd.sessions.transcripts.record import (
     HEAD_CHARS,
@@ -47,6 +47,14 @@ WORDS = "w" * 10_000
 TENANCY = Tenancy(name="a", scope="s", client="test", idle_timeout_s=100, max_lifetime_s=1000)
 
 
+def request(
+    code: str, client: str = "nsm", *, stdin: bool = False, reset: bool = False
+) -> RunRequest:
+    """A request to run code."""
+    by = ClientIdentity(name=client, scope="s")
+    return RunRequest(client=by, env="python", code=code, stdin=stdin, reset=reset)
+
+
 class Bench:
     """A store and a transcript in it, written as a session writes it."""
 
@@ -60,7 +68,7 @@ class Bench:
 
     def begin(self, code: str = "x", *, streamed: bool = False) -> str:
         self._count += 1
-        self.transcript.begin(f"e{self._count}", "nsm", code, streamed=streamed)
+        self.transcript.begin(f"e{self._count}", request(code), streamed=streamed)
         return f"e{self._count}"
 
     def run(self, code: str = "x", stdout: str = "", stderr: str = "") -> None:
@@ -189,7 +197,7 @@ async def test_an_execution_without_an_outcome_says_why_and_how_long(
 
 async def test_what_never_ran_is_there_with_its_end(it: Bench) -> None:
     it.begin("first")
-    it.transcript.never_ran("q", "other", "second", SessionEndedError("gone"))
+    it.transcript.never_ran("q", request("second", "other"), SessionEndedError("gone"))
     it.transcript.finish(SessionEndedError("gone"))
     it.transcript.close("gone")
     starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
@@ -392,8 +400,8 @@ async def test_images_go_before_executions(it: Bench, monkeypatch: pytest.Monkey
 
 
 async def test_what_else_an_execution_was_given(it: Bench) -> None:
-    it.transcript.begin("e1", "nsm", "input()", streamed=False, stdin=True)
-    it.transcript.begin("e2", "nsm", "", streamed=False, reset=True)
+    it.transcript.begin("e1", request("input()", stdin=True), streamed=False)
+    it.transcript.begin("e2", request("", reset=True), streamed=False)
     starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
     assert [(e.stdin, e.reset) for e in starts] == [(True, False), (False, True)]
 
@@ -421,7 +429,7 @@ async def test_what_runs_is_never_given_up(it: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(transcript, "MAX_TRANSCRIPT_BYTES", 5000)
     it.begin("long")
     for number in range(20):
-        it.transcript.never_ran(f"q{number}", "nsm", "c" * 1000, SessionEndedError("no"))
+        it.transcript.never_ran(f"q{number}", request("c" * 1000), SessionEndedError("no"))
     starts = [e for e in entries(it.transcript.read(follow=True)) if isinstance(e, ExecutionStart)]
     assert [e.number for e in starts] == [1]
     it.transcript.finish(Outcome(stdout="", stderr="", exit_code=0))

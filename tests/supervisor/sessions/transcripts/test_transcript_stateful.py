@@ -15,7 +15,7 @@ from fakes import PYTHON
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobEnd, JobStart, OutputPiece
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.model.values import Outcome, Output, StreamName, Tenancy
+from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, record, transcript
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nsm.wire.transcripts import Entry
 
+REQUEST = RunRequest(client=ClientIdentity(name="c", scope="s"), env="python", code="code")
 TENANCY = Tenancy(name="a", scope="s", client="c", idle_timeout_s=1, max_lifetime_s=1)
 Sessions = st.integers(0, 1)
 Sizes = st.sampled_from([1, 10, 1000, 3000])
@@ -114,7 +115,7 @@ class Transcripts(RuleBasedStateMachine):
         if which not in self.running:
             self.count += 1
             self.ids[which] = f"e{self.count}"
-            self.open[which].begin(self.ids[which], "c", "code", streamed=streamed)
+            self.open[which].begin(self.ids[which], REQUEST, streamed=streamed)
             self.running[which] = {"stdout": "", "stderr": ""}
             self.streamed[which] = streamed
         for stream, size in pieces:
@@ -158,7 +159,7 @@ class Transcripts(RuleBasedStateMachine):
     def never_run(self, which: int) -> None:
         self.count += 1
         self.printed[f"e{self.count}"] = 0
-        self.open[which].never_ran(f"e{self.count}", "c", "code", SessionEndedError("x"))
+        self.open[which].never_ran(f"e{self.count}", REQUEST, SessionEndedError("x"))
 
     @rule(which=Sessions, starts=st.booleans())
     def note_job(self, which: int, starts: bool) -> None:
