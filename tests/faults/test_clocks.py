@@ -25,7 +25,7 @@ from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.interfaces import TAKEN_BACK
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule
 
 if TYPE_CHECKING:

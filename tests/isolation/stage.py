@@ -19,7 +19,7 @@ from pathlib import Path
 
 from nsm.jail.seccomp import syscalls
 from nsmd.jail.host import scan_host
-from nsmd.model.limit_variables import limit_variables
+from nsmd.model.policy import limit_variables
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import ProjectMount
 from realjail import SIZES, SYSTEM_PATH, mount_of, open_directory

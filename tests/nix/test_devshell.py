@@ -23,7 +23,7 @@ import nsm
 import standin
 from e2e_support import program, supervisor
 from nsmd.environments.host_presets import BASE_PATH
-from nsmd.model.limit_variables import limit_variables
+from nsmd.model.policy import limit_variables
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

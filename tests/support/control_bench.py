@@ -31,7 +31,7 @@ from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
 from nsmd.model.shutdown import Shutdown
 from nsmd.network.secrets.service import SecretService

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from nsmd.denials.explaining import Circumstances, explain
-from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import MountRule, Policy, policy_of
 from nsmd.model.values import (
     Environment,
     JailSizes,
     JailSpec,
+    LimitEvent,
     NetworkRule,
     Outcome,
     ProjectMode,

@@ -14,7 +14,7 @@ from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.interfaces import HostPrograms
 from nsmd.mcp.load import EndpointLoader
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 
 @asynccontextmanager

@@ -41,8 +41,8 @@ from nsmd.agent_link.job_frames import (
     JobsFrame,
     JobWrittenFrame,
 )
-from nsmd.model.head_tail import shortened
 from nsmd.model.names import is_module_name
+from nsmd.model.text import shortened
 from nsmd.model.values import Outcome, StreamName
 
 MAX_DISPLAYS = 1000

@@ -16,7 +16,7 @@ from nsmd.http.held_port import HeldPort
 from nsmd.http.service import HttpService
 from nsmd.mcp.attachment import serve_attachment
 from nsmd.mcp.load import EndpointLoader
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 BOX_CONNECTIONS = 32
 """Largest number of connections at once from the programs in one box."""

@@ -33,10 +33,9 @@ from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.git_settings import GitSettings
 from nsmd.jail.templates import open_launcher
 from nsmd.manager.projects import Unreadable
-from nsmd.model.limit_events import Enforcement
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
-from nsmd.model.values import Environment, Sources
+from nsmd.model.values import Enforcement, Environment, Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

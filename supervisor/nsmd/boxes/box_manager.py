@@ -21,8 +21,8 @@ from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_BOXES
 from nsmd.jail.limits import BoxBounds, Confinement, LimitEnforcer
 from nsmd.model import names
-from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
+from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.network.gateway import Gateway
 from nsmd.restart.session_store import boot_id

@@ -12,7 +12,7 @@ from nsmd.fdstore.records import RecordError, UnreadableRecordError
 from nsmd.fdstore.store import Kept
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.limits import BoxBounds
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from nsmd.host.monitor import (
     write,
 )
 from nsmd.host.processes import signal_group
-from nsmd.model.head_tail import HeadTail
+from nsmd.model.text import HeadTail
 
 STEP_S = 5.0
 """Time for a program to end by itself after a signal, with all that it started."""

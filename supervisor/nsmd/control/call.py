@@ -23,8 +23,8 @@ from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import Here
 from nsmd.model import names
-from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
+from nsmd.model.limits import ClientLimits
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, ProjectMount
 from nsmd.network.secrets.service import SecretService

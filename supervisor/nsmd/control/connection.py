@@ -42,7 +42,7 @@ from nsmd.control.output_stream import Room
 from nsmd.host import logs
 from nsmd.manager.job_starts import ProgramStart
 from nsmd.model import names
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution

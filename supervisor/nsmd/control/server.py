@@ -26,7 +26,7 @@ from nsmd.control.connection import (
 from nsmd.control.counted_stream import CountedStream
 from nsmd.host import logs
 from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from nsmd.denials.evidence import Evidence, Kind
 from nsmd.denials.gpus import said_of_gpus
 from nsmd.denials.naming import plain
 from nsmd.host.paths import has_below
-from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import Policy
-from nsmd.model.values import Environment, NetworkRule, Outcome, ProjectMount
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
 
 LOST = "variables were lost"
 

@@ -11,9 +11,8 @@ from nsmd.denials import packages
 from nsmd.denials.evidence import Evidence, Kind
 from nsmd.denials.naming import names, plain
 from nsmd.host.paths import is_within
-from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import MountRule, Policy
-from nsmd.model.values import Environment, NetworkRule, ProjectMount
+from nsmd.model.values import Environment, LimitEvent, NetworkRule, ProjectMount
 
 HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
 """Top-level directories of every host (hier(7)) that a jail does not have."""

@@ -13,8 +13,8 @@ from nsmd.environments.devices.equipment import find_equipment
 from nsmd.environments.devices.nodes import CONTROL
 from nsmd.host.nvml import GpuReader
 from nsmd.host.package_manager import install_command
-from nsmd.model.devices import has_nvidia
 from nsmd.model.settings import Settings
+from nsmd.model.values import has_nvidia
 
 _PAGE = "docs/how-to/gpus.md"
 

@@ -11,10 +11,9 @@ from nsmd.jail.limits import find_enforcer
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import Group, limits_of
 from nsmd.jail.limits.tree import GroupTree
-from nsmd.model.limit_events import Enforcement
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
-from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
+from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
 
 COUNTED_BY_NAMESPACE = (5, 14)
 """Linux version from which on RLIMIT_NPROC counts in each user namespace separately."""

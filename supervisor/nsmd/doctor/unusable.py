@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nsmd.environments.devices.device_host import DeviceHost
 from nsmd.environments.devices.equipment import find_equipment
 from nsmd.host.package_manager import install_command
-from nsmd.model.images import parse_image
+from nsmd.model.packages import parse_image
 from nsmd.model.settings import Settings
 
 

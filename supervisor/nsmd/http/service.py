@@ -17,8 +17,8 @@ from nsmd.host.listeners import PlaceError
 from nsmd.http.held_port import HeldPort, bound
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.interfaces import TAKEN_BACK, HostPrograms, Runner
-from nsmd.model.client_limits import ClientLimits
 from nsmd.model.events import Events
+from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import HttpSettings, Settings
 from nsmd.model.values import ProjectMount
 from nsmd.telemetry import Traffic

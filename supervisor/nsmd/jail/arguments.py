@@ -15,10 +15,8 @@ from nsm.git import jail_settings
 from nsmd.host.paths import is_within
 from nsmd.jail.host import HostSystem
 from nsmd.jail.interface import TemplateSpec
-from nsmd.model.devices import DeviceNode
-from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
-from nsmd.model.values import Environment, JailSizes, Links
+from nsmd.model.values import IMAGE_PLACE, DeviceNode, Environment, ImageRoot, JailSizes, Links
 from sandbox.template.preloading import SCRATCH
 
 HOSTNAME = "nsm"

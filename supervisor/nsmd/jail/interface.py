@@ -6,14 +6,14 @@ from typing import Protocol
 
 from nsm.dataclass import dataclass, field
 from nsmd.jail.process import Jail
-from nsmd.model.devices import ShownDevices
-from nsmd.model.images import ImageRoot
 from nsmd.model.values import (
     Artifact,
+    ImageRoot,
     JailSpec,
     Links,
     ProjectMount,
     ReadOnlyBind,
+    ShownDevices,
 )
 
 

@@ -58,8 +58,6 @@ from nsmd.jail.starting import (
     start_error,
 )
 from nsmd.jail.user import JailUser
-from nsmd.model.devices import ShownDevices
-from nsmd.model.images import ImageRoot
 from nsmd.model.policy import (
     INODES_PER_MB,
     POLICY_PATH,
@@ -72,11 +70,13 @@ from nsmd.model.policy import (
 from nsmd.model.values import (
     Artifact,
     Environment,
+    ImageRoot,
     JailSpec,
     Links,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
+    ShownDevices,
 )
 
 

@@ -31,8 +31,8 @@ from nsmd.jail.process import (
 from nsmd.jail.project_directory import open_project
 from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
 from nsmd.jail.user import JailUser
-from nsmd.model.head_tail import HeadTail
 from nsmd.model.policy import Policy, jail_variables
+from nsmd.model.text import HeadTail
 from nsmd.model.values import JailSpec, SessionLimits
 from sandbox.framing import MessageReader, encode_frame
 

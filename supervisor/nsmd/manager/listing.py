@@ -11,7 +11,7 @@ from nsm.wire.transcripts import EndedRow
 from nsmd.host import processes
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below
 from nsmd.jail.limits import memory_of
-from nsmd.model.devices import has_nvidia
+from nsmd.model.values import has_nvidia
 from nsmd.restart.unread import UnreadSession
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript

@@ -43,7 +43,6 @@ from nsmd.manager.run_requests import (
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model import names
-from nsmd.model.client_limits import reach_of
 from nsmd.model.limits import (
     check_can_be_bound,
     check_keeps_state,
@@ -51,6 +50,7 @@ from nsmd.model.limits import (
     check_same,
     jail_sizes,
     no_session,
+    reach_of,
     time_limit,
     wrong_environment,
 )

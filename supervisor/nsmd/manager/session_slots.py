@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from nsm.wire.errors import SessionLimitError
-from nsmd.model.durations import duration
 from nsmd.model.limits import SessionRoom
+from nsmd.model.text import duration
 from nsmd.model.values import JailSpec
 from nsmd.sessions.session import Session
 

@@ -14,8 +14,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import MetadataError, Said
 from nsmd.environments.artifacts.sources import sources_of
-from nsmd.model.client_limits import ClientLimits
-from nsmd.model.limits import Variables, check_inherited
+from nsmd.model.limits import ClientLimits, Variables, check_inherited
 from nsmd.model.values import NetworkRule, ProjectMount, Sources
 
 ATTACH_VERSION = 1

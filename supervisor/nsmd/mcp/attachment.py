@@ -16,8 +16,7 @@ from nsmd.mcp.attach import ENDING, accepted, parse_attach, parse_inherited, ref
 from nsmd.mcp.interfaces import HostPrograms, Runner
 from nsmd.mcp.load import EndpointLoader
 from nsmd.mcp.render import MAX_RESULT_CHARS
-from nsmd.model.client_limits import ClientLimits
-from nsmd.model.limits import Variables
+from nsmd.model.limits import ClientLimits, Variables
 from nsmd.model.values import ClientIdentity
 
 log = logging.getLogger(__name__)

@@ -1,15 +1,13 @@
-"""Packages that an environment should have, as users write them: checked, and as text. Pure."""
+"""Contents of an environment, as users write them: packages, images, devices; pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
-from nsmd.model.devices import why_no_devices
-from nsmd.model.images import parse_image
 
 MAX_PACKAGES = 256
 MAX_REQUIREMENT_CHARS = 300
@@ -275,3 +273,97 @@ def package_of(module: str) -> str:
 def normal_name(name: str) -> str:
     """Normalize a package's name, as indexes compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+MAX_IMAGE_CHARS = 1000
+
+Transport = Literal["docker", "oci", "oci-archive", "docker-archive"]
+
+_REPOSITORY = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]+)?(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+"""Name of an image in a registry."""
+
+_IMAGE_EXAMPLES = (
+    "`docker://python:3.13-slim`, `oci:/DIRECTORY:TAG`, `oci-archive:/FILE:TAG` or "
+    "`docker-archive:/FILE`"
+)
+
+_LOCAL: Mapping[str, Transport] = {
+    "oci": "oci",
+    "oci-archive": "oci-archive",
+    "docker-archive": "docker-archive",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageReference:
+    """Place of an image, as skopeo names it (containers-transports(5)).
+
+    Attributes:
+        transport: a registry, an OCI layout, an archive of one, or an archive of `docker save`.
+        place: name in a registry, or the absolute path.
+        tag: tag in the layout or the archive; empty for the only image there.
+        digest: of an image in a registry, if the reference has one; else empty.
+    """
+
+    transport: Transport
+    place: str
+    tag: str = ""
+    digest: str = ""
+
+    def pinned(self, digest: str) -> str:
+        """The name in a registry of the image with this digest."""
+        return f"docker://{self.place}@{digest}"
+
+
+def parse_image(text: str) -> ImageReference:
+    """Parse a reference.
+
+    Raises:
+        ValueError: it is none; the message is a clause that says why.
+    """
+    if len(text) > MAX_IMAGE_CHARS or not text.isprintable():
+        raise ValueError(f"has control characters or more than {MAX_IMAGE_CHARS} characters")
+    if text.startswith("docker://"):
+        found = _REPOSITORY.fullmatch(text.removeprefix("docker://"))
+        if found is None:
+            raise ValueError(
+                "names no image of a registry; one is like `docker://python:3.13-slim`"
+            )
+        return ImageReference(
+            transport="docker",
+            place=found["name"],
+            tag=found["tag"] or "",
+            digest=found["digest"] or "",
+        )
+    name, colon, rest = text.partition(":")
+    place, _, tag = rest.partition(":")
+    if not colon or (transport := _LOCAL.get(name)) is None:
+        raise ValueError(f"is no image; expected {_IMAGE_EXAMPLES}")
+    if not place.startswith("/"):
+        raise ValueError("has a path that is not absolute")
+    return ImageReference(transport=transport, place=place, tag=tag)
+
+
+DEVICE_WORDS = ('"nvidia"', '"nvidia:NUMBER"', '"amd"', '"dri"')
+"""Words that `devices` may hold, for people."""
+
+MAX_DEVICES = 64
+"""Largest number of these words for one environment."""
+
+_DEVICE_WORD = re.compile(r"nvidia(?::(?:0|[1-9][0-9]{0,2}))?|amd|dri")
+
+
+def why_no_devices(words: Sequence[str]) -> str | None:
+    """Why these words name no devices; None if they do."""
+    if len(words) > MAX_DEVICES:
+        return f"has {len(words)} entries, expected at most {MAX_DEVICES}"
+    for word in words:
+        if _DEVICE_WORD.fullmatch(word) is None:
+            return f"found {word!r:.80}, allowed: {', '.join(DEVICE_WORDS)}"
+    kinds = [word.partition(":")[0] for word in words]
+    if "nvidia" in words and kinds.count("nvidia") > 1:
+        return 'has "nvidia", which is every NVIDIA GPU, and the number of one as well. Remove one'
+    return None

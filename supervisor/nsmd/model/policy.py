@@ -4,11 +4,16 @@ function.
 Each session has exactly one. Its jail is made from the same facts. Code reads it in the jail
 (`POLICY_PATH`), people by `nsm inspect`; notes about denials take the rule from here.
 `tests/policy/test_in_jails.py` compares all of it with each kind of jail.
+
+Variables tell programs how many threads and how much memory a session has. By default they look at
+the machine: with 64 processors and 512 MiB, the buffers of 64 threads or a heap of a quarter of the
+machine's memory end a session.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -18,11 +23,11 @@ from typing import Any, Literal
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
 from nsmd.host.paths import is_within
-from nsmd.model.images import IMAGE_PLACE
-from nsmd.model.limit_events import Enforcement, Enforcer
-from nsmd.model.limit_variables import limit_variables
 from nsmd.model.values import (
+    IMAGE_PLACE,
     NO_NETWORK,
+    Enforcement,
+    Enforcer,
     Environment,
     JailSizes,
     JailSpec,
@@ -31,6 +36,45 @@ from nsmd.model.values import (
     SessionLimits,
 )
 from sandbox.limits import FILE_BYTES, REPLY_BYTES
+
+THREAD_MB = 128
+"""Memory of a session for each thread of one program: buffers of BLAS take some 30 MiB, a stack 8,
+and a program has more than its threads."""
+
+_THREADS = (
+    "GOMAXPROCS",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHON_CPU_COUNT",  # Python 3.13 and newer; `multiprocessing.Pool()` takes it
+    "RAYON_NUM_THREADS",
+)
+
+
+def limit_variables(memory_mb: int, processors: int | None = None) -> dict[str, str]:
+    """Make the variables for a session.
+
+    Args:
+        memory_mb: its memory, MiB.
+        processors: those that it may use; None for those of this process.
+    """
+    processors = processors or len(os.sched_getaffinity(0))
+    threads = max(1, min(processors, memory_mb // THREAD_MB))
+    return {
+        **dict.fromkeys(_THREADS, str(threads)),
+        "JAVA_TOOL_OPTIONS": java_options(memory_mb, threads),
+        # Node's own memory is a few dozen MiB beside the heap.
+        "NODE_OPTIONS": f"--max-old-space-size={memory_mb * 3 // 4}",
+    }
+
+
+def java_options(memory_mb: int, threads: int) -> str:
+    """Options of every JVM. An old one ignores those that it does not know."""
+    return (
+        f"-XX:+IgnoreUnrecognizedVMOptions -XX:ActiveProcessorCount={threads} "
+        f"-XX:MaxRAM={memory_mb}m -XX:MaxRAMPercentage=60"
+    )
+
 
 VERSION = 1
 """Version of the JSON: under one version, fields keep their meaning, and more may be added."""

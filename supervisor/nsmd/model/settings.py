@@ -11,8 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.decode import Constraint, between
-from nsmd.model.devices import MAX_DEVICES
-from nsmd.model.packages import WantedPackages
+from nsmd.model.packages import MAX_DEVICES, WantedPackages
 from nsmd.model.secrets import MAX_HOSTS, MAX_SECRETS, SecretRule, parse_secret
 from nsmd.model.values import NetworkRule
 

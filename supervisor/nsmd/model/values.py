@@ -9,9 +9,50 @@ from nsm.dataclass import dataclass, field
 from nsm.wire.network import is_request_rule
 from nsm.wire.results import Truncation
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
-from nsmd.model.devices import ShownDevices
-from nsmd.model.images import ImageRoot
-from nsmd.model.limit_events import EACH_PROCESS, Enforcement, LimitEvent
+
+LimitKind = Literal["memory", "processes"]
+Enforcer = Literal["cgroup", "watchdog", "rlimit", "none"]
+"""Mechanism of a limit: a control group, the watchdog, limits of each process, or nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """Mechanism that enforces a session's limits: as read back, not as requested.
+
+    Attributes:
+        memory: for the memory of all its processes; `watchdog` looks while code runs.
+        cpu: for its share beside other sessions.
+        why: why it is not a control group, for people; else empty.
+    """
+
+    memory: Enforcer
+    processes: Enforcer
+    cpu: Enforcer
+    why: str = ""
+
+
+EACH_PROCESS = Enforcement(memory="rlimit", processes="rlimit", cpu="none")
+"""Nothing limits a session as a whole: memory is limited for each process (setrlimit(2),
+RLIMIT_DATA), the number of processes in the session's own user namespace (RLIMIT_NPROC).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitEvent:
+    """A limit that ended or refused something while an execution ran: counted, never guessed.
+
+    Attributes:
+        limit: bytes of memory, or a number of processes.
+        peak_bytes: the most memory that the session had; None if nothing counts it.
+        what: consequence, for people: ``python (pid 12) was killed``.
+    """
+
+    kind: LimitKind
+    limit: int
+    enforced_by: Enforcer
+    what: str
+    peak_bytes: int | None = None
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +82,6 @@ class SetupStep:
     """Code that an interpreter runs before any other (agent-protocol.md, `setup`).
 
     Attributes:
-        name: name for people, if it fails.
-        code: code for the interpreter.
         preloads: it imports modules that the interpreter may have already, as a fork.
     """
 
@@ -71,6 +110,60 @@ class ReadOnlyBind:
 
 Links = tuple[tuple[str, str], ...]
 """Symbolic links in a jail: path and target of each."""
+
+
+IMAGE_PLACE = "/.nsm-image"
+"""Place of the files of an image in a template whose sessions may change them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRoot:
+    """Files of a container image, in place of the host's, as the root directory of a jail.
+
+    Attributes:
+        directory: host directory with these files.
+        python: command that starts the host's Python in such a jail, for the agent: its own loader
+            with its options, and the program.
+        writable: code may change these files, in an overlay of its session. Jails then show them
+            at `IMAGE_PLACE`, until a fork makes them its root.
+    """
+
+    directory: str
+    python: tuple[str, ...]
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A character device that a jail shows.
+
+    Attributes:
+        source: its path on the host.
+        number: major and minor number; a driver that is loaded again may have others.
+    """
+
+    source: str
+    path: str
+    number: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownDevices:
+    """Devices in the jails of an environment.
+
+    Attributes:
+        nodes: sorted by path.
+        driver: version of the driver and state of its libraries; differs after an upgrade, so that
+            no session is forked from a template that has the older ones.
+    """
+
+    nodes: tuple[DeviceNode, ...]
+    driver: str = ""
+
+
+def has_nvidia(shown: ShownDevices | None) -> bool:
+    """Return whether there are GPUs among these devices whose use NVIDIA's library can tell."""
+    return shown is not None and any(node.path.startswith("/dev/nvidia") for node in shown.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +214,6 @@ class Environment:
     """An environment to run code in: an interpreter, and the content of its jail.
 
     Attributes:
-        name: name for requests (`python`, `node`, `bash`, ...).
-        interpreter: interpreter of the agent that gets the code.
         description: one line for people and models, e.g. ``Python 3.11.2``.
         agent_python: absolute path, valid in the jail, of the Python that runs the agent; empty
             when unavailable.
@@ -131,13 +222,9 @@ class Environment:
         binds: read-only host paths beyond the base system (an interpreter's prefix).
         links: symbolic links in the jail: path and target of each. A path that the jail has anyway
             stays as it is.
-        path: value of PATH in the jail.
         timeout_s: default and upper limit of one execution, seconds.
-        memory_mb: memory limit of a session, MiB.
         reserved_mb: MiB that its interpreter reserves and never fills; a process's limit has them.
         cpu_weight: share of processor time beside other sessions, as of cgroups (100 is usual).
-        preload: Python modules that its sessions find imported.
-        problem: why it cannot be used, for people; None when usable.
         source: origin, e.g. ``preset`` or a configuration file's path.
         artifact: makes its jails; then `agent_python`, `binds` and `path` have no meaning.
         variables: variables in the jail, in addition to those of every jail. They may be secrets of
@@ -150,10 +237,8 @@ class Environment:
         image: its jails' root directory; None for the base system of the host. With an image,
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
-        directory: directory in which programs start; empty for the session's own.
         devices: devices that its user gave it, as configured.
         shown_devices: these devices as its jails show them; None without any.
-        secrets: names of the secrets that its sessions are granted.
     """
 
     name: str
@@ -212,7 +297,6 @@ class EnvironmentProblem:
     """Why an environment, or a source of environments, cannot be used.
 
     Attributes:
-        name: name of the environment, if known; None for the whole source.
         where: cause, e.g. a path.
         why: a sentence without its final dot, for people and models.
         explain: returns the present reason, if it changes.
@@ -226,12 +310,8 @@ class EnvironmentProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Sources of a client's own environments, as given in its entry.
-
-    Attributes:
-        directory: directory of artifacts (`NIX_SANDBOX_DIR`).
-        metadata: JSON (`NIX_SANDBOX_METADATA`).
-        flakes: references to build (`NIX_SANDBOX_ENVS`).
+    """Sources of a client's own environments, as given in its entry: `NIX_SANDBOX_DIR`,
+    `NIX_SANDBOX_METADATA`, and references to build, `NIX_SANDBOX_ENVS`.
     """
 
     directory: str | None = None
@@ -267,11 +347,7 @@ class ProjectMount(CheckedDirectory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSizes:
-    """Sizes of the jail's private file systems, MiB.
-
-    Attributes:
-        overlay_mb: size of the changes in an overlay of the project.
-    """
+    """Sizes of the jail's private file systems, MiB."""
 
     workspace_mb: int = 512
     tmp_mb: int = 256
@@ -284,10 +360,8 @@ class JailSpec:
     """Complete specification of a jail; jails of equal specifications are interchangeable.
 
     Attributes:
-        network: network of its session at the start.
         rehearsed: its interpreter runs something before it is ready, so that the first execution is
             faster; False where somebody waits for the session.
-        secrets: names of the secrets that its session is granted.
     """
 
     environment: Environment
@@ -317,13 +391,9 @@ class ClientIdentity:
     """Client of a request, with what decides about names and projects.
 
     Attributes:
-        name, scope: the client program, e.g. ``nsm``; name space of its session names.
-        project: project that its sessions see at the mount point.
         idle_timeout_s, max_lifetime_s: limits of its new sessions; None: the configured ones.
         sources: sources of environments that are only for clients with this entry.
         inherited: its variables for its project's development shell.
-        labels: labels of its new sessions.
-        made_by: as in `Tenancy`, of its new sessions.
         secrets: names of secrets of its new sessions, in place of the configured ones; None for
             those.
         network: network of its new sessions, in place of the configured one; None for that.
@@ -356,10 +426,6 @@ class SessionLimits:
     Attributes:
         grace_s: seconds between an interrupt and the kill.
         max_queued: executions that may wait in one session.
-        processes, descriptors: limits per session and per process.
-        undo: how many calls can be undone; 0 for none.
-        undo_mb: memory for that, MiB.
-        enforcement: how these limits are enforced on this host.
     """
 
     grace_s: float = 2.0
@@ -387,8 +453,6 @@ class Tenancy:
 
     Attributes:
         name: name of the session; None for a one-shot.
-        scope, client: as in `ClientIdentity`.
-        idle_timeout_s, max_lifetime_s: seconds.
         labels: what its client calls it, for lists and `kill`.
         made_by: id of the call that made it, by which the client may ask for it again.
         own: sources of its environment, if only its client has it; None if everybody has it.
@@ -420,7 +484,6 @@ class RunRequest:
             unknown.
         session: a session's name in the client's scope, ``"new"`` for a fresh name, or None for a
             one-shot.
-        timeout_s: seconds; None for the environment's limit, larger values are clamped.
         execution_id: id chosen by the caller for later questions; None to have one made.
         reply_chars: characters for which the caller has room, of each stream. Of a longer one it
             gets head and tail, and a file in the session has the whole. None for the agent's own
@@ -431,7 +494,6 @@ class RunRequest:
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
         reset: a fresh interpreter of the session runs it.
-        must_exist: the session must be there.
         stdin: the client sends standard input while it runs; else that is empty.
         undo: how many of the session's last calls to undo, in place of running code.
         argv: path of the script's file on the host, and its arguments; empty for other code.
@@ -458,11 +520,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`).
-
-    Attributes:
-        checkpoints: earlier states of the session that undo can go back to.
-    """
+    """Result of an execution as the agent reports it (`docs/contributing/agent-protocol.md`)."""
 
     stdout: str = ""
     stderr: str = ""
@@ -484,17 +542,12 @@ class RunOutcome:
     """An outcome, with facts that only the supervisor knows.
 
     Attributes:
-        execution_id: id from the caller, or a generated one.
         session_id, session_name: its session; the name is None for a one-shot.
-        created: this call made the session.
         replaced: why and how long ago an earlier session of this name ended, for people, e.g.
             ``ended 12 min ago (idle timeout)``; None when there was none.
-        waited_s: seconds spent waiting for other executions of the session.
-        timeout_s: time limit that applied, seconds.
         clamped_from_s: requested limit, if that was larger; else None.
         limit_events: limits that the session reached meanwhile.
         denials: rules of the jail that stopped the code, for models and people; mostly none.
-        longest_s: longest possible time limit, seconds; None if unknown.
         keeps_state: its environment has sessions, which could do longer work as a job.
     """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsm.dataclass import dataclass
-from nsmd.model.durations import duration
+from nsmd.model.text import duration
 from nsmd.sessions.execution import Execution
 
 if TYPE_CHECKING:

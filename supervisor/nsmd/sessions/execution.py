@@ -12,9 +12,9 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import NsmError
 from nsmd.denials.suspicion import looks_suspicious
-from nsmd.model.limit_events import LimitEvent
 from nsmd.model.values import (
     Environment,
+    LimitEvent,
     Outcome,
     Output,
     OutputSink,

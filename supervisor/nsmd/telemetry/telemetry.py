@@ -12,10 +12,9 @@ from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.host.nvml import GpuUse, uses_below
 from nsmd.manager.run_service import RunService
-from nsmd.model.devices import has_nvidia
 from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
-from nsmd.model.values import ClientIdentity
+from nsmd.model.values import ClientIdentity, has_nvidia
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry.counts import Counts
 from nsmd.telemetry.families import FAMILIES, Labels, Readings, Value

@@ -20,7 +20,7 @@ from nsmd.control.call import Right
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops import preloading
 from nsmd.control.server import Access
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 RUN: frozenset[Right] = frozenset({"run"})
 

@@ -25,18 +25,19 @@ from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.explaining import explain
 from nsmd.denials.lines import PHRASES, TRIGGERS
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
-from nsmd.model.devices import DeviceNode, ShownDevices
-from nsmd.model.images import ImageRoot
-from nsmd.model.limit_events import LimitEvent
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
     Artifact,
+    DeviceNode,
     Environment,
+    ImageRoot,
     JailSizes,
     JailSpec,
+    LimitEvent,
     NetworkRule,
     Outcome,
     SessionLimits,
+    ShownDevices,
 )
 
 MEMORY_LIMIT = LimitEvent(

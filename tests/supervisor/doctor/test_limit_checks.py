@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsm.checks import HostCheck
 from nsmd.doctor.limit_checks import LimitsSeen, check_limits
-from nsmd.model.limit_events import Enforcement
+from nsmd.model.values import Enforcement
 
 GROUPS = Enforcement(memory="cgroup", processes="cgroup", cpu="cgroup")
 NONE = Enforcement(memory="watchdog", processes="rlimit", cpu="none", why="cgroup v2 is absent")

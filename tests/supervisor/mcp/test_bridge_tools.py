@@ -14,7 +14,7 @@ from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
 from nsmd.bridge.values import ProgramEnd
 from nsmd.mcp import describe
-from nsmd.model.client_limits import ClientLimits
+from nsmd.model.limits import ClientLimits
 
 ERAS = pytest.mark.parametrize("modern", [False, True])
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.model.client_limits import narrowed
 from nsmd.model.host_rules import AllowList
+from nsmd.model.limits import narrowed
 from nsmd.model.values import NetworkRule
 
 OFF, FULL = NetworkRule(), NetworkRule(mode="full")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.model.head_tail import HeadTail, shortened
+from nsmd.model.text import HeadTail, shortened
 
 MARK = re.compile(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n")
 

@@ -8,9 +8,8 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError
 from nsmd.jail.templates.spec import can_preload
 from nsmd.manager.run_requests import check_runs_code
-from nsmd.model.images import ImageReference, ImageRoot, parse_image
-from nsmd.model.packages import WantedPackages, check_packages
-from nsmd.model.values import Environment
+from nsmd.model.packages import ImageReference, WantedPackages, check_packages, parse_image
+from nsmd.model.values import Environment, ImageRoot
 
 SHA = "sha256:" + "0" * 64
 

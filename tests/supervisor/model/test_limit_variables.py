@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.model.limit_variables import limit_variables
-from nsmd.model.policy import jail_variables
+from nsmd.model.policy import jail_variables, limit_variables
 from nsmd.model.values import NO_NETWORK, Artifact, Environment
 
 

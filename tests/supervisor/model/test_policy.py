@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from nsmd.model.limit_events import Enforcement
 from nsmd.model.policy import POLICY_PATH, MountRule, policy_of
 from nsmd.model.values import (
     Artifact,
+    Enforcement,
     Environment,
     JailSizes,
     JailSpec,

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.network import is_request_rule, read_all_requests
-from nsmd.model.client_limits import narrowed
-from nsmd.model.host_rules import AllowList, HostRuleError, parse_rule
-from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
+from nsmd.model.host_rules import (
+    AllowList,
+    HostRuleError,
+    RequestRule,
+    UnclearPathError,
+    allowed,
+    clear_path,
+    parse_rule,
+)
+from nsmd.model.limits import narrowed
 from nsmd.model.values import NetworkRule
 
 HOST = "api.example.org"

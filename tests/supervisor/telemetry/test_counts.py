@@ -16,8 +16,7 @@ from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFa
 from nsm.wire.messages import Cancel
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
-from nsmd.model.limit_events import LimitEvent
-from nsmd.model.values import RunOutcome, Sources, Tenancy
+from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting

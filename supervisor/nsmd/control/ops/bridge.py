@@ -16,7 +16,7 @@ from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
-from nsmd.model.head_tail import shortened
+from nsmd.model.text import shortened
 from nsmd.model.values import Output, StreamName
 
 MAX_ID_CHARS = 64

@@ -29,9 +29,8 @@ from nsmd.control.ops.ports import addresses_of, listed
 from nsmd.host import processes
 from nsmd.jail.limits import Confinement
 from nsmd.manager.listing import last_row, live_row
-from nsmd.model.devices import has_nvidia
-from nsmd.model.limit_events import Enforcement
 from nsmd.model.policy import Policy
+from nsmd.model.values import Enforcement, has_nvidia
 from nsmd.sessions.jobs import list_jobs
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript

@@ -19,7 +19,7 @@ from nsmd.control.call import Call, Operation
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
-from nsmd.model.head_tail import bytes_of
+from nsmd.model.text import bytes_of
 from nsmd.model.values import OutputSink, RunOutcome
 from nsmd.sessions.execution import Execution
 

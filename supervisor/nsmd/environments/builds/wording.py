@@ -9,8 +9,8 @@ import trio
 from nsm.wire.errors import NsmError
 from nsmd.environments.builds.build_state import Attempt, Building, Failed
 from nsmd.environments.nix.errors import NixRunError
-from nsmd.model.durations import duration
 from nsmd.model.flakes import shown, why_no_reference
+from nsmd.model.text import duration
 from nsmd.model.values import Environment, EnvironmentProblem
 
 MAX_CAUSE_CHARS = 300

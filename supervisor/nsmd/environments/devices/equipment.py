@@ -14,10 +14,14 @@ from nsmd.environments.devices.libraries import (
 )
 from nsmd.environments.devices.nodes import find_nodes
 from nsmd.environments.devices.sysfs import described
-from nsmd.model.devices import LEAST_PROCESS_MB, ShownDevices
-from nsmd.model.values import Environment, Links, ReadOnlyBind
+from nsmd.model.values import Environment, Links, ReadOnlyBind, ShownDevices
 
 Words = tuple[str, ...]
+
+LEAST_PROCESS_MB = 4096
+"""Least memory of one process where an environment has devices, MiB. Drivers reserve addresses that
+they never fill: torch with CUDA takes 1.5 GiB of RLIMIT_DATA, and fails with 1 GiB.
+"""
 
 _SEARCH_PATH = "LD_LIBRARY_PATH"
 

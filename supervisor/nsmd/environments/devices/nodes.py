@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from nsmd.environments.devices.device_host import DeviceError, DeviceHost
-from nsmd.model.devices import DeviceNode
+from nsmd.model.values import DeviceNode
 
 CONTROL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
 """Without the second, CUDA says that it is not available, and programs silently use the processor.

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from nsmd.environments.devices.device_host import DeviceHost
 from nsmd.environments.devices.nodes import KFD
-from nsmd.model.devices import DeviceNode
-from nsmd.model.values import Links, ReadOnlyBind
+from nsmd.model.values import DeviceNode, Links, ReadOnlyBind
 
 _TOPOLOGY = "/sys/devices/virtual/kfd"
 

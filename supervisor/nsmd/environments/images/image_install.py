@@ -41,7 +41,7 @@ from nsmd.environments.packages.store import (
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.bubblewrap import missing_bwrap
-from nsmd.model.images import parse_image
+from nsmd.model.packages import parse_image
 from nsmd.model.values import Interpreter
 
 MAX_FILES = 1_000_000

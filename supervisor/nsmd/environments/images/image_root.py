@@ -12,9 +12,8 @@ from nsmd.environments.packages.failures import InstallError
 from nsmd.environments.packages.store import EnvironmentDetails, ImageFacts
 from nsmd.host.paths import is_within
 from nsmd.jail.arguments import IMAGE_PLACES
-from nsmd.model.images import IMAGE_PLACE, ImageRoot
 from nsmd.model.policy import JAIL_VARIABLES
-from nsmd.model.values import Interpreter, Links, ReadOnlyBind, SetupStep
+from nsmd.model.values import IMAGE_PLACE, ImageRoot, Interpreter, Links, ReadOnlyBind, SetupStep
 
 ROOT = "root"
 """Directory of the image's files in its environment's directory."""

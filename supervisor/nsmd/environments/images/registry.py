@@ -14,7 +14,7 @@ import trio
 from nsmd.environments.packages.failures import InstallError
 from nsmd.environments.packages.store import read_left
 from nsmd.host.package_manager import install_command
-from nsmd.model.images import ImageReference
+from nsmd.model.packages import ImageReference
 
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024

@@ -31,8 +31,7 @@ from nsmd.jail.arguments import (
 from nsmd.jail.host import scan_host
 from nsmd.jail.starting import memory_file, spawn
 from nsmd.jail.user import JailUser
-from nsmd.model.images import ImageRoot
-from nsmd.model.values import Links
+from nsmd.model.values import ImageRoot, Links
 
 ENV = "/env"
 """Place of an environment, in the jail of its build as in sessions."""

@@ -19,8 +19,7 @@ from nsmd.jail.limits import process_memory
 from nsmd.jail.limits.group import AT_REST, Counted, Group, Share
 from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.jail.process import open_descendant
-from nsmd.model.limit_events import Enforcement, LimitEvent
-from nsmd.model.values import Outcome
+from nsmd.model.values import Enforcement, LimitEvent, Outcome
 
 log = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from nsmd.jail.limits.tree import (
     make_own_directory,
 )
 from nsmd.jail.process import Jail
-from nsmd.model.limit_events import Enforcement
-from nsmd.model.values import JailSpec, SessionLimits
+from nsmd.model.values import Enforcement, JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
 

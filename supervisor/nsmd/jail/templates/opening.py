@@ -16,7 +16,7 @@ from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.templates.launcher import TemplateLauncher
 from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
-from nsmd.model.limit_events import Enforcement
+from nsmd.model.values import Enforcement
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
-from nsmd.model.request_rules import RequestRule, UnclearPathError, allowed, clear_path
+from nsmd.model.host_rules import RequestRule, UnclearPathError, allowed, clear_path
 from nsmd.network.secrets.finding import find, find_in_header
 from nsmd.network.secrets.stand_ins import Redactor, replace_in_header
 from nsmd.network.secrets.vault import Vault

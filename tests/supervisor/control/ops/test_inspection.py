@@ -22,9 +22,8 @@ from nsm.wire.inspection import Inspection
 from nsmd.control.call import Right
 from nsmd.control.ops import inspection
 from nsmd.control.ops.inspection import KernelFacts, contradictions, kernel_facts, weaker
-from nsmd.model.limit_events import Enforcement
 from nsmd.model.policy import policy_of
-from nsmd.model.values import SessionLimits
+from nsmd.model.values import Enforcement, SessionLimits
 
 RUN: frozenset[Right] = frozenset({"run"})
 

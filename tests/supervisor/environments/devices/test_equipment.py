@@ -15,8 +15,7 @@ from nsmd.environments.devices.device_watch import DeviceFinder
 from nsmd.environments.devices.equipment import equip, find_equipment
 from nsmd.host import threads
 from nsmd.host.source_watcher import open_source_watcher
-from nsmd.model.images import ImageRoot
-from nsmd.model.values import ClientIdentity, Environment, SessionLimits
+from nsmd.model.values import ClientIdentity, Environment, ImageRoot, SessionLimits
 
 ADA = ClientIdentity(name="nsm", scope="ada")
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_world import NVIDIA, GpuWorld, nvidia_world
 from nsmd.environments.devices.device_host import DeviceError
 from nsmd.environments.devices.nodes import find_nodes
-from nsmd.model.devices import why_no_devices
+from nsmd.model.packages import why_no_devices
 
 
 def found(world: GpuWorld, *words: str) -> list[str]:

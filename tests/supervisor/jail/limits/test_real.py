@@ -24,8 +24,7 @@ from e2e_support import supervisor, variables_for
 from nsmd.jail.limits import LimitEnforcer, files, find_enforcer
 from nsmd.jail.limits.group import AGENT_MB, PART
 from nsmd.jail.limits.tree import GroupTree
-from nsmd.model.limit_events import LimitEvent
-from nsmd.model.values import SessionLimits
+from nsmd.model.values import LimitEvent, SessionLimits
 from realjail import needs_bwrap
 
 pytestmark = [pytest.mark.jail, needs_bwrap]

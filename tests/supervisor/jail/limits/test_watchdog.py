@@ -15,8 +15,7 @@ from nsmd.jail.limits import Confinement, LimitEnforcer, confinement
 from nsmd.jail.limits.confinement import PERIOD_S, Look, Watchdog
 from nsmd.jail.limits.group import AGENT_MB
 from nsmd.jail.limits.process_memory import HeldMemory, held_memory
-from nsmd.model.limit_events import EACH_PROCESS, LimitEvent
-from nsmd.model.values import SessionLimits
+from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
 from processes import ending
 from realjail import needs_bwrap
 

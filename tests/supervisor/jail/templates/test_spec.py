@@ -10,12 +10,12 @@ import pytest
 
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
-from nsmd.model.images import IMAGE_PLACE, ImageRoot
-from nsmd.model.limit_variables import limit_variables
 from nsmd.model.limits import steps_of
-from nsmd.model.policy import policy_of
+from nsmd.model.policy import limit_variables, policy_of
 from nsmd.model.values import (
+    IMAGE_PLACE,
     Environment,
+    ImageRoot,
     JailSizes,
     JailSpec,
     NetworkRule,

@@ -1,4 +1,4 @@
-"""The beginning and the end of a text of unknown length; pure."""
+"""Texts for people: head and tail of one of unknown length, and durations; pure."""
 
 from __future__ import annotations
 
@@ -65,3 +65,14 @@ def shortened(text: str, limit_bytes: int) -> tuple[str, int]:
     kept = HeadTail(limit_bytes)
     kept.write(bytes_of(text))
     return kept.result("surrogateescape")
+
+
+def duration(seconds: float) -> str:
+    """Format a duration for people: ``40 s``, ``12 min``, ``3 h``, ``2 days``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86400:.0f} days"
