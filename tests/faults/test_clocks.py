@@ -18,9 +18,8 @@ import nsmd
 from control_bench import bench
 from fake_runner import FakeRunner, echo
 from nsm.cli.audit_log import files
-from nsmd.audit.audit_file import AuditFile
-from nsmd.bridge import ledger
-from nsmd.bridge.ledger import Ledger
+from nsmd.audit.journal import Journal
+from nsmd.bridge.ledger import Ledger, ended
 from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
@@ -72,32 +71,29 @@ def jumps() -> Callable[[], float]:
 
 
 async def test_the_audit_of_the_bridge_is_in_the_order_of_what_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Files that are set aside are numbered, and not named by a time."""
     path = str(tmp_path / "audit.log")
 
-    def small(path: str, max_mb: int) -> AuditFile:
-        del max_mb
-        return AuditFile(path, max_bytes=1500, keep=None, look_s=0.0, repair=b"#\n")
-
-    monkeypatch.setattr(ledger, "_audit_file", small)
     caller = Caller(client="claude-code", scope="box-1", way="mcp", peer=(77, 1000))
     expected: list[tuple[str, str]] = []
     for life in ("a", "b"):  # of a supervisor each
-        written = Ledger(path, max_mb=1, wall=jumps())
+        journal = Journal(path, max_mb=1, keep=None, wall=jumps())
+        journal.file.max_bytes = 1500
+        written = Ledger(journal)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(written.run)
+            nursery.start_soon(journal.run)
             for number in range(4 * len(JUMPS)):
                 call = RecordedCall(
                     id=f"{life}{number}", caller=caller, program="deploy", arguments=()
                 )
                 await written.begin(call)
-                await written.end(call, ProgramEnd(exit_code=0, duration_s=1.0))
+                await written.end(call, ended(ProgramEnd(exit_code=0, duration_s=1.0)))
                 expected += [("start", call.id), ("end", call.id)]
             assert await written.fate("a0", "box-1") == "ended"
             nursery.cancel_scope.cancel()
-        await written.close()
+        await journal.close()
     aside = sorted(int(name.rpartition(".")[2]) for name in numbered(tmp_path))
     assert aside == [*range(1, len(aside) + 1)]
     assert len(aside) > len(JUMPS)
@@ -209,7 +205,6 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     }
     assert asking_of(Path(nsmd.__file__).parent) == {
         "audit/journal.py",
-        "bridge/ledger.py",
         "doctor/room.py",
         "environments/builds/build_directory.py",
         "environments/builds/build_queue.py",

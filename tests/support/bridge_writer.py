@@ -16,7 +16,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from nsmd.bridge.ledger import open_ledger
+from nsmd.bridge.ledger import ended, open_ledger
 from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
 
 POINTS = ("open", "write", "fsync", "fdatasync", "unlink", "rename")
@@ -32,7 +32,7 @@ async def work(directory: Path) -> None:
         (directory / "started").touch()
         refused = RecordedCall(id="b", caller=caller, program="deploy", arguments=[";"])
         await ledger.refuse(refused, "no")
-        await ledger.end(call, ProgramEnd(exit_code=0))
+        await ledger.end(call, ended(ProgramEnd(exit_code=0)))
 
 
 def kill_at(point: int) -> None:

@@ -66,19 +66,20 @@ class Resources:
 async def open_resources(setup: Startup, enforcer: LimitEnforcer) -> AsyncGenerator[Resources]:
     """Open all resources. Leaving the block waits for the last session."""
     started_s = trio.current_time()
+    audit = setup.settings.audit
     host = HostEnvironments(setup.find_environments, setup.settings)
     await host.begin()
     ending = Shutdown()
     crash_watch = CrashWatch(ending, lambda error: setup.leave.crash(setup.crashed(error)))
     async with (
-        open_journal(setup.audit_path, setup.settings.audit) as journal,
+        open_journal(setup.audit_path, max_mb=audit.max_mb, keep=audit.keep) as journal,
         setup.open_launcher(enforcer.enforcement) as launcher,
         trio.open_nursery() as sessions,
         _open_shells(setup, host) as shells,
         _open_project_environments(setup, host) as in_projects,
     ):
         await sessions.start(crash_watch.run)
-        events, recorder = Events(), Recorder(journal)
+        events, recorder = Events(), Recorder(journal, audit)
         events.subscribe(recorder, RECORDED)
         catalog = Catalog(
             host.found,

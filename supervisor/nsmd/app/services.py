@@ -145,7 +145,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             pid=os.getpid(),
             jail=setup.jail,
             limits=resources.enforcer.facts(),
-            audit=resources.journal.facts,
+            audit=resources.recorder.facts,
             forking=forking,
             import_times=import_times,
             started_s=resources.started_s,
@@ -343,7 +343,7 @@ def _configuration(
 
     async def apply(settings: Settings, environments: Sequence[Environment]) -> None:
         run_service.configure(settings)
-        resources.journal.configure(settings.audit)
+        resources.recorder.configure(settings.audit)
         resources.host.put(settings, environments)
         await bridge.configure(settings.bridge)
         ports.configure(settings.ports)

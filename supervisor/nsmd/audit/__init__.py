@@ -1,9 +1,8 @@
 """Audit log: who ran which code, when, in which session, with which result. Lines are only
 appended.
 
-audit_file  one file: appended to, rotated, private
-journal     a bounded queue of lines, written by a thread
-recorder    events as lines
+journal   files: appended to by a thread, rotated, private
+recorder  events as lines
 """
 
 from nsmd.audit.journal import Journal, open_journal

@@ -7,13 +7,16 @@ change something.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 from nsm.wire.errors import NsmError
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.audit.journal import AuditRecord, Journal, plain
+from nsmd.audit.journal import Journal, Make, line_of
 from nsmd.model.events import EventKind, Happening
+from nsmd.model.settings import AuditSettings
 from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
@@ -91,14 +94,11 @@ _MAX_BEGUN = 100_000
 
 
 class Recorder:
-    """A listener of events.
+    """A listener of events, which puts them into a journal."""
 
-    Args:
-        journal: gets the lines.
-    """
-
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, settings: AuditSettings) -> None:
         self._journal = journal
+        self._settings = settings
         self._begun: dict[Execution, tuple[float, str]] = {}
         self._untold: set[Execution] = set()
         journal.gather = self._take_untold
@@ -106,8 +106,25 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<Recorder of {self._journal!r}, {len(self._begun)} executions run>"
 
+    def configure(self, settings: AuditSettings) -> None:
+        """Use other settings from now on."""
+        self._settings = settings
+        file = self._journal.file
+        file.max_bytes, file.keep = settings.max_mb << 20, settings.keep
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for `nsm status`."""
+        journal = self._journal
+        return {
+            "enabled": self._settings.enabled,
+            "path": journal.file.path,
+            "written": journal.written,
+            "dropped": journal.dropped,
+            "problem": journal.problem,
+        }
+
     def __call__(self, happening: Happening) -> None:
-        if not self._journal.enabled:
+        if not self._settings.enabled:
             return
         subject: Any = happening.subject
         match happening.kind:
@@ -118,8 +135,7 @@ class Recorder:
             case "job_started":
                 session, started = subject
                 facts = _job_facts(session, started.job) | _client_facts(started.client)
-                facts = {"event": "job_started", **facts}
-                self._journal.put(AuditRecord(self._journal.wall(), facts, started.command))
+                self.say("job_started", facts, started.command)
             case "job_ended":
                 session, job = subject
                 self.say("job_ended", {**_job_facts(session, job), **_job_outcome(job)})
@@ -134,14 +150,22 @@ class Recorder:
             case "operation":
                 self._operation(happening)
             case kind if kind in PASSED_ON:
-                self.say(kind, plain({"session": happening.session, **happening.facts}))
+                self.say(kind, _filled({"session": happening.session, **happening.facts}))
             case _:
                 pass
 
-    def say(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Add a line with the present time."""
-        if self._journal.enabled:
-            self._journal.put(AuditRecord(self._journal.wall(), {"event": event, **facts}))
+    def say(self, event: str, facts: Mapping[str, Any], code: str | None = None) -> None:
+        """Add a line with the present time.
+
+        Args:
+            code: executed code; None if there is none, or if it is no longer known.
+        """
+        if self._settings.enabled:
+            make = self._line(self._journal.wall(), {"event": event, **facts}, code)
+            self._journal.put(make, len(code or ""))
+
+    def _line(self, at_s: float, facts: dict[str, Any], code: str | None) -> Make:
+        return partial(_line_with, at_s, facts, code, self._settings.code)
 
     # Executions.
 
@@ -152,25 +176,24 @@ class Recorder:
             self._untold.add(execution)
             self._journal.wake()
 
-    def _take_untold(self) -> Iterator[AuditRecord]:
+    def _take_untold(self) -> Iterator[Make]:
         untold, self._untold = self._untold, set()
         for execution in untold:
             begun_s, code = self._begun[execution]
             facts = {"event": "execution_started", **_execution_facts(execution)}
-            yield AuditRecord(begun_s, facts, code)
+            yield self._line(begun_s, facts, code)
 
     def _execution_finished(self, execution: Execution) -> None:
         begun_s, code = self._begun.pop(execution, (None, _code_of(execution)))
         self._untold.discard(execution)
-        now_s = self._journal.wall()
-        facts = {"event": "execution", **_execution_facts(execution)}
+        facts = _execution_facts(execution)
         # The earlier supervisor recorded what it began.
         facts.update(_outcome_facts(execution, began=execution.sent_s is not None))
         if execution.request.client.peer is None and execution.session.taken_up:
             facts["taken_up"] = True
         if begun_s is not None:
-            facts["elapsed_s"] = round(now_s - begun_s, 6)
-        self._journal.put(AuditRecord(now_s, facts, code))
+            facts["elapsed_s"] = round(self._journal.wall() - begun_s, 6)
+        self.say("execution", facts, code)
 
     # Other events.
 
@@ -180,7 +203,7 @@ class Recorder:
             "session_started",
             {
                 **_session_facts(session),
-                **plain(
+                **_filled(
                     {
                         "project": project.path if project is not None else None,
                         "project_mode": project.mode if project is not None else None,
@@ -211,6 +234,24 @@ class Recorder:
         self.say(
             "operation", {"operation": name, **_client_facts(client), "arguments": told, **facts}
         )
+
+
+def _line_with(at_s: float, facts: Mapping[str, Any], code: str | None, whole: bool) -> bytes:
+    """Make a line with the hash of code, in the thread that writes it.
+
+    Args:
+        whole: add the code itself.
+    """
+    if code is None:
+        return line_of(at_s, facts)
+    data = code.encode("utf-8", "surrogatepass")
+    about = {"code_sha256": hashlib.sha256(data).hexdigest(), "code_bytes": len(data)}
+    return line_of(at_s, {**facts, **about, **({"code": code} if whole else {})})
+
+
+def _filled(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove facts with empty values."""
+    return {key: value for key, value in facts.items() if value not in (None, "", [], ())}
 
 
 def _code_of(execution: Execution) -> str | None:

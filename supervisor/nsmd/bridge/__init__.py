@@ -10,10 +10,7 @@ definitions        files that describe programs; their directory, watched; mista
 output_lines       output as lines, and the limit of lines that are sent
 monitor            the process between the supervisor and the program
 running            run a program under a monitor, to its end or its limit
-ledger_entries     a call as lines of the audit
-recovery           calls that a killed supervisor left without an end
-rate_limit         limit of recorded calls of one client per second
-ledger             record of calls, on disk before anything starts
+ledger             record of calls, on disk before anything starts; their fates; rate limits
 call               one call, from the first check to the last line of the ledger
 call_handle        handle of a call, for its caller
 finished_calls     results of finished calls, for clients that ask again

@@ -23,11 +23,12 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
+from nsmd.audit.journal import LAST_LINES_S
 from nsmd.bridge.call import CallRequest, Means, carry_out, fault, outcome_of
 from nsmd.bridge.call_handle import ProgramCall, who_runs
 from nsmd.bridge.definitions import DefinitionsIndex, open_definitions, render
 from nsmd.bridge.finished_calls import FinishedCalls
-from nsmd.bridge.ledger import LAST_LINES_S, Ledger, open_ledger
+from nsmd.bridge.ledger import Ledger, open_ledger
 from nsmd.bridge.values import (
     MAX_ARGUMENTS,
     Caller,

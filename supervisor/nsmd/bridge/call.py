@@ -25,7 +25,8 @@ from nsm.wire.errors import (
 from nsmd.bridge import arguments
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.bridge.commands import Command, open_command
-from nsmd.bridge.ledger import Ledger
+from nsmd.bridge.ledger import Ledger, failed, not_started
+from nsmd.bridge.ledger import ended as recorded
 from nsmd.bridge.running import run
 from nsmd.bridge.values import Caller, Program, ProgramEnd, RecordedCall
 from nsmd.model.events import Events
@@ -196,20 +197,20 @@ async def _run(call: ProgramCall, checked: _Checked, ledger: Ledger, means: Mean
         )
     except NsmError as error:
         with trio.CancelScope(shield=True):
-            await ledger.withdraw(asked, error.message)
+            await ledger.end(asked, not_started(error.message))
         raise
     except Exception as error:
         log.exception("%r failed; its program has been stopped", call)
         reason = f"nsm failed: {error!r}. The program was stopped, unless it had ended before."
         with trio.CancelScope(shield=True):
-            await ledger.fail(asked, reason)
+            await ledger.end(asked, failed(reason))
         raise fault() from error
     except BaseException:
         with trio.CancelScope(shield=True):
-            await ledger.end(asked, ended)
+            await ledger.end(asked, recorded(ended))
         raise
     with trio.CancelScope(shield=True):
-        await ledger.end(asked, ended)
+        await ledger.end(asked, recorded(ended))
     return replace(ended, timeout_s=program.timeout_s)
 
 

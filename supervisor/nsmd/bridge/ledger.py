@@ -1,159 +1,128 @@
-"""Ledger of calls of bridge programs, on disk before anything starts.
+"""Record of calls of bridge programs, on disk before anything starts.
 
-One task writes the waiting lines together, in a thread, with one fdatasync(2) for all of them. If a
-start cannot be written, or if it is unknown whether it is on disk, that is an error, and nothing is
-started. Ends are kept until they can be written. Without calls nothing wakes up, and there is no
-file.
+A call's start is written, or nothing is started; its end is written as soon as it can be. The
+call's id connects the lines of one call. A line has the request as it came. Of a refused call only
+the beginning is kept: nothing happened, and a client that only sends refused calls must not fill
+the disk. For the same reason the rate at which calls of one client are recorded is limited: one
+that is too fast waits for its answers; nobody else does.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import math
-import threading
-import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+import os
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal, cast
 
 import trio
 
-from nsm.dataclass import dataclass, field
 from nsm.wire.errors import AuditFailedError
-from nsmd.audit.audit_file import AuditFile
-from nsmd.bridge import ledger_entries, recovery
-from nsmd.bridge.rate_limit import PACE_S, REFUSED_S, RateLimit, RateLimits
-from nsmd.bridge.recovery import Fate, Writer
+from nsmd.audit.journal import Journal, line_of, numbers, open_journal
 from nsmd.bridge.values import ProgramEnd, RecordedCall
-
-log = logging.getLogger(__name__)
-
-WRITE_S = 10.0
-"""Time for a line. A disk that takes longer hangs, and the client gets that error."""
 
 END_S = 2.0
 """How long an answer waits until the end of its call is written. If that fails, it is written
-later, or by the next supervisor if this one is killed.
+later.
 """
-
-LAST_LINES_S = 2.0
-"""Time for the remaining lines when the supervisor ends."""
-
-RETRY_S, MAX_RETRY_S = 5.0, 320.0
-"""First and longest time until ends that could not be written are tried again."""
-
-MAX_WAITING = 1000
-"""Largest number of waiting lines; further calls are refused."""
 
 FATE_BYTES = 16 * 1024
 FATE_S = 10.0
 """Cost and time limit of looking up a call, which may search all files."""
 
+REFUSED_CHARS = 4096
+"""Characters of all arguments of a refused call together."""
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A line that waits to be written.
+AGAIN_REFUSED_CHARS = 200
+"""The same for a client that sends many: there is little room for so many."""
 
-    Attributes:
-        begun: call, if the line is its start; else None.
-        is_end: it is the end of a call, and kept until written.
-        problem: why it could not be written; else empty.
-        disowned: nobody waits for it any more, since nothing was started.
-    """
+REFUSED_ARGUMENTS = 100
 
-    line: bytes
-    begun: RecordedCall | None = None
-    is_end: bool = False
-    done: trio.Event = field(default_factory=trio.Event)
-    problem: str = ""
-    disowned: str = ""
+NAME_CHARS = 256
+"""Characters of names that clients choose."""
 
+REASON_CHARS = 1000
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """Outcome of writing lines.
+BURST_BYTES = 8 * 1024 * 1024
+BYTES_PER_S = 64 * 1024
+"""Rate for calls that start something: several programs a second with long arguments stay below."""
 
-    Attributes:
-        count: number of lines that were added.
-        synced: they are on disk.
-        problem: why not all are; else empty.
-    """
+PACE_S = 2.0
+"""Longest wait of such a call. Calls that would wait longer are refused and counted: one line has
+their number, as soon as there is room for it.
+"""
 
-    count: int
-    synced: bool
-    problem: str = ""
+REFUSED_BURST_BYTES = 1024 * 1024
+REFUSED_BYTES_PER_S = 2 * 1024
+"""Rate for refused calls: thousands at once, and then half a dozen a second for ever, 170 MiB a
+day.
+"""
+
+REFUSED_S = 30.0
+"""Longest wait of such a call. As many calls as one client may have at once wait less, except with
+the longest lines: then they are counted, too.
+"""
+
+MAX_SCOPES = 256
+"""Largest number of clients whose rate is known, the latest ones."""
+
+CHUNK_BYTES = 256 * 1024
+"""Bytes to read at once, so that other threads may run in between."""
+
+Fate = Literal["never", "under-way", "ended"]
+
+Facts = dict[str, Any]
 
 
 class Ledger:
-    """Ledger of calls; made by `open_ledger`.
+    """Record of calls; made by `open_ledger`."""
 
-    Args:
-        path: path of the file.
-        max_mb: a larger file is set aside, and kept.
-        wall: Unix time now.
-
-    Attributes:
-        problem: why lines cannot be written now, for people; else empty.
-    """
-
-    def __init__(self, path: str, *, max_mb: int, wall: Callable[[], float] = time.time) -> None:
-        self.problem = ""
-        self._wall = wall
-        self._file = _audit_file(path, max_mb)
-        self._writer = Writer(path)
-        self._queue: deque[_Entry] = deque()
-        self._late: list[_Entry] = []  # ends that could not be written
-        self._begun: set[tuple[str, str]] = set()  # scope and id
-        self._paces = RateLimits()
-        self._wanted = trio.Event()
-        self._closed = False
-        self._flushing = trio.Lock()
-        self._patience = trio.CancelScope()
-        self._give_up_s = math.inf
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._name = os.urandom(6).hex()
+        self._paces: OrderedDict[str, _Pace] = OrderedDict()
+        self._hurried = trio.Event()
         self._looking = trio.Lock()  # one after the other
         # so that threads of other parts do not delay ours
         self._threads = trio.CapacityLimiter(math.inf)
-        self._lock = threading.Lock()  # a thread may still hang in a write that timed out
 
     def __repr__(self) -> str:
-        return f"<Ledger {self._file.path} {self.problem or 'well'}>"
+        return f"<Ledger of {self._journal!r}>"
 
     @property
-    def path(self) -> str:
-        """Path of the file."""
-        return self._file.path
+    def problem(self) -> str:
+        """Why lines cannot be written now, for people; else empty."""
+        return self._journal.problem
 
     def configure(self, *, max_mb: int) -> None:
-        """Change the size."""
-        self._file.max_bytes = max_mb << 20
+        """Change the size from which on a file is set aside."""
+        self._journal.file.max_bytes = max_mb << 20
 
     async def begin(self, asked: RecordedCall) -> None:
         """Record that a program is about to start. On return, the line is on disk.
 
-        Each such call must be ended by `end` or `withdraw`.
+        Each such call must be ended by `end`.
 
         Raises:
             AuditFailedError: it is not on disk; nothing may be started.
 
         Cancellation: the call counts as not started.
         """
-        line = ledger_entries.start(asked, at_s=self._wall(), supervisor=self._writer.name)
-        starts = self._paces.of(asked.caller.scope).starts
-        await self._paced(asked, starts, len(line), PACE_S, "nothing was started")
-        entry = _Entry(line, begun=asked)
-        self._add(entry, "nothing was started")
-        try:
-            with trio.move_on_after(WRITE_S):
-                await entry.done.wait()
-        except BaseException:
-            self._disown(entry, "the call was taken back before")
-            raise
-        if not entry.done.is_set():
-            entry.problem = _HANGS
-            self._disown(entry, f"its start could not be written in time: {_HANGS}")
-        if entry.problem:
-            raise _failed(entry.problem, "nothing was started")
-        self._begun.add((asked.caller.scope, asked.id))
+        facts = _who_asks(asked) | {
+            "arguments": list(asked.arguments),
+            "decision": "allowed",
+            "supervisor": self._name,
+        }
+        line = self._line("start", asked, facts)
+        pace = self._pace_of(asked.caller.scope)
+        await self._wait(pace, pace.starts, len(line), PACE_S, asked, "nothing was started")
+        problem = await self._journal.write_now(
+            line, lambda why: self._end_line(asked, not_started(why))
+        )
+        if problem:
+            raise _failed(problem, "nothing was started")
 
     async def refuse(self, asked: RecordedCall, reason: str) -> None:
         """Record that a call was refused, and why.
@@ -161,46 +130,39 @@ class Ledger:
         Raises:
             AuditFailedError: it could not be written; the error has that reason as well.
         """
-        refusals = self._paces.of(asked.caller.scope).refusals
-        most = ledger_entries.REFUSED_CHARS
-        line = ledger_entries.refused(asked, reason, at_s=self._wall())
-        if refusals.wait_s(len(line)):  # it keeps sending refused calls
-            most = ledger_entries.AGAIN_REFUSED_CHARS
-            line = ledger_entries.refused(asked, reason, at_s=self._wall(), most=most)
+        pace = self._pace_of(asked.caller.scope)
+        facts = _refused(asked, reason, REFUSED_CHARS)
+        size = len(self._line("refused", asked, facts))
+        if pace.refusals.wait_s(size):  # it keeps sending refused calls
+            facts = _refused(asked, reason, AGAIN_REFUSED_CHARS)
+            size = len(self._line("refused", asked, facts))
         because = f"the call was refused anyway: {reason}"
-        await self._paced(asked, refusals, len(line), REFUSED_S, because)
+        await self._wait(pace, pace.refusals, size, REFUSED_S, asked, because)
         # Lines are in the order of their times.
-        entry = _Entry(ledger_entries.refused(asked, reason, at_s=self._wall(), most=most))
-        self._add(entry, because)
-        with trio.move_on_after(WRITE_S):
-            await entry.done.wait()
-        if problem := entry.problem if entry.done.is_set() else _HANGS:
+        if problem := await self._journal.write_now(self._line("refused", asked, facts)):
             raise _failed(problem, because)
 
     def count_refused(self, asked: RecordedCall) -> None:
         """Count a refused call without a line of its own, because too many others are under way;
         the next line of that scope has the number.
         """
-        self._paces.of(asked.caller.scope).unwritten += 1
+        self._pace_of(asked.caller.scope).unwritten += 1
 
     def hurry(self) -> None:
         """Let the last lines wait only for the disk."""
-        self._paces.release()
+        self._hurried.set()
 
-    async def end(self, asked: RecordedCall, ended: ProgramEnd) -> None:
-        """Record the outcome of a started program, soon; disk errors raise nothing.
+    async def end(self, asked: RecordedCall, outcome: Facts) -> None:
+        """Record what came of a call after `begin`, soon; disk errors raise nothing.
+
+        Args:
+            outcome: from `ended`, `not_started` or `failed`.
 
         Cancellation: it is still written.
         """
-        await self._end(asked, ledger_entries.ended(ended))
-
-    async def withdraw(self, asked: RecordedCall, reason: str) -> None:
-        """Record that a program could not be started after `begin`."""
-        await self._end(asked, ledger_entries.not_started(reason))
-
-    async def fail(self, asked: RecordedCall, reason: str) -> None:
-        """Record that nsm itself failed after `begin`."""
-        await self._end(asked, ledger_entries.failed(reason))
+        written = self._journal.keep(self._end_line(asked, outcome))
+        with trio.move_on_after(END_S, shield=True):
+            await written.wait()
 
     async def fate(self, call_id: str, scope: str) -> Fate:
         """Find the fate of a call, of this supervisor or of an earlier one.
@@ -212,18 +174,16 @@ class Ledger:
         Raises:
             AuditFailedError: the audit can't be read, so that nobody knows.
         """
-        if (scope, call_id) in self._begun:
-            return "under-way"
         problem = "it takes too long"
         with trio.move_on_after(FATE_S):
             # Before it gets its turn: a client that waits for its own rate limit delays nobody
             # else.
-            await self._paces.of(scope).starts.taken(FATE_BYTES)
+            await self._hurried_after(self._pace_of(scope).starts.take(FATE_BYTES))
             async with self._looking:
                 try:
                     return await trio.to_thread.run_sync(
-                        recovery.fate,
-                        self._file.path,
+                        find_fate,
+                        self._journal.file.path,
                         call_id,
                         scope,
                         abandon_on_cancel=True,
@@ -237,158 +197,162 @@ class Ledger:
             hint="Check what the program has done, then call it again.",
         )
 
-    # Lines.
+    def _line(self, event: str, asked: RecordedCall, facts: Facts) -> bytes:
+        return line_of(self._journal.wall(), {"event": event, "id": asked.id, **facts})
 
-    def _add(self, entry: _Entry, because: str) -> None:
-        if self._closed:
-            raise _failed("the supervisor ends", because)
-        if len(self._queue) >= MAX_WAITING:
-            raise _failed("too many calls wait for it", because)
-        self._queue.append(entry)
-        self._wanted.set()
+    def _end_line(self, asked: RecordedCall, outcome: Facts) -> bytes:
+        return self._line("end", asked, _whose(asked) | {"supervisor": self._name, **outcome})
 
-    def _disown(self, entry: _Entry, why: str) -> None:
-        """Nobody waits for a start any more: if it is on disk, it needs an end."""
-        entry.disowned = why
-        if entry in self._queue:
-            self._queue.remove(entry)
-        elif entry.done.is_set() and not entry.problem:
-            self._withdrawn(entry)
+    def _pace_of(self, scope: str) -> _Pace:
+        pace = self._paces.pop(scope, None) or _Pace()
+        self._paces[scope] = pace
+        if len(self._paces) > MAX_SCOPES:
+            self._paces.popitem(last=False)
+        return pace
 
-    def _withdrawn(self, entry: _Entry) -> None:
-        assert entry.begun is not None
-        self._queue_end(entry.begun, ledger_entries.not_started(entry.disowned))
-
-    def _queue_end(self, asked: RecordedCall, outcome: ledger_entries.Facts) -> _Entry:
-        at_s, supervisor = self._wall(), self._writer.name
-        line = ledger_entries.end(asked, outcome, at_s=at_s, supervisor=supervisor)
-        entry = _Entry(line, is_end=True)
-        self._queue.append(entry)
-        self._wanted.set()
-        return entry
-
-    async def _end(self, asked: RecordedCall, outcome: ledger_entries.Facts) -> None:
-        entry = self._queue_end(asked, outcome)
-        with trio.move_on_after(END_S, shield=True):
-            await entry.done.wait()
-        self._begun.discard((asked.caller.scope, asked.id))
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        retry_s = RETRY_S
-        while True:
-            with trio.move_on_after(retry_s if self._late else math.inf):
-                await self._wanted.wait()
-            self._wanted = trio.Event()
-            await self._flush()
-            retry_s = min(retry_s * 2, MAX_RETRY_S) if self._late else RETRY_S
-
-    async def settle(self) -> None:
-        """Write the ends that killed supervisors did not write."""
-        file = _audit_file(self._file.path, self._file.max_bytes >> 20)
-        try:
-            settled = await trio.to_thread.run_sync(
-                _settle, file, self._wall, abandon_on_cancel=True, limiter=self._threads
-            )
-        except RuntimeError as error:  # the next supervisor tries again
-            log.warning("the bridge's audit cannot be searched for calls without an end: %s", error)
-            return
-        if settled:
-            log.warning(
-                "calls of the bridge that a killed supervisor left without an end: %d", settled
-            )
-
-    async def close(self) -> None:
-        """Write the last lines, if that does not take long."""
-        self._closed = True
-        self._give_up_s = trio.current_time() + LAST_LINES_S
-        self._patience.deadline = self._give_up_s
-        with trio.move_on_after(LAST_LINES_S, shield=True):
-            await self._flush()
-        settled = not (self._queue or self._late or self._begun)
-        if self._lock.acquire(blocking=False):  # else its thread has the file, and ends with us
-            self._writer.close(settled=settled)
-            self._file.close()
-            self._lock.release()
-
-    async def _flush(self) -> None:
-        """Write all waiting lines."""
-        async with self._flushing:
-            batch = [*self._late, *self._queue]
-            self._queue.clear()
-            if not batch:
-                return
-            self._late = [entry for entry in batch if entry.is_end]  # until they are written
-            # Not cancelled half-way, so that no lines are written twice, except when the supervisor
-            # ends: a hanging disk must not hold it up.
-            with trio.CancelScope(shield=True, deadline=self._give_up_s) as self._patience:
-                try:
-                    written = await trio.to_thread.run_sync(
-                        self._write, batch, abandon_on_cancel=True, limiter=self._threads
-                    )
-                except RuntimeError as error:  # the machine cannot start a thread
-                    written = _Written(count=0, synced=False, problem=str(error))
-                self._tell(batch, written)
-
-    def _tell(self, batch: Sequence[_Entry], written: _Written) -> None:
-        """Wake the callers that wait for these lines."""
-        self._late = [entry for entry in batch[written.count :] if entry.is_end]
-        if written.problem and not self.problem:  # once, and not for each line
-            log.warning("the audit of the bridge cannot be written: %s", written.problem)
-        elif self.problem and not written.problem:
-            log.info("the audit of the bridge is written again")
-        self.problem = written.problem
-        for place, entry in enumerate(batch):
-            is_added = place < written.count
-            if not is_added or (entry.begun is not None and not written.synced):
-                entry.problem = entry.problem or written.problem
-            if entry.begun is not None and is_added and (entry.disowned or entry.problem):
-                entry.disowned = entry.disowned or f"its start is perhaps lost: {entry.problem}"
-                self._withdrawn(entry)
-            entry.done.set()
-
-    def _write(self, batch: Sequence[_Entry]) -> _Written:
-        """Append lines, and sync them to disk. Blocks."""
-        count = 0
-        with self._lock:
-            try:
-                if any(entry.begun is not None for entry in batch):
-                    self._writer.begin()
-                for entry in batch:
-                    self._file.append(entry.line)
-                    count += 1
-                self._file.sync()
-            except OSError as error:
-                self._file.close()
-                return _Written(count=count, synced=False, problem=error.strerror or str(error))
-            # a bug of ours: nothing is started, and everything else continues
-            except Exception as error:
-                log.exception("the audit of the bridge cannot be written")
-                self._file.close()
-                return _Written(count=count, synced=False, problem=f"nsm failed: {error!r}")
-        return _Written(count=count, synced=True)
-
-    async def _paced(
-        self, asked: RecordedCall, rate_limit: RateLimit, size: int, patience_s: float, because: str
+    async def _wait(
+        self,
+        pace: _Pace,
+        rate_limit: RateLimit,
+        size: int,
+        patience_s: float,
+        asked: RecordedCall,
+        because: str,
     ) -> None:
         """Wait for the client's rate limit.
 
         Raises:
             AuditFailedError: the client is too fast; the call is counted.
         """
-        scope = self._paces.of(asked.caller.scope)
-        if rate_limit.wait_s(size) > patience_s:
-            scope.unwritten += 1
-            raise _failed("this client's calls come faster than they are written down", because)
-        await rate_limit.taken(size)
-        if scope.unwritten and not self._closed:
-            line = ledger_entries.unwritten(asked, scope.unwritten, at_s=self._wall())
-            scope.unwritten = 0
-            self._queue.append(_Entry(line, is_end=True))
-            self._wanted.set()
+        if not self._hurried.is_set():
+            if rate_limit.wait_s(size) > patience_s:
+                pace.unwritten += 1
+                raise _failed("this client's calls come faster than they are written down", because)
+            await self._hurried_after(rate_limit.take(size))
+        if pace.unwritten:
+            facts = _whose(asked) | {
+                "program": None,
+                "decision": "refused",
+                "reason": "more calls of this client, which came faster than they are written down",
+                "calls": pace.unwritten,
+            }
+            pace.unwritten = 0
+            now_s = self._journal.wall()
+            self._journal.keep(line_of(now_s, {"event": "refused", "id": "", **facts}))
+
+    async def _hurried_after(self, wait_s: float) -> None:
+        """Wait, at most until the last lines are written."""
+        if wait_s:
+            with trio.move_on_after(wait_s):
+                await self._hurried.wait()
 
 
-_HANGS = "the disk does not answer"
+class _Pace:
+    """Rate limits of one client.
+
+    Attributes:
+        starts: limit of calls that start something.
+        refusals: limit of other calls.
+        unwritten: number of calls that were refused for the limit, without a line.
+    """
+
+    def __init__(self) -> None:
+        self.starts = RateLimit(BURST_BYTES, BYTES_PER_S)
+        self.refusals = RateLimit(REFUSED_BURST_BYTES, REFUSED_BYTES_PER_S)
+        self.unwritten = 0
+
+
+class RateLimit:
+    """A token bucket of bytes; waiting calls continue in order of arrival.
+
+    Args:
+        burst: bytes at once.
+        per_s: bytes per second, in the long run.
+    """
+
+    __slots__ = ("_burst", "_bytes", "_filled_s", "_per_s")
+
+    def __init__(self, burst: int, per_s: int) -> None:
+        self._burst = self._bytes = float(burst)
+        self._per_s = per_s
+        self._filled_s = trio.current_time()
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {self._bytes:.0f} of {self._burst:.0f}>"
+
+    def wait_s(self, size: int) -> float:
+        """Seconds that so many more bytes have to wait."""
+        now_s = trio.current_time()
+        filled = self._bytes + (now_s - self._filled_s) * self._per_s
+        self._bytes, self._filled_s = min(filled, self._burst), now_s
+        return max(0.0, (size - self._bytes) / self._per_s)
+
+    def take(self, size: int) -> float:
+        """Take so many bytes. Returns the seconds to wait before they may be added."""
+        wait_s = self.wait_s(size)
+        self._bytes -= size
+        return wait_s
+
+
+# Facts of lines.
+
+
+def ended(outcome: ProgramEnd) -> Facts:
+    """Describe the outcome of a started program."""
+    facts: Facts = {
+        "exit_code": outcome.exit_code,
+        "signal": outcome.signal,
+        "why_stopped": outcome.why_stopped,
+        "duration_s": round(outcome.duration_s, 6),
+    }
+    return facts | ({"left": outcome.left} if outcome.left else {})
+
+
+def not_started(reason: str) -> Facts:
+    """Describe a call that could not be started after all."""
+    return {"why_stopped": "not-started", "reason": reason[:REASON_CHARS]}
+
+
+def failed(reason: str) -> Facts:
+    """Describe a call in which nsm itself failed."""
+    reason = reason[:REASON_CHARS]
+    return {"exit_code": None, "signal": None, "why_stopped": "fault", "reason": reason}
+
+
+def _refused(asked: RecordedCall, reason: str, most: int) -> Facts:
+    """Describe a refused call.
+
+    Args:
+        most: characters to keep of its arguments.
+    """
+    kept: list[str] = []
+    room = most
+    for argument in asked.arguments[:REFUSED_ARGUMENTS]:
+        kept.append(argument[:room])
+        room -= len(kept[-1])
+        if room <= 0:
+            break
+    facts: Facts = {**_who_asks(asked), "arguments": kept}
+    if kept != list(asked.arguments):
+        facts["arguments_in_all"] = len(asked.arguments)
+        facts["argument_chars_in_all"] = sum(map(len, asked.arguments))
+    return facts | {"decision": "refused", "reason": reason[:REASON_CHARS]}
+
+
+def _who_asks(asked: RecordedCall) -> Facts:
+    facts = _whose(asked)
+    facts["way"] = asked.caller.way
+    if asked.caller.peer is not None:
+        facts["pid"], facts["uid"] = asked.caller.peer
+    return facts
+
+
+def _whose(asked: RecordedCall) -> Facts:
+    return {
+        "client": asked.caller.client[:NAME_CHARS],
+        "scope": asked.caller.scope[:NAME_CHARS],
+        "program": asked.program[:NAME_CHARS],
+    }
 
 
 def _failed(problem: str, because: str) -> AuditFailedError:
@@ -398,39 +362,76 @@ def _failed(problem: str, because: str) -> AuditFailedError:
     )
 
 
-def _audit_file(path: str, max_mb: int) -> AuditFile:
-    # A torn line does not count as a call: its start failed, so nothing happened.
-    return AuditFile(path, max_bytes=max_mb << 20, keep=None, look_s=0.0, repair=b"#\n")
+# Look-up of earlier calls. All of this blocks.
 
 
-def _settle(file: AuditFile, wall: Callable[[], float]) -> int:
+def find_fate(path: str, call_id: str, scope: str) -> Fate:
+    """Find the fate of a call in the audit log.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    # Quotes within values are escaped, and only a name is followed by a colon.
+    mark = f',"id":{json.dumps(call_id)},'.encode()
+    for each in newest_first(path):  # repeated calls are mostly recent
+        found = [
+            line["event"]
+            for line in lines(each, mark)
+            if line["event"] in ("start", "end")
+            and (line["id"], line.get("scope")) == (call_id, scope[:NAME_CHARS])
+        ]
+        if found:
+            return "ended" if found[-1] == "end" else "under-way"
+    return "never"
+
+
+def lines(path: str, mark: bytes = b"") -> Iterator[Facts]:
+    """Yield the complete lines of a file that contain a mark, the oldest first."""
     try:
-        return recovery.settle(file, wall)
-    except OSError as error:
-        log.warning("the bridge's audit cannot be searched for calls without an end: %s", error)
-        return 0
-    except Exception:  # a bug of ours, or an unexpected file
-        log.exception("the bridge's audit cannot be searched for calls without an end")
-        return 0
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    rest = b""
+    try:
+        while data := os.read(descriptor, CHUNK_BYTES):
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            if newline and mark in whole:
+                for line in whole.split(b"\n"):
+                    if mark in line and (facts := _parsed(line)) is not None:
+                        yield facts
     finally:
-        file.close()
+        os.close(descriptor)
+
+
+def newest_first(path: str) -> Iterator[str]:
+    """Yield the audit's files. The files that were set aside are listed after the newest was read:
+    so a file that is renamed meanwhile is read twice, and never missed.
+    """
+    yield path
+    with suppress(FileNotFoundError):
+        for number in sorted(numbers(path), reverse=True):
+            yield f"{path}.{number}"
+
+
+def _parsed(line: bytes) -> Facts | None:
+    """Parse a line; None if it is torn, or written by another program."""
+    try:
+        facts: object = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(facts, dict):
+        return None
+    found = cast("Facts", facts)
+    return found if all(isinstance(found.get(key), str) for key in ("at", "event", "id")) else None
 
 
 @asynccontextmanager
 async def open_ledger(path: str, *, max_mb: int) -> AsyncGenerator[Ledger]:
-    """Open a ledger for the block; its last lines are written at the end. Meanwhile, calls that
-    killed supervisors left are settled.
+    """Open a ledger for the block; its last lines are written at the end.
 
     Args:
         path: path of the file; its directory may be made later.
         max_mb: a larger file is set aside, and kept.
     """
-    ledger = Ledger(path, max_mb=max_mb)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ledger.run)
-        nursery.start_soon(ledger.settle)
-        try:
-            yield ledger
-        finally:
-            nursery.cancel_scope.cancel()
-            await ledger.close()
+    async with open_journal(path, max_mb=max_mb, keep=None) as journal:
+        yield Ledger(journal)

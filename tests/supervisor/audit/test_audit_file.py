@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.audit.audit_file import AuditFile
+from nsmd.audit.journal import AuditFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

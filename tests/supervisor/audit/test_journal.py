@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,10 @@ import trio
 import trio.testing
 
 from nsmd.audit import journal as journal_module
-from nsmd.audit import open_journal
-from nsmd.audit.audit_file import AuditFile
-from nsmd.audit.journal import GATHER_S, AuditRecord, Journal, rfc3339
-from nsmd.model.settings import AuditSettings
+from nsmd.audit.journal import GATHER_S, AuditFile, Journal, line_of, open_journal, rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
@@ -26,15 +23,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def record(event: str, code: str | None = None) -> AuditRecord:
-    return AuditRecord(1234567890.25, {"event": event}, code)
+def record(event: str) -> Callable[[], bytes]:
+    return lambda: line_of(1234567890.25, {"event": event})
 
 
 async def test_lines_are_written_together_and_in_order(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     path = tmp_path / "a"
-    async with open_journal(str(path), AuditSettings()) as journal:
+    async with open_journal(str(path), max_mb=1, keep=2) as journal:
         for number in range(3):
             journal.put(record(str(number)))
         await trio.testing.wait_all_tasks_blocked()
@@ -51,39 +48,24 @@ async def test_while_nothing_is_to_write_nothing_wakes(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     path = tmp_path / "a"
-    async with open_journal(str(path), AuditSettings()) as journal:
+    async with open_journal(str(path), max_mb=1, keep=2) as journal:
         journal.put(record("one"))
         await trio.sleep(GATHER_S * 2)  # woken by that clock, or by the thread: it waits again
         await trio.testing.wait_all_tasks_blocked()
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
 
 
-async def test_code_is_a_hash_unless_configured(tmp_path: Path) -> None:
-    path, code = tmp_path / "a", "print('é')\udc80"
-    journal = Journal(str(path), AuditSettings())
-    journal.put(record("x", code))
-    await journal.flush()
-    journal.configure(AuditSettings(code=True))
-    journal.put(record("x", code))
-    await journal.close()
-    hashed, whole = lines(path)
-    data = code.encode("utf-8", "surrogatepass")
-    assert hashed["code_sha256"] == whole["code_sha256"] == hashlib.sha256(data).hexdigest()
-    assert (hashed["code_bytes"], "code" in hashed) == (len(data), False)
-    assert whole["code"] == code
-
-
 async def test_a_disk_that_takes_nothing_costs_lines_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "missing" / "a"
-    journal = Journal(str(path), AuditSettings(), wall=lambda: 0.0)
+    journal = Journal(str(path), max_mb=1, keep=2, wall=lambda: 0.0)
     for _ in range(2):
         journal.put(record("lost"))
         journal.put(record("lost"))
         await journal.flush()
     assert (journal.written, journal.dropped) == (0, 4)
-    assert "No such file" in journal.facts()["problem"]
+    assert "No such file" in journal.problem
     assert len(caplog.records) == 1
     path.parent.mkdir()
     journal.put(record("kept"))
@@ -92,7 +74,7 @@ async def test_a_disk_that_takes_nothing_costs_lines_and_says_so_once(
     assert (gap["event"], gap["lost"]) == ("gap", 4)
     assert "No such file" in gap["why"]
     assert kept["event"] == "kept"
-    assert (journal.facts()["problem"], journal.dropped) == ("", 4)
+    assert (journal.problem, journal.dropped) == ("", 4)
     assert gap["at"] == rfc3339(0.0)
 
 
@@ -102,7 +84,7 @@ async def test_a_disk_that_hangs_holds_nobody_up(
     monkeypatch.setattr(journal_module, "MAX_WAITING", 5)
     began, answers = threading.Event(), threading.Event()
     path = tmp_path / "a"
-    async with open_journal(str(path), AuditSettings()) as journal:
+    async with open_journal(str(path), max_mb=1, keep=2) as journal:
         append = AuditFile.append
 
         def hang(file: AuditFile, line: bytes) -> None:
@@ -129,7 +111,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_supervisor(
     answers = threading.Event()
     hung = threading.Event()
     began = trio.current_time()
-    async with open_journal(str(tmp_path / "a"), AuditSettings()) as journal:
+    async with open_journal(str(tmp_path / "a"), max_mb=1, keep=2) as journal:
 
         def hang(file: AuditFile, line: bytes) -> None:
             del file, line
@@ -141,10 +123,3 @@ async def test_a_disk_that_hangs_does_not_keep_the_supervisor(
     assert trio.current_time() - began <= journal_module.LAST_LINES_S
     answers.set()
     assert hung.wait(120)
-
-
-async def test_it_can_be_off(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "a"), AuditSettings(enabled=False))
-    assert not journal.enabled
-    await journal.close()
-    assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from nsmd.audit import Journal, Recorder
 from nsmd.model.settings import AuditSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 
@@ -27,12 +27,17 @@ class Trail:
     def __init__(self, it: Bench, path: Path) -> None:
         self.it = it
         self.path = path
-        self.journal = Journal(str(path), AuditSettings(), wall=lambda: 0.0)
-        self.recorder = Recorder(self.journal)
+        self.journal = Journal(str(path), max_mb=1, keep=2, wall=lambda: 0.0)
+        self.recorder = Recorder(self.journal, AuditSettings())
         it.run_service.events.subscribe(self.recorder)
 
-    def lines(self, *events: str) -> list[dict[str, Any]]:
-        self.journal.write(self.journal.take())  # no thread: the clock would jump meanwhile
+    async def lines(self, *events: str) -> list[dict[str, Any]]:
+        async def at_once(work: Callable[..., Any], *arguments: object, **_: object) -> object:
+            return work(*arguments)
+
+        with pytest.MonkeyPatch.context() as patched:  # in a thread, the clock would jump meanwhile
+            patched.setattr(trio.to_thread, "run_sync", at_once)
+            await self.journal.flush()
         if not self.path.exists():
             return []
         lines = [json.loads(line) for line in self.path.read_bytes().splitlines()]
@@ -54,7 +59,7 @@ async def test_a_session_from_beginning_to_end(
         peer = await it.it.connect()
         answer = await peer.call("run", env="python", code="1", session="a")
         await peer.call("kill", targets=["a"])
-        lines = it.lines()
+        lines = await it.lines()
     assert [line["event"] for line in lines] == [
         "session_started",
         "execution",
@@ -85,10 +90,10 @@ async def test_what_runs_for_long_has_a_line_at_its_beginning(
         peer = await it.it.connect()
         running = await peer.start("run", env="python", code="wait", session="a")
         await trio.testing.wait_all_tasks_blocked()
-        (begun,) = it.lines("execution_started", "execution")
+        (begun,) = await it.lines("execution_started", "execution")
         await (await it.it.connect()).call("interrupt", target="a")
         await peer.answer(running)
-        begun_again, finished = it.lines("execution_started", "execution")
+        begun_again, finished = await it.lines("execution_started", "execution")
     assert begun == begun_again
     assert (begun["event"], finished["event"]) == ("execution_started", "execution")
     assert begun["execution"] == finished["execution"]
@@ -96,12 +101,27 @@ async def test_what_runs_for_long_has_a_line_at_its_beginning(
     assert finished["outcome"] == "interrupted"
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_code_is_a_hash_unless_configured(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, *, whole: bool
+) -> None:
+    code = "1 # é"
+    async with trail(tmp_path) as it:
+        it.recorder.configure(AuditSettings(code=whole))
+        peer = await it.it.connect()
+        await peer.call("run", env="python", code=code, session="a")
+        (line,) = await it.lines("execution")
+    assert line["code_sha256"] == hashlib.sha256(code.encode()).hexdigest()
+    assert line["code_bytes"] == len(code.encode())
+    assert line.get("code") == (code if whole else None)
+
+
 async def test_long_code_has_its_hash(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         code = "1" + " " * 1000  # dropped with the answer, before the end is told
         await peer.call("run", env="python", code=code, session="a")
-        (line,) = it.lines("execution")
+        (line,) = await it.lines("execution")
     assert line["code_sha256"] == hashlib.sha256(code.encode()).hexdigest()
 
 
@@ -117,7 +137,7 @@ async def test_what_never_ran_is_no_execution(
         for id_ in (first, second):
             with pytest.raises(NsmError):
                 await peer.answer(id_)
-        lines = it.lines("execution")
+        lines = await it.lines("execution")
     assert [(line["outcome"], line["error"]) for line in lines] == [
         ("lost", "session-ended"),
         ("not-run", "session-ended"),
@@ -135,7 +155,7 @@ async def test_operations_that_change_something(
         await peer.call("net", target="a", action="off")
         with pytest.raises(NsmError):
             await peer.call("interrupt", target="nothing")
-        lines = it.lines("operation")
+        lines = await it.lines("operation")
     assert [line["operation"] for line in lines] == ["net", "interrupt"]
     assert lines[0]["arguments"] == {"target": "a", "action": "off"}
     assert "error" not in lines[0]
@@ -144,14 +164,14 @@ async def test_operations_that_change_something(
 
 async def test_it_can_be_turned_off_and_on(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
     async with trail(tmp_path) as it:
-        it.journal.configure(AuditSettings(enabled=False))
+        it.recorder.configure(AuditSettings(enabled=False))
         peer = await it.it.connect()
         running = await peer.start("run", env="python", code="wait", session="a")
         await trio.testing.wait_all_tasks_blocked()
-        it.journal.configure(AuditSettings())
+        it.recorder.configure(AuditSettings())
         await (await it.it.connect()).call("interrupt", target="a")
         await peer.answer(running)
-        lines = it.lines()
+        lines = await it.lines()
     # It began while nobody wrote: its end is told, and its hash too, from the request.
     assert [line["event"] for line in lines] == ["operation", "execution"]
     assert lines[1]["code_sha256"] == hashlib.sha256(b"wait").hexdigest()
@@ -163,14 +183,14 @@ async def test_a_session_that_was_taken_up_began_earlier(
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         await peer.call("run", env="python", code="1", session="a")
-        began = len(it.lines())
+        began = len(await it.lines())
         session = it.it.run_service.find("here/a")
         session.taken_up = 2
         events = it.it.run_service.events
         events.publish("session_claimed", session=session.id, subject=session)
         events.publish("session_taken_up", session=session.id, subject=session)
         events.publish("restarted", restarts=2, sessions=1)
-        taken_up, restarted = it.lines()[began:]
+        taken_up, restarted = (await it.lines())[began:]
     assert (taken_up["event"], taken_up["restarts"]) == ("session_taken_up", 2)
     assert (taken_up["session"], taken_up["name"]) == (session.id, "a")
     assert (restarted["event"], restarted["sessions"]) == ("restarted", 1)

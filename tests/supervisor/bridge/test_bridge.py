@@ -22,9 +22,10 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
-from nsmd.bridge import call, rate_limit
+from nsmd.bridge import call
 from nsmd.bridge import call_handle as call_module
 from nsmd.bridge import finished_calls as kept_module
+from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
 from nsmd.bridge.call_handle import ProgramCall
 from nsmd.model.settings import BridgeSettings
@@ -333,8 +334,8 @@ async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(
 async def test_refused_calls_that_wait_for_their_lines_hold_up_no_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate_limit, "REFUSED_BURST_BYTES", 500)
-    monkeypatch.setattr(rate_limit, "REFUSED_BYTES_PER_S", 100)
+    monkeypatch.setattr(ledger_module, "REFUSED_BURST_BYTES", 500)
+    monkeypatch.setattr(ledger_module, "REFUSED_BYTES_PER_S", 100)
     began, go = waiting(bench)
     async with bench.open() as bridge, trio.open_nursery() as nursery:
         call = bridge.submit(ANYONE, "waits", [])

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from nsm.cli.options import Subparsers
 
 _EPILOG = """\
-Each call has a line when it starts, which is on disk before the program is, and one when it ends;
-a refused one has one. In brackets is the call's id, short, as --call takes it. Nothing is ever
-deleted.
+Each call has a line when it starts, which is on disk before the program is, and one when it ends
+(none if nsm was killed meanwhile: then the program was, too); a refused one has one. In brackets is
+the call's id, short, as --call takes it. Nothing is ever deleted.
 """
 
 MAX_ARGUMENT_CHARS = 300
@@ -31,7 +31,6 @@ _STOPPED = {
     "timeout": "timed out",
     "cancelled": "taken back",
     "shutdown": "stopped, since nsm ended",
-    "supervisor-ended": "stopped, or had ended before: nsm was killed meanwhile",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from e2e_support import program, variables_for
 from nsm.cli import audit_log, main
-from nsmd.audit.audit_file import AuditFile
+from nsmd.audit.journal import AuditFile
 
 if TYPE_CHECKING:
     from pathlib import Path
