@@ -13,10 +13,8 @@ finding         stand-ins, found in requests
 stand_ins       stand-ins: made, put into responses
 vault           in a helper: the values of one session or box
 authority       in a helper: its certificate authority
-client_hello    in a helper: the first message of a TLS client
 host_rules      in a helper: rules for requests to one host, and for its responses
-http1           in a helper: HTTP/1.1 of one connection
-carrying        in a helper: one connection, with TLS on both sides
+interception    in a helper: one connection, TLS on both sides and HTTP/1.1 in between
 helper          in a helper: its messages
 records         facts about grants for the next supervisor
 grant           the secrets of one session or box

@@ -20,7 +20,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from nsm.dataclass import dataclass
 
 PROTOCOL = "http/1.1"
-"""The only protocol that is offered to both sides: what nsm reads and writes again (RFC 7301)."""
+"""The only protocol that is used on both sides: what nsm reads and writes again (RFC 7301)."""
+
+_OFFERED = (PROTOCOL, "h2")
+"""Protocols that clients may choose, the first that they know. The last one is to be refused: it
+tells those that know no other.
+"""
 
 AUTHORITY_DAYS = 3650
 """Validity of an authority: longer than any session lives, since what it signs is bounded by its
@@ -127,7 +132,12 @@ class Authority:
         )
         pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_alpn_protocols([PROTOCOL])
+        context.set_alpn_protocols(_OFFERED)
+
+        def check_name(_tls: object, name: str | None, _context: object) -> int | None:
+            return None if (name or "").lower() == host else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+        context.sni_callback = check_name
         _load(context, pem + _private(self._leaf_key))
         return Signed(
             context=context,

@@ -42,7 +42,7 @@ from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.asker import Asker
 from nsmd.network.secrets.authority import PROTOCOL, Authority, now_utc
-from nsmd.network.secrets.carrying import SecretCarrier
+from nsmd.network.secrets.interception import Interceptor
 from nsmd.network.secrets.source import SourceError
 from nsmd.network.secrets.vault import Vault
 
@@ -69,7 +69,7 @@ class Helper:
         self._control = control
         self._sending = trio.Lock()
         self._vault: Vault | None = None
-        self._carrier: SecretCarrier | None = None
+        self._interceptor: Interceptor | None = None
         self._orphans: set[trio.CancelScope] = set()
 
     async def run(self) -> None:
@@ -126,7 +126,7 @@ class Helper:
         authority.context("nsm.invalid", now_utc())  # it imports what signing takes
         give_up_rights(memory_files=True)
         self._vault = vault
-        self._carrier = SecretCarrier(
+        self._interceptor = Interceptor(
             authority, vault, request_rules, trusted=trusted, tell=self._tell
         )
         return {
@@ -143,11 +143,11 @@ class Helper:
         counts = (0, 0)
         async with client, server, over, trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, over, nursery.cancel_scope)
-            if self._carrier is not None:
+            if self._interceptor is not None:
                 early = bytes.fromhex(message["early"])
                 host, port = message["host"], message["port"]
                 try:
-                    counts = await self._carrier.carry(client, server, host, port, early)
+                    counts = await self._interceptor.intercept(client, server, host, port, early)
                 # A bug of ours costs this connection. Its message may have a value.
                 except Exception as error:  # noqa: BLE001
                     sys.stderr.write(f"a connection with secrets failed: {type(error).__name__}\n")

@@ -1,11 +1,13 @@
-"""HTTP/1.1 with a secret, between a scripted client and a scripted server."""
+"""HTTP/1.1 with a secret, between a scripted client and a scripted server, and TLS around it."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import socket
+import ssl
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -14,10 +16,12 @@ from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pa
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
-from nsmd.network.secrets.host_rules import CheckedRequest, HostRules, RefusedRequestError
-from nsmd.network.secrets.http1 import Http1
+from nsmd.network.secrets.authority import Authority, now_utc
+from nsmd.network.secrets.host_rules import HostRules
+from nsmd.network.secrets.interception import ConnectionTraffic, Http1, Interceptor
 from nsmd.network.secrets.source import read_value
 from nsmd.network.secrets.vault import HeldSecret, Vault
+from secret_server import NAME, TestAuthority, secret_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,24 +51,19 @@ def make_vault(*uses: str) -> Vault:
     )
 
 
-class Record:
-    """`ConnectionTraffic` of a test."""
+class Record(ConnectionTraffic):
+    """Record of a test: paths with secrets, verdicts with paths."""
 
     def __init__(self) -> None:
+        super().__init__(HOST, 443, trio.CancelScope(), self._note)
         self.uses: list[tuple[str, Sequence[str]]] = []
         self.refusals: list[tuple[str, str]] = []
 
-    async def used(self, request: CheckedRequest) -> None:
-        self.uses.append((request.path, request.secrets))
-
-    async def refused(self, refusal: RefusedRequestError, method: str, path: str) -> None:
-        del method
-        self.refusals.append((refusal.verdict, path))
-
-    def sent(self, size: int) -> None:
-        """Count nothing."""
-
-    received = sent
+    async def _note(self, message: dict[str, Any]) -> None:
+        if message["op"] == "used":
+            self.uses.append((message["path"], tuple(message["secrets"])))
+        else:
+            self.refusals.append((message["verdict"], message["path"]))
 
 
 async def exchange(
@@ -393,3 +392,71 @@ async def test_other_trailers_pass() -> None:
     assert server.endswith(b"0\r\nX-Checksum: abc\r\n\r\n")
     assert client.startswith(b"HTTP/1.1 200 ")
     assert record.refusals == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "why"),
+    [
+        ("usual", "", ""),
+        ("pins", "client-tls", "does not accept nsm's certificate"),
+        ("http2", "client-tls", "in HTTP/1.1"),
+        ("another name", "server-name", "for another name"),
+        ("no name", "server-name", "for another name"),
+        ("no tls", "no-tls", "does not speak TLS"),
+    ],
+)
+async def test_a_client_that_cannot_be_served_is_reported(
+    tmp_path: Path, kind: str, verdict: str, why: str
+) -> None:
+    """A client that trusts only the server's own authority, that speaks HTTP/2 only, or that asks
+    for another server, gets no answer, and others get theirs.
+    """
+    outside, inside = TestAuthority(tmp_path), Authority.make([NAME], now_utc())
+    told: list[dict[str, object]] = []
+
+    async def tell(message: dict[str, object]) -> None:
+        told.append(message)
+
+    def ask(link: socket.socket) -> bytes:
+        trusted = outside.bundle.read_text() if kind == "pins" else inside.certificate
+        context = ssl.create_default_context(cadata=trusted)
+        context.check_hostname = "name" not in kind
+        context.set_alpn_protocols(["h2"] if kind == "http2" else ["h2", "http/1.1"])
+        name = {"another name": "b.example.org", "no name": None}.get(kind, NAME)
+        try:
+            if kind == "no tls":
+                link.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                return link.recv(4096)
+            with context.wrap_socket(link, server_hostname=name) as secure:
+                secure.sendall(f"GET /x HTTP/1.1\r\nHost: {NAME}:{server.port}\r\n\r\n".encode())
+                return secure.recv(4096)
+        except (ssl.SSLError, OSError):
+            return b""
+
+    with secret_server(outside.certificate()) as server:
+        trusted = ssl.create_default_context(cafile=str(outside.bundle))
+        rules = AllowList.of([f"* https://{NAME}:{server.port}/*"])
+        interceptor = Interceptor(inside, Vault([]), rules, trusted=trusted, tell=tell)
+        ours, its = socket.socketpair()
+        ours.setblocking(False)
+        answers: list[bytes] = []
+
+        async def client() -> None:
+            answers.append(await trio.to_thread.run_sync(ask, its))
+            its.close()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client)
+                async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
+                    link = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+                    async with link:
+                        await interceptor.intercept(link, stream, NAME, server.port, b"")
+    if kind == "http2":  # SETTINGS, and GOAWAY with HTTP_1_1_REQUIRED
+        assert answers[0].startswith(b"\0\0\0\4\0\0\0\0\0")
+        assert b"\0\0\0\x0dnsm: the client speaks HTTP/2 only" in answers[0]
+    else:
+        assert answers[0].startswith(b"" if why else b"HTTP/1.1 200 OK\r\n")
+        assert bool(answers[0]) is not bool(why)
+    assert [row["verdict"] for row in told] == [verdict] * bool(verdict)
+    assert all(why in str(row["why"]) for row in told)

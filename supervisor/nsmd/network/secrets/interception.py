@@ -1,18 +1,18 @@
-"""HTTP/1.1 of one connection: requests to the server with values, responses back without.
-
-h11 reads both sides strictly, and writes each message again: a server gets no byte of a request
-that was not understood here.
-"""
+"""One connection of code to a host of its secrets: TLS on both sides, HTTP/1.1 in between."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from contextlib import suppress
+from typing import Literal
 
 import h11
 import trio
 
+from nsmd.model.host_rules import AllowList
 from nsmd.network.proxy_requests import WrongLengthError, check_length
+from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.host_rules import (
     BodyFilter,
     CheckedRequest,
@@ -21,29 +21,200 @@ from nsmd.network.secrets.host_rules import (
     RefusedResponseError,
     shown_path,
 )
+from nsmd.network.secrets.vault import Vault
 
-MAX_HEAD_BYTES = 64 * 1024
-PIECE_BYTES = 64 * 1024
+HANDSHAKE_S = 30.0
+"""Time for both sides to agree on TLS."""
+
+IDLE_S = 900.0
+"""A connection without a byte in either direction ends after that time, as in `nsmd.network`."""
+
+CLOSE_S = 1.0
+"""Time to tell a client that nothing follows."""
 
 LINGER_S = 5.0
 """Time for a client to send the rest of a request that was answered early, and to read a refusal.
 """
 
+MAX_HEAD_BYTES = 64 * 1024
+PIECE_BYTES = 64 * 1024
 
-class ConnectionTraffic(Protocol):
-    """Record of what a connection carries."""
+_TLS_HANDSHAKE = 22
+"""First byte of a client that speaks TLS."""
+
+_HTTP_1_1_REQUIRED = 13
+
+Failure = Literal["no-tls", "server-name", "certificate", "server-tls", "client-tls"]
+"""How a connection failed before its first request."""
+
+Tell = Callable[[dict[str, object]], Awaitable[None]]
+"""Tells the supervisor something; returns once that cannot be lost."""
+
+
+class Interceptor:
+    """Reads and passes on the connections of one session or box, for its `Helper`.
+
+    Args:
+        request_rules: all rules for requests.
+        trusted: TLS context with the authorities that the system trusts.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        vault: Vault,
+        request_rules: AllowList,
+        *,
+        trusted: ssl.SSLContext,
+        tell: Tell,
+    ) -> None:
+        self._authority = authority
+        self._vault = vault
+        self._request_rules = request_rules
+        self._trusted = trusted
+        self._tell = tell
+
+    async def intercept(
+        self, client: trio.abc.Stream, server: trio.abc.Stream, host: str, port: int, early: bytes
+    ) -> tuple[int, int]:
+        """Pass on one connection to its end; returns numbers of bytes to the server, and from it.
+
+        Args:
+            host, port: where the client asked the proxy to connect to.
+            early: bytes that it has sent after that.
+        """
+        scope = trio.CancelScope()
+        traffic = ConnectionTraffic(host, port, scope, self._tell)
+        with scope:
+            scope.deadline = trio.current_time() + HANDSHAKE_S
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._begin(client, server, early, traffic)
+        return traffic.sent_bytes, traffic.received_bytes
+
+    async def _begin(
+        self,
+        client: trio.abc.Stream,
+        server: trio.abc.Stream,
+        early: bytes,
+        traffic: ConnectionTraffic,
+    ) -> None:
+        """Agree on TLS with both sides, the client first, and pass on its requests."""
+        host = traffic.host
+        first = early or bytes(await client.receive_some(PIECE_BYTES))
+        if not first:
+            return
+        if first[0] != _TLS_HANDSHAKE:
+            await traffic.failed("no-tls", "the client does not speak TLS")
+            return
+        inside = trio.SSLStream(
+            _ReplayStream(client, first), self._authority.context(host, now_utc()), server_side=True
+        )
+        try:
+            await inside.do_handshake()
+        except trio.BrokenResourceError as error:
+            if _names_another(error):
+                why = f"the client asked the proxy for {host}, and the server for another name"
+                await traffic.failed("server-name", why)
+            else:
+                why = f"the client does not accept nsm's certificate for {host}: {_reason(error)}"
+                await traffic.failed("client-tls", why)
+            return
+        try:
+            if inside.selected_alpn_protocol() == "h2":
+                await self._refuse_http2(inside, traffic)
+                return
+            outside = trio.SSLStream(
+                server, self._trusted, server_hostname=host, https_compatible=True
+            )
+            try:
+                await outside.do_handshake()
+            except trio.BrokenResourceError as error:
+                untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+                problem = _why(error, host)
+                await traffic.failed("certificate" if untrusted else "server-tls", problem)
+                await _answer_problem(inside, problem)
+                return
+            traffic.received(0)
+            request_rules = self._request_rules.requests_to(host, traffic.port)
+            rules = HostRules(host, traffic.port, self._vault, request_rules)
+            await Http1(inside, outside, rules, traffic).run()
+        finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await inside.aclose()
+
+    async def _refuse_http2(self, client: trio.abc.Stream, traffic: ConnectionTraffic) -> None:
+        """Tell a client that speaks HTTP/2 only, in HTTP/2, to use HTTP/1.1."""
+        why = (
+            f"the client speaks HTTP/2 only, and nsm reads requests to {traffic.host} in HTTP/1.1: "
+            "have it use that"
+        )
+        await traffic.failed("client-tls", why)
+        text = f"nsm: {why}".encode()
+        settings = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 6.5 and 6.8
+        await client.send_all(
+            settings
+            + (8 + len(text)).to_bytes(3, "big")
+            + bytes((7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, _HTTP_1_1_REQUIRED))
+            + text
+        )
+        with trio.move_on_after(CLOSE_S):
+            while await client.receive_some(PIECE_BYTES):
+                pass
+
+
+class ConnectionTraffic:
+    """Record of what a connection carries; its deadline moves with each byte."""
+
+    def __init__(self, host: str, port: int, scope: trio.CancelScope, tell: Tell) -> None:
+        self.host = host
+        self.port = port
+        self._scope = scope
+        self._tell = tell
+        self.sent_bytes = self.received_bytes = 0
 
     async def used(self, request: CheckedRequest) -> None:
         """Record a request with secrets; returns once that cannot be lost."""
+        await self._tell(
+            {
+                "op": "used",
+                "host": self.host,
+                "port": self.port,
+                "secrets": list(request.secrets),
+                "method": request.method.decode("ascii", "replace"),
+                "path": request.path,
+            }
+        )
 
-    async def refused(self, refusal: RefusedRequestError, method: str, path: str) -> None:
+    async def refused(
+        self, verdict: str, why: str, *, secret: str = "", method: str = "", path: str = ""
+    ) -> None:
         """Record a refused request."""
+        await self._tell(
+            {
+                "op": "refused",
+                "host": self.host,
+                "port": self.port,
+                "verdict": verdict,
+                "secret": secret,
+                "why": why,
+                "method": method[:32],
+                "path": path,
+            }
+        )
+
+    async def failed(self, failure: Failure, why: str) -> None:
+        """Record a connection that has failed before its first request."""
+        await self.refused(failure, why)
 
     def sent(self, size: int) -> None:
         """Count bytes for the server, and note that the connection lives."""
+        self.sent_bytes += size
+        self._scope.deadline = trio.current_time() + IDLE_S
 
     def received(self, size: int) -> None:
         """Count bytes of the server, likewise."""
+        self.received_bytes += size
+        self._scope.deadline = trio.current_time() + IDLE_S
 
 
 class _Over(Exception):  # noqa: N818 - no error
@@ -51,10 +222,10 @@ class _Over(Exception):  # noqa: N818 - no error
 
 
 class Http1:
-    """Both sides of a connection.
+    """HTTP of both sides of a connection, after TLS.
 
-    Args:
-        client, server: after TLS.
+    h11 reads both strictly, and writes each message again: a server gets no byte of a request that
+    was not understood here.
     """
 
     def __init__(
@@ -128,11 +299,7 @@ class Http1:
             await self._await_answer()
 
     def _check(self, event: h11.Request) -> CheckedRequest:
-        """Check a request.
-
-        Raises:
-            RefusedRequestError: it is refused.
-        """
+        """Check a request: its length, its upgrade, and by the rules of the host."""
         try:
             check_length(event)
         except WrongLengthError as error:
@@ -145,15 +312,17 @@ class Http1:
         return self._rules.check(event.method, event.target, headers)
 
     async def _refuse(self, refusal: RefusedRequestError, method: bytes, target: bytes) -> None:
-        await self._traffic.refused(refusal, method.decode("ascii", "replace"), shown_path(target))
+        await self._traffic.refused(
+            refusal.verdict,
+            str(refusal),
+            secret=refusal.secret,
+            method=method.decode("ascii", "replace"),
+            path=shown_path(target),
+        )
         await self._answer(refusal.status, str(refusal), method)
 
     async def _send_body(self) -> None:
-        """Pass on a request's body and what is behind it.
-
-        Raises:
-            RefusedRequestError: it is refused for what is behind its body.
-        """
+        """Pass on a request's body and what is behind it, for which it may still be refused."""
         while True:
             event = await self._next(self._from_client, self._client)
             if isinstance(event, h11.Data):
@@ -312,8 +481,7 @@ class Http1:
     async def _answer(self, status: int, text: str, method: bytes = b"") -> None:
         """Answer in the server's place, if it has not begun to; nothing follows.
 
-        Args:
-            method: of the request; empty for that of the last one.
+        Without a method, the answer is to the last request.
         """
         if self._from_client.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
@@ -338,3 +506,70 @@ class Http1:
                     pass
         except (h11.LocalProtocolError, trio.BrokenResourceError, trio.ClosedResourceError):
             return
+
+
+class _ReplayStream(trio.abc.Stream):
+    """A stream some bytes of which were read already."""
+
+    def __init__(self, stream: trio.abc.Stream, first: bytes) -> None:
+        self._stream = stream
+        self._first = first
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self._first:
+            size = len(self._first) if max_bytes is None else max_bytes
+            first, self._first = self._first[:size], self._first[size:]
+            return first
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _answer_problem(client: trio.abc.Stream, problem: str) -> None:
+    """Answer the client's first request with what is wrong with the server."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=64 * 1024)
+    try:
+        while (event := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(bytes(await client.receive_some(64 * 1024)))
+    except h11.RemoteProtocolError:
+        return
+    if not isinstance(event, h11.Request):
+        return
+    body = f"nsm: {problem}\n".encode()
+    headers = [
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Length", str(len(body))),
+        ("Proxy-Status", "nsm; error=tls_certificate_error"),
+        ("Connection", "close"),
+    ]
+    answer = connection.send(h11.Response(status_code=502, headers=headers)) or b""
+    if event.method != b"HEAD":
+        answer += connection.send(h11.Data(data=body)) or b""
+    await client.send_all(answer)
+
+
+def _names_another(error: BaseException) -> bool:
+    """Return whether a handshake failed since the client wants another server (`Authority`)."""
+    cause = error.__cause__
+    return isinstance(cause, ssl.SSLError) and cause.reason == "CALLBACK_FAILED"
+
+
+def _why(error: BaseException, host: str) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate of {host} is not trusted: {cause.verify_message}"
+    return f"no TLS with {host}: {_reason(error)}"
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLError):
+        return (cause.reason or "unknown").replace("_", " ").lower()
+    return "the connection ended"
