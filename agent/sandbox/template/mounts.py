@@ -207,6 +207,13 @@ def make_directories(paths: Sequence[str]) -> None:
             os.mkdir(path, 0o700)
 
 
+def write_files(contents: Mapping[str, bytes]) -> None:
+    """Write files for a session that the template has for all."""
+    for path, content in contents.items():
+        with contextlib.suppress(OSError), open(path, "xb") as file:
+            file.write(content)
+
+
 def told_by_proc() -> Sequence[str]:
     """Files of /proc that tell code, whatever its namespaces, what is not for it to know."""
     told: list[str] = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib
+import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 
@@ -46,6 +49,12 @@ HOST_TREE = "/run/nsm/host"
 MAX_LOADED_DIRECTORIES = 256
 MAX_LOADED_BYTES = 40 * 1024
 """Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
+
+FONT_LISTS = "/workspace/.cache/matplotlib/fontlist-*.json"
+FONT_LIST_S = 30
+"""Longest time for making one; a desktop has some 1,000 fonts."""
+
+MAX_FONT_LIST_BYTES = 4 * 1024 * 1024
 
 MAX_SCRATCH_DIRECTORIES = 64
 """Empty ones that each fork gets, since a preloaded module may count on those that it has made."""
@@ -137,6 +146,37 @@ def preload(wanted: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, floa
 
 def one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON]
+
+
+def make_font_list() -> None:
+    """Have matplotlib, where it is installed, make its list of fonts, for which each fresh session
+    would need seconds. A child does it: forks are not to have what code did not import.
+    """
+    if importlib.util.find_spec("matplotlib") is None or glob.glob(FONT_LISTS):
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(FONT_LIST_S)  # which ends it
+            null = os.open("/dev/null", os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            os.closerange(3, 256)
+            importlib.import_module("matplotlib.font_manager")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def read_font_lists() -> Mapping[str, bytes]:
+    """Return the lists that matplotlib has made, by path."""
+    found: dict[str, bytes] = {}
+    for path in glob.glob(FONT_LISTS):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            content = file.read(MAX_FONT_LIST_BYTES + 1)
+            if len(content) <= MAX_FONT_LIST_BYTES:
+                found[path] = content
+    return found
 
 
 def empty_scratch() -> Sequence[str]:

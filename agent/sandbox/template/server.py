@@ -78,6 +78,7 @@ class TemplateServer:
         failed: modules that could not be preloaded, and why.
         imported: the others, and the seconds that each import took.
         directories: directories that preloaded modules have made, parents first.
+        font_lists: matplotlib's lists of fonts, by path.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class TemplateServer:
         self.failed: Mapping[str, str] = {}
         self.imported: Mapping[str, float] = {}
         self.directories: Sequence[str] = ()
+        self.font_lists: Mapping[str, bytes] = {}
         self._control = control
         # Its sessions start there, and have the same variables as in a jail of their own.
         os.environ["PWD"] = "/workspace"  # noqa: S105

@@ -40,6 +40,7 @@ from sandbox.template.mounts import (
     make_file_systems,
     make_root,
     show_policy,
+    write_files,
 )
 from sandbox.variables import set_variables
 
@@ -302,6 +303,7 @@ class ForkedSession:
         sizes = self._request["sizes"]
         make_file_systems(sizes)
         make_directories(self._template.directories)
+        write_files(self._template.font_lists)
         cover(self._template.told_by_proc)
         if policy and self._template.shows_policies:
             show_policy(policy, next(iter(sizes)))

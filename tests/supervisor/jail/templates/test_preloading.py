@@ -117,6 +117,34 @@ async def test_a_module_may_write_while_it_is_imported(python: Environment, venv
             assert forking.unloaded == {}
 
 
+FONTS = """
+import os
+os.makedirs("/workspace/.cache/matplotlib")
+with open("/workspace/.cache/matplotlib/fontlist-v9.json", "w") as file:
+    file.write("fonts")
+"""
+
+
+@pytest.mark.parametrize("preloaded", ["plots", "matplotlib.font_manager"])
+async def test_sessions_have_the_list_of_fonts_that_matplotlib_makes(
+    python: Environment, venv: Path, preloaded: str
+) -> None:
+    package = next(venv.glob("lib/python3*/site-packages")) / "matplotlib"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "font_manager.py").write_text(FONTS)
+    code = "import glob, sys; print(open(glob.glob('/workspace/.cache/*/*')[0]).read())"
+    code += "; print('matplotlib' in sys.modules)"
+    async with (
+        open_launcher() as forking,
+        open_session(in_venv(python, venv, preloaded), launcher=forking) as session,
+    ):
+        assert is_fork(session.jail)
+        there = preloaded != "plots"
+        assert (await session.run(code)).stdout == f"fonts\n{there}\n"
+        assert forking.unloaded == {}
+
+
 async def test_fork_hooks_of_a_module_run_around_each_fork(python: Environment, venv: Path) -> None:
     code = """
 import hooked, os, sys, threading
