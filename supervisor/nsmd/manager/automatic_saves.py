@@ -47,8 +47,6 @@ class AutomaticSaves:
     """Saves of sessions, if the configuration asks for them.
 
     Args:
-        settings: present settings of sessions.
-        find: finds a live session by its id; `live`: all of them.
         write: writes the save of a session, with the largest size of all saves in MiB.
     """
 
@@ -128,11 +126,7 @@ class AutomaticSaves:
 
 
 def writing_to(socket_path: str) -> Write:
-    """Make the function that has a process write a save.
-
-    Args:
-        socket_path: the supervisor's own socket.
-    """
+    """Make the function that has a process write a save."""
 
     async def write(session: Session, saves_mb: int) -> None:
         command = [sys.executable, "-P", "-m", "nsm.saves.automatic", session.id, str(saves_mb)]

@@ -30,7 +30,6 @@ class SessionForJob:
     """A session for a program.
 
     Attributes:
-        request: the request that found it.
         created: it was made for the program; `replaced` says how an earlier one of its name ended.
     """
 
@@ -41,14 +40,7 @@ class SessionForJob:
 
 
 def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJob:
-    """Find or make the session for a program, as for code.
-
-    Args:
-        request: it has a session name, and no code.
-
-    Raises:
-        NsmError: the request cannot be carried out; the type says why.
-    """
+    """Find or make the session for a program, as for code."""
     if request.session is None:
         raise BadRequestError(
             "A job needs a session: it belongs to one, and is found by its name.",
@@ -64,13 +56,7 @@ def session_for_job(run_service: RunService, request: RunRequest) -> SessionForJ
 
 
 class ProgramStart:
-    """A program that is being started in a session, once that is ready. No task waits for it.
-
-    Args:
-        command: the program, for people.
-        options, wait_s: arguments of `begin_job`.
-        result: makes the result of the agent's answer.
-    """
+    """A program that is being started in a session, once that is ready. No task waits for it."""
 
     def __init__(
         self,
@@ -114,12 +100,7 @@ class ProgramStart:
         self._tell = None
 
     async def wait(self) -> Any:
-        """Wait for the result.
-
-        Raises:
-            JobError: the program cannot be started.
-            NsmError: the session has ended.
-        """
+        """Wait for the result."""
         settled = trio.Event()
         self.tell(lambda _: settled.set())
         await settled.wait()
@@ -185,11 +166,7 @@ class CodeJobs:
         return self._run_service.session_manager.grace_s
 
     def session_for_job(self, request: RunRequest) -> SessionForJob:
-        """Find or make the session for a job, as for code.
-
-        Raises:
-            NsmError: the request cannot be carried out; the type says why.
-        """
+        """Find or make the session for a job, as for code."""
         found = session_for_job(self._run_service, request)
         check_runs_code(found.session.spec.environment)
         return found
@@ -199,14 +176,7 @@ class CodeJobs:
         return self._run_service.named(scope, name)
 
     async def start(self, found: SessionForJob) -> tuple[JobFacts, str]:
-        """Start the code of the request that found the session.
-
-        Returns:
-            The job, and how the code was changed before; empty if it was not.
-
-        Raises:
-            NsmError: it cannot be started.
-        """
+        """Start the code of the request; returns the job, and how the code was changed before."""
         request, interpreter = found.request, found.session.spec.environment.interpreter
         check_code(request.code)
         code, note = without_fence(request.code, interpreter)

@@ -36,9 +36,6 @@ def measure_in_threads() -> Measure:
 class SessionLister:
     """Maker of the rows of live sessions.
 
-    Args:
-        measure: measures the processes below some PID 1s.
-
     Attributes:
         gpus: reads GPUs; asked only for sessions that have some.
     """
@@ -81,13 +78,7 @@ def live_row(
     memory_bytes: int | None = None,
     gpu_use: GpuUse | None = None,
 ) -> SessionRow:
-    """Row of a session that belongs to a client.
-
-    Args:
-        memory_bytes: memory of its control group, if it has one.
-        gpu_use: its use of GPUs; None without any, or if unknown.
-        now: trio's clock, seconds.
-    """
+    """Row of a session that belongs to a client."""
     assert session.tenancy is not None
     mount = session.spec.project
     confinement, running = session.confinement, session.running
@@ -132,9 +123,6 @@ def _larger(group: int | None, processes: int | None) -> int | None:
 def last_row(transcript: Transcript, now: float) -> SessionRow:
     """The same row for an ended session, as far as its transcript knows; `idle_s` counts from its
     end.
-
-    Args:
-        now: trio's clock, seconds.
     """
     subject, ended_s = transcript.subject, transcript.ended_s
     assert ended_s is not None, "it is not over"

@@ -23,11 +23,7 @@ MAX_FORKS = 16
 
 
 class LiveForks:
-    """Forks of sessions that run, with the names and labels that they get.
-
-    Args:
-        run_service: finds sessions and has the manager.
-    """
+    """Forks of sessions that run, with the names and labels that they get."""
 
     def __init__(self, run_service: RunService) -> None:
         self._run_service = run_service
@@ -47,12 +43,6 @@ class LiveForks:
         made_by: str = "",
     ) -> Forks:
         """Fork a live session once or several times.
-
-        Args:
-            wanted: names of the forks; missing ones are made up.
-            count: number of forks.
-            client: name of the client.
-            made_by: as in `Tenancy`.
 
         Raises:
             NsmError: that cannot be done; the original goes on as before.
@@ -94,15 +84,7 @@ class LiveForks:
         )
 
     async def for_call(self, request: RunRequest, fork_of: str) -> RunRequest:
-        """Fork a session for a call of a model; returns the call as it is for the fork.
-
-        Args:
-            request: its session is the name of the fork, if it has one.
-            fork_of: name of the original.
-
-        Raises:
-            NsmError: that cannot be done; message and hint are for the model.
-        """
+        """Fork a session for a call of a model; returns the call as it is for the fork."""
         client, service = request.client, self._run_service
         original = service.named(client.scope, fork_of)
         if original is None:

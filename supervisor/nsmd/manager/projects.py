@@ -52,16 +52,6 @@ def choose_project(
     than its user expects. If the directory was named for nsm (PROJECT_DIR, `[project] path`), that
     is an error; if it was only the working directory or root, there is no project.
 
-    Args:
-        variables: environment variables of the client's entry.
-        root: path of the client's first root.
-        configured: `[project] path`.
-        cwd: working directory of the client.
-        mount_point, home, private, unreadable, mode: as for `check_project`.
-
-    Returns:
-        The mount, or None and the reason.
-
     Raises:
         BadProjectError: the mount point, or a directory that was named for nsm, is unusable.
     """
@@ -100,13 +90,9 @@ def check_project(
     """Check that a jail may show a directory.
 
     Args:
-        path: absolute, or below `~`.
-        mount_point: its path in the jail.
-        home: the user's HOME, without links.
         private: further directories that must not be shown, without links: the supervisor's own.
             Through its socket, code could start sessions that see everything.
         unreadable: returns why the jails' user cannot read a path; None if it can.
-        mode: project mode: read-only, or an overlay that code may change.
 
     Raises:
         BadProjectError: it must not or cannot be shown; the message says why.
@@ -154,9 +140,6 @@ def _shared_git(
 ) -> CheckedDirectory | None:
     """Check the git directory that a linked worktree shares; None if jails cannot show it, and git
     does not work there.
-
-    Args:
-        path, named: from `git.shared_directory`.
     """
     place = posixpath.normpath(posixpath.join(project.mount_point, named))
     taken = (project.mount_point, *_RESERVED)
@@ -180,11 +163,7 @@ def _shared_git(
 
 @lru_cache
 def check_mount_point(mount_point: str) -> None:
-    """Check that a jail can show a directory there.
-
-    Raises:
-        BadProjectError: it is not a normalised absolute path, or the jail needs the place.
-    """
+    """Check that a jail can show a directory there."""
     if (
         not mount_point.startswith("/")
         or mount_point.startswith("//")
@@ -204,11 +183,7 @@ def check_mount_point(mount_point: str) -> None:
 
 
 def project_mode(given: str | None) -> ProjectMode | None:
-    """Read the mode that a client gives; None if it gives none.
-
-    Raises:
-        BadProjectError: there is no such mode.
-    """
+    """Read the mode that a client gives; None if it gives none."""
     match given or None:
         case None:
             return None
@@ -276,14 +251,7 @@ def _is_there(mount: ProjectMount) -> bool:
 
 
 class Projects:
-    """Choice and checks of projects.
-
-    Args:
-        settings: the configuration.
-        home: the user's home directory, never mounted.
-        private: further directories that are never mounted: the supervisor's own.
-        unreadable: returns why the jails' user cannot read a directory; None if it can.
-    """
+    """Choice and checks of projects."""
 
     def __init__(
         self,

@@ -23,11 +23,7 @@ from nsmd.sessions.session import Session
 
 
 def check_runs_code(environment: Environment) -> None:
-    """Check that an environment has an interpreter.
-
-    Raises:
-        BadRequestError: it has none.
-    """
+    """Check that an environment has an interpreter."""
     if environment.only_programs:
         raise BadRequestError(
             f"{environment.name!r} has no interpreter, so it runs no code.",
@@ -41,16 +37,7 @@ def env_left_open(
     environments: Sequence[Environment],
     default: str | None,
 ) -> str:
-    """Choose the environment of a call that names none.
-
-    Args:
-        live: the session that it names.
-        environments: those of the client.
-        default: the configured one.
-
-    Raises:
-        BadRequestError: there is no obvious choice; the message lists the environments.
-    """
+    """Choose the environment of a call that names none."""
     if live is not None:
         own = live.spec.environment
         if request.language not in ("", own.interpreter):
@@ -89,9 +76,6 @@ def without_fence(code: str, interpreter: Interpreter) -> tuple[str, str]:
     In no language here does valid code begin and end like that. A byte order mark at the beginning
     goes, too, and for Bash the carriage returns if every line ends with one: Python and Node read
     such line ends as others.
-
-    Args:
-        interpreter: interpreter that runs the code.
     """
     code = code.removeprefix("\ufeff")
     if interpreter == "bash" and "\r" in code:
@@ -118,10 +102,6 @@ _CHECK = "Check what it has done (its variables, its files) before you run it ag
 class Deduplication:
     """Executions by the ids that clients gave them.
 
-    Args:
-        executions: executions that this supervisor got or took over.
-        fates: knowledge about executions of earlier supervisors.
-
     Attributes:
         instance: name of this supervisor, from its start to its end or reload.
     """
@@ -136,13 +116,7 @@ class Deduplication:
     ) -> Execution | None:
         """Find the execution that a request means; None if the code never ran and should run now.
 
-        Args:
-            request: request with `again`.
-            name: name of its session; None for a one-shot.
-            scope: scope of that session; None for the client's own.
-
         Raises:
-            BadRequestError: it has no execution id.
             ResultLostError: it ran, and its result is lost.
             FateUnknownError: it may have run.
         """
@@ -163,11 +137,7 @@ class Deduplication:
         return None
 
     def find_of_gone(self, request: RunRequest) -> Execution:
-        """Find the execution if its session is gone: then nothing can run now.
-
-        Raises:
-            BadRequestError, ResultLostError, FateUnknownError: as `find`.
-        """
+        """Find the execution if its session is gone: then nothing can run now."""
         wanted = _id_of(request)
         execution = self._executions.get(wanted)
         if execution is not None and _is_of(execution, request):
@@ -181,15 +151,7 @@ class Deduplication:
         return _unknown(_id_of(request))
 
     def new_id(self, wanted: str | None, name: str | None, scope: str) -> str:
-        """Check the id that a client gives to new code, or make one.
-
-        Args:
-            wanted: the client's id; None to make one.
-            name, scope: name and scope of the session for the code.
-
-        Raises:
-            BadRequestError: the id is invalid or taken.
-        """
+        """Check the id that a client gives to new code, or make one."""
         if wanted is None:
             return os.urandom(8).hex()
         if not 1 <= len(wanted) <= 128 or not wanted.isprintable():

@@ -76,20 +76,7 @@ class RunService:
     """The one way to run code in sessions.
 
     Args:
-        settings: limits.
-        provider: environments to run code in.
-        session_manager: the sessions.
-        home: the user's home directory, never mounted as a project.
-        private: further directories that are never mounted: the supervisor's own.
-        unreadable: returns why the jails' user cannot read a directory; None if it can.
         measure: measures the processes below some PID 1s; None to read /proc.
-        ending: says whether new work is accepted.
-
-    Attributes:
-        events: events of sessions and executions.
-        code_jobs: jobs that run code of models.
-        live_forks: forks of running sessions.
-        lister: makes the rows of live sessions.
     """
 
     def __init__(
@@ -127,11 +114,7 @@ class RunService:
         return f"<RunService of {self.session_manager!r}>"
 
     def configure(self, settings: Settings) -> None:
-        """Use other settings for new calls and sessions.
-
-        Args:
-            settings: they differ only in what `nsmd.config.reload` applies.
-        """
+        """Use other settings for new calls and sessions."""
         self._settings = settings
         self._projects.configure(settings.project)
         self._sizes = jail_sizes(settings)
@@ -168,14 +151,6 @@ class RunService:
     ) -> tuple[ProjectMount | None, str]:
         """Choose the project that a client's sessions see.
 
-        Args:
-            variables: the client entry's environment variables.
-            root: the client's first root, as a path.
-            cwd: the client's working directory.
-
-        Returns:
-            The mount, or None and the reason.
-
         Raises:
             BadProjectError: a directory that was named explicitly cannot be mounted.
         """
@@ -186,9 +161,6 @@ class RunService:
     ) -> ProjectMount:
         """Check a directory that a client names for a session, which may be live and show it
         already. Returns its mount.
-
-        Raises:
-            BadProjectError: it cannot or must not be mounted.
         """
         shown = None if live is None else live.spec.project
         return self._projects.check(path, point, project_mode(mode), shown)
@@ -203,12 +175,7 @@ class RunService:
     async def attached(
         self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AsyncGenerator[None]:
-        """Announce a client while the block lasts; its roots are not known yet.
-
-        Args:
-            variables, cwd: as for `resolve_project`.
-            sources: sources of its own environments; they are looked up before the block begins.
-        """
+        """Announce a client while the block lasts; its roots are not known yet."""
         async with self.provider.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
@@ -233,18 +200,11 @@ class RunService:
         *,
         session: Session | None = None,
     ) -> Execution:
-        """Queue one piece of code.
+        """Queue one piece of code, for every front end. A session that it needs starts in the
+        background.
 
         Args:
-            request: the code, and where to run it.
-            on_output: receives output while the code runs.
             session: a live session of any scope, in place of the one that `request` names.
-
-        Returns:
-            The handle, at once; if a session has to start, it starts in the background.
-
-        Raises:
-            NsmError: the request cannot be carried out; the type says why.
         """
         name, scope = request.session, request.client.scope
         if session is not None:
@@ -289,12 +249,6 @@ class RunService:
         Args:
             session: a live session, in place of the one that `request` names.
             otherwise: environment where nothing says which; None to refuse that.
-
-        Returns:
-            The request with its environment, the live session if there is one, and the environment.
-
-        Raises:
-            NsmError: the request cannot be carried out.
         """
         if session is None and not request.env:
             own = request.session and self.named(request.client.scope, request.session)
@@ -331,14 +285,7 @@ class RunService:
             )
 
     def execution(self, execution_id: str, scope: str | None = None) -> Execution:
-        """Find a running or remembered execution.
-
-        Args:
-            scope: as for `find`.
-
-        Raises:
-            UnknownExecutionError: there is none with that id.
-        """
+        """Find a running or remembered execution."""
         execution = self._executions.get(execution_id)
         if execution is None or scope not in (None, execution.request.client.scope):
             raise UnknownExecutionError(
@@ -350,15 +297,7 @@ class RunService:
     # For people's commands.
 
     def find(self, target: str, scope: str | None = None, here: Here | None = None) -> Session:
-        """Find the live session that a target means: an id, its beginning, a name or `scope/name`.
-
-        Args:
-            scope: the only scope that the caller may see; None for all.
-            here: as for `SessionIndex.find`.
-
-        Raises:
-            UnknownSessionError, AmbiguousSessionError: none, or several.
-        """
+        """Find the live session of that id or beginning of one, that name or `scope/name`."""
         return self._index.find(target, scope, here)
 
     def named(self, scope: str, name: str) -> Session | None:
@@ -378,9 +317,6 @@ class RunService:
         Args:
             target, here: as for `find`. An ended session from here comes before other projects'
                 live ones; of several ended sessions of one name the last one is meant.
-
-        Raises:
-            UnknownSessionError, AmbiguousSessionError: none, or several live ones.
         """
         own, hint = None if here is None else self._ended(f"{here.scope}/{target}"), ""
         try:

@@ -24,7 +24,6 @@ class Here(NamedTuple):
 
     Attributes:
         scope: scope of the names that the caller itself gives.
-        project: path of the caller's project; None for no project.
     """
 
     scope: str
@@ -45,10 +44,6 @@ class SessionIndex:
 
     Sessions that a silent holder may have are hidden: their names belong to nobody else, and asking
     for one is refused.
-
-    Attributes:
-        descriptors: number of the supervisor's descriptors that they hold.
-        unread: further ones, which this version of nsm cannot use.
     """
 
     def __init__(self) -> None:
@@ -99,11 +94,7 @@ class SessionIndex:
         return (scope, name) in self.names or (scope, name) in self._hidden
 
     def hide(self, hidden: Collection[tuple[str, str]], silent: SilentHolders) -> None:
-        """Note that holders do not answer.
-
-        Args:
-            hidden: scope and name of each session that they may have.
-        """
+        """Note that holders do not answer."""
         self._hidden, self._silent = hidden, silent
 
     def may_hide(self, target: str) -> bool:
@@ -155,7 +146,6 @@ class SessionIndex:
             here: if several have the name, the session from here is meant; None for no preference.
 
         Raises:
-            UnknownSessionError, AmbiguousSessionError: none, or several.
             UnreadableSessionError: that session cannot be used.
             SessionHiddenError: it may be one that is hidden.
         """
@@ -179,12 +169,7 @@ class SessionIndex:
         return _only(matches, target)
 
     def identified(self, target: str) -> Session | None:
-        """Find the live session by an id, its beginning or `scope/name`; never by a name alone.
-
-        Raises:
-            AmbiguousSessionError: several ids begin like this.
-            UnreadableSessionError: that session cannot be used.
-        """
+        """Find the live session by an id, its beginning or `scope/name`; never by a name alone."""
         matches = [s for s in self._identified(target) if s.tenancy is not None and s.live]
         if not matches and (unread := self.unread.find(target, by_name=False)):
             raise unread.error()

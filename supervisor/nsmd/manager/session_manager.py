@@ -70,30 +70,12 @@ class SessionManager:
     """All sessions of the supervisor.
 
     Args:
-        settings: limits.
-        launcher: starts jails.
         sessions: owns the sessions' tasks; cancelling it ends every session.
         upkeep: owns timers, and the pool's refills.
-        memory: memory that spares may use; None for no limit.
-        shares: shares of the supervisor's descriptors; None for no limit.
-        gateway: proxy of sessions that have a network.
-        enforcer: enforces the limits of whole sessions; None if nothing does.
-        events: gets the events of sessions and executions.
-        session_store: keeps sessions for the next supervisor; None if nothing does.
-        ended_files: remembers names of sessions, and how they ended, for that supervisor; None if
-            nothing does.
 
     Attributes:
         closing: no new work is accepted.
         leaving: sessions are left to the next supervisor.
-        index: sessions that have not ended.
-        ended: how the others ended, for the next call with their names.
-        executions: executions of all sessions, by id.
-        fates: outcomes of an earlier supervisor's executions.
-        transcripts: transcripts of all sessions.
-        pool: spares.
-        timers: timers of all sessions.
-        secrets: grants secrets to sessions; None if nothing does.
         catch_up: delivers pending reports of changes to templates (`template_changed`).
     """
 
@@ -171,11 +153,7 @@ class SessionManager:
     # Starts.
 
     def check_share(self, scope: str) -> None:
-        """Check that a scope may have one more session.
-
-        Raises:
-            SessionLimitError: that scope has its share.
-        """
+        """Check that a scope may have one more session."""
         self._slots.check_share(scope)
 
     def take(
@@ -186,9 +164,6 @@ class SessionManager:
         Args:
             confined: the caller knows nothing beyond its scope.
             pooled: others may want one of this kind, so that some are kept ready.
-
-        Raises:
-            SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
         if (spec.secrets or spec.network.reads_requests) and self.secrets is not None:
@@ -208,15 +183,7 @@ class SessionManager:
         return session
 
     async def fork(self, original: Session, tenancies: Sequence[Tenancy]) -> Forks:
-        """Fork a live session; returns the new ones, which have their names.
-
-        Args:
-            original: it is idle.
-            tenancies: of the forks; their names are free.
-
-        Raises:
-            NsmError: that cannot be done; the original goes on as before.
-        """
+        """Fork a live session; returns the new ones, which have their names."""
         check_forkable(original)
         if not isinstance(self._launcher, TemplateLauncher):
             raise ForkRefusedError("No session can be forked: there are no templates here.")
@@ -253,11 +220,7 @@ class SessionManager:
         return Forks(forks, live_fork.report)
 
     def _check_names(self, tenancies: Sequence[Tenancy]) -> None:
-        """Check that nobody has taken the names while the forks were made.
-
-        Raises:
-            BadRequestError: somebody has.
-        """
+        """Check that nobody has taken the names while the forks were made."""
         for tenancy in tenancies:
             if tenancy.name is not None and self.index.named(tenancy.scope, tenancy.name):
                 raise BadRequestError(
@@ -301,10 +264,6 @@ class SessionManager:
     def take_up(self, loaded_state: LoadedState, silent: SilentHolders | None = None) -> None:
         """Take over the sessions of an earlier supervisor. Returns at once: their agents are asked
         in the background what they run. `wait_found` waits for the answers.
-
-        Args:
-            loaded_state: the sessions.
-            silent: holders that do not answer, and may have further sessions.
         """
         sessions: list[Session] = []
         # Of two sessions of one name, the later one keeps it: the other may be ending.

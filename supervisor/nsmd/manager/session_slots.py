@@ -37,9 +37,6 @@ _LISTED = 5
 class StartLimit:
     """Limit of jails that start at once. Unlike trio's limiter, it lets a start begin at once while
     there is room: another pass of the event loop would cost a twentieth of a start.
-
-    Args:
-        most: largest number of jails that start at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,9 +64,7 @@ class SessionSlots:
     """Slots for sessions, and sessions that wait for one.
 
     Args:
-        room: room for sessions with jails.
         live: returns all live sessions, with waiting ones and without spares.
-        starts: limits the jails that start at once.
     """
 
     def __init__(
@@ -112,14 +107,7 @@ class SessionSlots:
         return len(held), sum(held)
 
     def check_share(self, scope: str) -> None:
-        """Check that a box may have one more session.
-
-        Args:
-            scope: scope of its sessions.
-
-        Raises:
-            SessionLimitError: it has its share.
-        """
+        """Check that a box may have one more session."""
         most = max(1, self._room.sessions // SHARE)
         own = [s for s in self._live() if s.tenancy and s.tenancy.scope == scope]
         if len(own) >= most:
@@ -136,9 +124,6 @@ class SessionSlots:
         Args:
             scope: the caller's; an error may name its sessions.
             confined: the caller is in a box, and may end no sessions.
-
-        Raises:
-            SessionLimitError: no place becomes free by itself, or too many wait.
         """
         live = self._live()
         if all(session.name for session in live):
@@ -169,11 +154,7 @@ class SessionSlots:
         self._waiting[session] = turn
 
     async def wait(self, session: Session, turn: Turn) -> None:
-        """Wait for a place, and then for permission to launch a jail.
-
-        Raises:
-            SessionLimitError: none became free in time.
-        """
+        """Wait for a place, and then for permission to launch a jail."""
         try:
             with trio.move_on_after(WAIT_S):
                 await turn.opened.wait()

@@ -59,12 +59,9 @@ class Earlier:
     Attributes:
         jail: the jail; its receiver owns it.
         token: token of the earlier `hello`, which permits to resume.
-        capabilities: capabilities that the agent offered.
-        group: directory of the jail's control group; None without.
         listener: descriptor of the socket for its proxy, owned likewise; None without.
         network: what the session may reach now.
         created_s: start of the session, on trio's clock.
-        executions: number of its executions, as far as recorded.
         taken_up: number of supervisors that have taken it over, this one included.
     """
 
@@ -87,8 +84,6 @@ class AgentSession:
         starts: entered while the jail is launched, but not during the preparation; or while an
             agent that was taken over is asked what it runs.
         nursery: for tasks that write what an agent does not read at once.
-        enforcer: confines the jail before code runs in it; None for no limits of whole sessions.
-        earlier: a jail to take over instead of a launch.
     """
 
     __slots__ = (
@@ -255,12 +250,7 @@ class AgentSession:
             link.close()
 
     async def _shake_hands(self, link: AgentLink) -> None:
-        """Answer the first frame of a new agent.
-
-        Raises:
-            trio.TooSlowError: it sends none.
-            AgentProtocolError, AgentLinkError: as `AgentLink.handshake`.
-        """
+        """Answer the first frame of a new agent."""
         ready_frame = link.receive_first()  # an agent has spoken when its launch returns
         if ready_frame is None:
             with trio.fail_after(START_TIMEOUT_S):
@@ -291,12 +281,7 @@ class AgentSession:
             session.agent_lost(f"its jail died{why or _quote(jail.stderr_text())}")
 
     async def _resume(self, link: AgentLink, earlier: Earlier) -> ResumedFrame:
-        """Ask the agent what it runs. One that is stopped has time, and holds up no other.
-
-        Raises:
-            trio.TooSlowError: it does not answer.
-            AgentProtocolError, AgentLinkError: as `AgentLink.resume`.
-        """
+        """Ask the agent what it runs. One that is stopped has time, and holds up no other."""
         async with self._starts:
             with trio.move_on_after(RESUME_TIMEOUT_S):
                 return await link.resume(earlier.token, earlier.capabilities)
@@ -307,11 +292,7 @@ class AgentSession:
         raise trio.TooSlowError
 
     async def _listen(self, link: AgentLink, jail: Jail) -> None:
-        """Take frames until either side is gone.
-
-        Raises:
-            AgentProtocolError, AgentLinkError: as `AgentLink.receive`.
-        """
+        """Take frames until either side is gone."""
         if self._ended:
             return
         self._link = link

@@ -47,11 +47,7 @@ class SessionEnd:
 
 
 class EndedSessions:
-    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped.
-
-    Args:
-        store: remembers them for the next supervisor; None for no such memory.
-    """
+    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped."""
 
     def __init__(self, store: EndedSessionFiles | None = None) -> None:
         self._store = store

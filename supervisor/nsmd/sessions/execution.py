@@ -40,13 +40,8 @@ class Origin:
 
     Attributes:
         env: the environment's own name, aliases resolved.
-        created: this call made the session.
         replaced: how an earlier session of that name ended; None when there was none.
-        timeout_s: time limit that applies, seconds.
         clamped_from_s: larger limit that the client asked for; else None.
-        one_shot: the session ends with the answer.
-        notes: how the code was changed before it ran.
-        environments: environments that the client could use then.
     """
 
     env: str
@@ -63,11 +58,9 @@ class Execution:
     """Handle of one execution. Its session owns it; any number of tasks may wait for it.
 
     Attributes:
-        limit_events: limits that the session reached meanwhile, set before it finishes.
         earlier: another supervisor began it; times count from the take-over.
         told_id: its id, as the agent says, if another supervisor began it.
         submitted_s, sent_s: times of the request and of its sending to the agent, on trio's clock.
-        answer: None until it is there.
         sent_at: Unix time when that supervisor sent it, as the agent says; else None.
         input_ended: its client has sent all of its standard input.
         input_lost: its standard input has ended early, since its client is gone.
@@ -142,11 +135,7 @@ class Execution:
         return self._callers > 0
 
     async def wait(self) -> RunOutcome:
-        """Wait for the answer. Cancelling the waiter does not cancel the execution.
-
-        Raises:
-            NsmError: there is no outcome, for example because the session ended.
-        """
+        """Wait for the answer. Cancelling the waiter does not cancel the execution."""
         await self.wait_done()
         if isinstance(self.answer, RunOutcome):
             return self.answer
@@ -186,11 +175,7 @@ class Execution:
         self.session.interrupt(self)
 
     def join(self, on_output: OutputSink | None = None) -> Execution:
-        """Add a caller that lost its connection and asks again over another.
-
-        Args:
-            on_output: receives the output from now on.
-        """
+        """Add a caller that lost its connection and asks again over another."""
         self._callers += 1
         if on_output is not None and not self.done:
             self._sinks = (*self._sinks, on_output)
@@ -200,9 +185,6 @@ class Execution:
     def abandon(self, on_output: OutputSink | None = None) -> None:
         """Remove a caller. Without callers, a one-shot ends, but a named session's execution
         continues; its standard input ends.
-
-        Args:
-            on_output: the function that received output for that caller.
         """
         self._sinks = tuple(sink for sink in self._sinks if sink != on_output)
         self._callers -= 1

@@ -38,8 +38,6 @@ class ExecutionQueue:
     """Executions of one session.
 
     Attributes:
-        running: execution that runs now.
-        count: number of executions sent to the agent.
         checkpoints: earlier states that undo can go back to, as the agent said last.
     """
 
@@ -91,11 +89,7 @@ class ExecutionQueue:
         self._queue.append(execution)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
-        """Interrupt one execution, or the running one.
-
-        Returns:
-            True if there was something to interrupt.
-        """
+        """Interrupt one execution, or the running one; return whether there was one."""
         session = self._session
         if execution is not None and execution in self._queue:
             self._queue.remove(execution)
@@ -133,14 +127,9 @@ class ExecutionQueue:
 
         Args:
             offset: bytes of input before this.
-            eof: nothing follows.
 
         Returns:
             The offset of what comes next, and whether more is taken.
-
-        Raises:
-            BadRequestError: the code runs without input.
-            NsmError: the session has ended.
         """
         execution, requests = self.find(execution_id), self._session.requests
         if execution is None:
@@ -262,9 +251,6 @@ class ExecutionQueue:
         self, under_way: Iterable[Noted], handle: Callable[[Noted], Execution]
     ) -> Mapping[str, object]:
         """Continue the execution that a session's agent ran for an earlier supervisor.
-
-        Args:
-            handle: returns the execution for a note.
 
         Returns:
             The note of the execution that may still run.

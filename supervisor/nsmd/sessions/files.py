@@ -64,7 +64,6 @@ class Transfer:
 
     Attributes:
         info: path, permissions, and its size when it was opened, as the agent says.
-        over: nothing more can be done with it.
     """
 
     def __init__(self, session: Session, mode: Mode, max_bytes: int) -> None:
@@ -100,22 +99,12 @@ class Transfer:
         """Open the file.
 
         Args:
-            path: path in the session, relative to its workspace.
-            permissions: permissions of a new file; None for the session's default.
-            overwrite: a new file may replace an older one.
-            size: bytes that a new file will have, if known.
             direct: whoever asks reads or writes the file itself, without us. Of an archive, `read`
                 and `write` do it otherwise.
 
         Returns:
             A descriptor of the file, or of the pipe that an archive goes through, for `direct`.
             None if the agent is too old for that, or if it was not asked.
-
-        Raises:
-            FileError: it cannot be opened, or would not fit.
-            NsmError: the session has ended, or cannot do that.
-
-        Cancellation: the file is closed again.
         """
         id_ = self.info.id
         frame: dict[str, Any] = {"type": "file_open", "path": path, "mode": self._mode}
@@ -184,12 +173,7 @@ class Transfer:
             )
 
     async def read(self, count: int) -> FileDataFrame:
-        """Read the next bytes, at most `count`.
-
-        Raises:
-            FileError: they cannot be read; the transfer is over.
-            NsmError: the session has ended.
-        """
+        """Read the next bytes, at most `count`."""
         if self._pipe is not None and self._mode == "archive":
             async with self._turn:
                 data = await _read_pipe(self._pipe, count)
@@ -205,12 +189,7 @@ class Transfer:
             return piece
 
     async def write(self, data: bytes) -> int:
-        """Append bytes. Returns the size so far, also of what somebody else has written.
-
-        Raises:
-            FileError: they cannot be written, or the file would be too large; the transfer is over.
-            NsmError: the session has ended.
-        """
+        """Append bytes. Returns the size so far, also of what somebody else has written."""
         if self._pipe is not None and self._mode == "unpack":
             async with self._turn:
                 self._moved_bytes += await _write_pipe(self._pipe, data)
@@ -228,12 +207,7 @@ class Transfer:
             return written.size
 
     async def close(self, *, keep: bool) -> FileClosedFrame:
-        """End the transfer; a written file appears if it is kept.
-
-        Raises:
-            FileError: it cannot be put in its place.
-            NsmError: the session has ended.
-        """
+        """End the transfer; a written file appears if it is kept."""
         async with self._turn:
             self._close_pipe()
             frame = {"type": "file_close", "keep": keep}
@@ -331,17 +305,7 @@ async def ask(
     timeout_s: float = ANSWER_TIMEOUT_S,
     fields: Mapping[str, object] = MappingProxyType({}),
 ) -> Kind:
-    """Ask the agent something about files that leaves nothing open.
-
-    Args:
-        request: type of the frame.
-        kind: type of the answer.
-        fields: more fields of the frame.
-
-    Raises:
-        FileError: it cannot be done.
-        NsmError: the session has ended, or its agent is too old for that.
-    """
+    """Ask the agent something about files that leaves nothing open."""
     frame = {"type": request, "id": session.requests.new_id(), "path": path, **fields}
     answer = await _ask(session, capability, frame, kind, timeout_s)
     if isinstance(answer, FileErrorFrame):
@@ -375,11 +339,7 @@ def _refusal(frame: FileErrorFrame) -> FileError:
 
 
 class OpenFiles:
-    """Open files of one connection, by handle; they are closed with it.
-
-    Args:
-        max_bytes: limit of one file.
-    """
+    """Open files of one connection, by handle; they are closed with it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -414,11 +374,7 @@ class OpenFiles:
         return self._last, transfer, descriptor
 
     def get(self, handle: int) -> Transfer:
-        """Return the open file of that handle.
-
-        Raises:
-            FileError: there is none, or its transfer is over.
-        """
+        """Return the open file of that handle."""
         transfer = self._transfers.get(handle)
         if transfer is None or transfer.over:
             raise FileError(
@@ -457,12 +413,7 @@ class WatchedPath:
         return f"<WatchedPath {self.path!r} in {self._session.id}, {len(self._events)} waiting>"
 
     async def open(self, path: str, *, recursive: bool) -> None:
-        """Begin.
-
-        Raises:
-            FileError: it cannot be watched.
-            NsmError: the session has ended, or cannot do that.
-        """
+        """Begin to watch a path, which must be there."""
         self._session.requests.listen(self._id, self._take)
         try:
             answer = await ask(
@@ -525,11 +476,7 @@ class OpenWatches:
         return self._last, watch
 
     def get(self, handle: int) -> WatchedPath:
-        """Return the watch of that handle.
-
-        Raises:
-            FileError: there is none.
-        """
+        """Return the watch of that handle."""
         watch = self._watches.get(handle)
         if watch is None:
             raise FileError(f"Nothing is watched as {handle} on this connection.")

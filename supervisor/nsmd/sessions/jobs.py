@@ -56,9 +56,6 @@ def begin_job(session: Session, arguments: Mapping[str, Any], wait_s: float) -> 
         arguments: as in `job_start` of the agent protocol. With a `key` that the agent knows, it
             starts nothing, and tells of the job that it started before.
         wait_s: seconds to wait for its first output or its end; 0 for an answer without output.
-
-    Raises:
-        NsmError: the session has ended, or its agent is too old.
     """
     frame = {"type": "job_start", "id": session.requests.new_id(), **arguments}
     if wait_s:
@@ -68,12 +65,7 @@ def begin_job(session: Session, arguments: Mapping[str, Any], wait_s: float) -> 
 
 
 def job_begun(session: Session, question: Question) -> JobFrame | JobOutputFrame:
-    """Read the answer to `begin_job`.
-
-    Raises:
-        JobError: the program cannot be started.
-        NsmError: the session has ended.
-    """
+    """Read the answer to `begin_job`."""
     answer = _checked(session, question.result())
     assert isinstance(answer, JobFrame | JobOutputFrame), "nothing else was asked for"
     if not answer.known:
@@ -88,7 +80,6 @@ async def read_job(
 
     Args:
         count: bytes at most; 0 to wait for the end only.
-        wait_s: seconds to wait if there is nothing new and the job runs.
         hold: drop nothing from the offset on for a while, even if the job has to wait.
     """
     frame = {"type": "job_read", "job": job, "offset": offset, "bytes": count, "hold": hold}
@@ -125,8 +116,6 @@ async def write_job(
 
     Args:
         key: input that was sent before with that key is not given again; None for no key.
-        eof: nothing follows.
-        wait_s: seconds to wait for room, if there is none.
     """
     text = base64.b64encode(data).decode()
     frame: dict[str, Any] = {"type": "job_write", "job": job, "data": text, "eof": eof}
@@ -139,11 +128,7 @@ async def write_job(
 
 
 async def change_job(session: Session, kind: str, job: str, **arguments: object) -> JobFacts:
-    """Signal, stop or resize a job.
-
-    Args:
-        kind: `job_signal`, `job_stop` or `job_resize`.
-    """
+    """Signal, stop or resize a job."""
     return (await _ask(session, {"type": kind, "job": job, **arguments}, JobFrame)).job
 
 

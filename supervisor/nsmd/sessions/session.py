@@ -195,12 +195,7 @@ class Session:
         self.events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
-        """Queue an execution.
-
-        Raises:
-            OverloadedError: `max_queued` executions wait already.
-            SessionEndedError: the session is over.
-        """
+        """Queue an execution."""
         if not self.live:
             raise self.ended_error()
         if self.runs.queued >= self.limits.max_queued:
@@ -465,15 +460,7 @@ class ForkedSessions:
         self._forks = [*self.live, fork]
 
     def end(self, label: str, reason: str) -> str:
-        """End them, since the session ends.
-
-        Args:
-            label: the session.
-            reason: why it ends.
-
-        Returns:
-            The reason, and which forks end with it.
-        """
+        """End them with the session; returns the reason, and which forks end with it."""
         self._forks = self.live
         for fork in self._forks:
             fork.end(f"session {label}, of which it is a fork, ended ({reason})")

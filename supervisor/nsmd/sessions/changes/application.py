@@ -36,11 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def rename(parent: int, old: str, new: str, flags: int) -> None:
-    """renameat2(2) within one directory.
-
-    Raises:
-        OSError: EINVAL if the file system does not support it.
-    """
+    """renameat2(2) within one directory."""
     if _libc.renameat2(parent, os.fsencode(old), parent, os.fsencode(new), flags) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), new)
@@ -53,11 +49,7 @@ def fresh_name() -> str:
 
 @contextmanager
 def acting_as(user: tuple[int, int] | None) -> Generator[None]:
-    """Let this thread access files as another user, without root's rights.
-
-    Args:
-        user: user and group; None for no change.
-    """
+    """Let this thread access files as another user, without root's rights."""
     if user is None:
         yield
         return
@@ -112,14 +104,11 @@ class ChangeRefusedError(Exception):
 def apply(
     sides: Sides, wanted: Sequence[AgreedChange], owner: tuple[int, int] | None, *, force: bool
 ) -> tuple[int, list[RefusedChange]]:
-    """Make changes on the host.
+    """Make changes on the host; returns how many, and those that were refused.
 
     Args:
         owner: user and group of the new files; None for our own.
         force: apply even if the host's file was changed since the session began.
-
-    Returns:
-        Number of applied changes, and those that were refused.
     """
     refused: list[RefusedChange] = []
     made = 0
@@ -337,17 +326,13 @@ def discard(
     user: tuple[int, int] | None,
     owner: tuple[int, int] | None,
 ) -> tuple[int, list[RefusedChange]]:
-    """Make a session's files as they are on the host now.
+    """Make a session's files as they are on the host now; returns as `apply`.
 
     Args:
-        shown: descriptor of the project as the session sees it.
         user: user and group of the session's files; None for our own.
         owner: user and group with whose rights the session reads the project; None for our own.
             Nothing else is read with them: a deleted file that is restored belongs to the session,
             whoever may read it on the host.
-
-    Returns:
-        Number of discarded changes, and those that were refused.
     """
     refused: dict[str, str] = {}
 

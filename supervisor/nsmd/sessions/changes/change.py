@@ -44,8 +44,6 @@ class Change:
 
     Attributes:
         path: path below the project; bytes that are not UTF-8 as in `os.fsdecode`.
-        before: state on the host now; None if nothing is there.
-        after: state in the session; None if nothing is there.
         conflict: why applying it would undo a later change on the host; else empty.
         risk: why somebody should look before applying it; else empty.
         problem: why it cannot be applied at all; else empty.
@@ -91,9 +89,6 @@ def host_state(found: os.stat_result) -> PathState:
 def copy_state(found: os.stat_result, digest: str) -> PathState:
     """Make the state of a file of an overlay. Its owner may set everything but the hash of its
     content.
-
-    Args:
-        digest: from `digest_of`, of a file's content or a link's target.
     """
     type_ = type_of(found.st_mode)
     mode = 0 if type_ == "symlink" else found.st_mode & PERMISSIONS
@@ -105,12 +100,7 @@ _WRITE_OF_OTHERS = 0o022
 
 
 def carried_mode(after: PathState, before: PathState | None) -> int:
-    """Permissions of the changed file on the host: others may write only if they could before.
-
-    Args:
-        after: state in the session.
-        before: state on the host.
-    """
+    """Permissions of the changed file on the host: others may write only if they could before."""
     kept = before.mode if before is not None and before.type == after.type else 0
     return after.mode & PERMISSIONS & ~(_WRITE_OF_OTHERS & ~kept)
 
@@ -146,7 +136,6 @@ def risk_of(
     change leads out of the project. Empty if there is no reason.
 
     Args:
-        target: target of a link.
         content: content of a file; None if it is long, or nobody knows.
     """
     if after is None:

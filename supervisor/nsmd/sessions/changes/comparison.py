@@ -40,12 +40,6 @@ _OF_GIT = ("hooks", "config", "config.worktree", "info", "commondir")
 def find_linked(project: int) -> Mapping[str, str]:
     """Find what links lead to in a project, with the name that leads there; the links on the way to
     it, too. Paths are relative. Blocks.
-
-    Args:
-        project: descriptor of the directory.
-
-    Raises:
-        OSError: it cannot be read.
     """
     directory = os.readlink(f"/proc/self/fd/{project}")
     found: dict[str, str] = {}
@@ -103,11 +97,7 @@ def _names_run(directory: str, name: str) -> list[str]:
 
 
 def names_of(path: str, linked: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names by which links lead to a path, or to what is below it.
-
-    Args:
-        linked: from `find_linked`.
-    """
+    """Yield the names by which links lead to a path, or to what is below it."""
     for place, name in linked.items():
         if path == place or place.startswith(f"{path}/"):
             yield name
@@ -146,11 +136,8 @@ class Sides:
     """Directories to compare.
 
     Attributes:
-        changed: descriptor of the upper layer.
-        project: descriptor of the directory on the host.
         since_ns: start of the session, Unix time.
         applied: `st_ctime_ns` by path, for changes of this session that were applied on the host.
-        linked: returns what `find_linked` finds in the project.
         stop: returns True once nobody waits for the answer.
     """
 
@@ -167,7 +154,6 @@ def compare(sides: Sides) -> list[Change]:
 
     Raises:
         TooManyChangesError: there are too many.
-        OSError: the project cannot be read.
     """
     changes: list[Change] = []
     paths_bytes = 0
@@ -307,11 +293,7 @@ class _Walk:
         return None if self._is_same(path, before, after) else self.made(path, before, after)
 
     def _in_copy(self, path: str, found: os.stat_result) -> PathState:
-        """Return the state of a path in the session.
-
-        Raises:
-            OSError: it cannot be read, or says that it is larger than it can be.
-        """
+        """Return the state of a path in the session."""
         if stat.S_ISREG(found.st_mode):
             if found.st_size > min(self._largest, self._to_read):
                 raise OSError(errno.EFBIG, "it has, or all have, more than the copy has room for")

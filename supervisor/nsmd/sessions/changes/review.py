@@ -50,7 +50,6 @@ class PathContents:
     """One path on both sides.
 
     Attributes:
-        change: None if there is no difference any more.
         before, after: the content of a file or the target of a link; None if there is neither, or
             if it is longer than `CONTENT_BYTES`.
     """
@@ -67,24 +66,12 @@ class Review:
         self._limiter = trio.CapacityLimiter(AT_ONCE)
 
     async def changes(self, session: Session, below: Sequence[str] = ()) -> list[Change]:
-        """Find all changes, sorted by path.
-
-        Args:
-            below: only these paths and their content; empty for all.
-
-        Raises:
-            BadRequestError: the session has no overlay, or there are too many changes.
-            BadProjectError: the project is gone.
-        """
+        """Find all changes, sorted by path."""
         changes = await self._run(session, lambda work: compare(work.sides))
         return [change for change in changes if is_among(change.path, below)]
 
     async def contents(self, session: Session, path: str) -> PathContents:
-        """Read the contents of one path on both sides.
-
-        Raises:
-            As `changes`.
-        """
+        """Read the contents of one path on both sides."""
         return await self._run(session, lambda work: contents_of(work.sides, path))
 
     async def apply(
@@ -94,12 +81,6 @@ class Review:
 
         Args:
             force: apply even if the host's file was changed since the session began.
-
-        Returns:
-            Number of applied changes, and those that were refused.
-
-        Raises:
-            As `changes`.
         """
         return await self._run(
             session, lambda work: apply(work.sides, wanted, work.owner, force=force)
@@ -108,18 +89,7 @@ class Review:
     async def discard(
         self, session: Session, below: Sequence[str] = ()
     ) -> tuple[int, list[RefusedChange]]:
-        """Make the session's files the same as the host's again.
-
-        Args:
-            below: as for `changes`.
-
-        Returns:
-            Number of discarded changes, and those that were refused.
-
-        Raises:
-            BadRequestError: as `changes`, or nobody may write in the jail.
-            BadProjectError: as `changes`.
-        """
+        """Make the session's files the same as the host's again."""
 
         def work_on(work: _Work) -> tuple[int, list[RefusedChange]]:
             changes = compare(work.sides)
@@ -268,11 +238,7 @@ def _owner(directory: int) -> tuple[int, int]:
 
 
 def contents_of(sides: Sides, path: str) -> PathContents:
-    """Read one path on both sides; blocks.
-
-    Raises:
-        OSError: it cannot be read on the host.
-    """
+    """Read one path on both sides; blocks."""
     try:
         return _contents(sides, path)
     except OSError as error:

@@ -50,26 +50,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TreeCopy:
-    """Copy of the trees of one session, hard links included.
-
-    Attributes:
-        bytes: size of the files copied.
-    """
+    """Copy of the trees of one session, hard links included."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._links: dict[tuple[int, int], str] = {}
 
     def copy(self, source: int, target: str) -> None:
-        """Copy what is in a directory, and the directory's own rights and times.
-
-        Args:
-            source: descriptor of the directory.
-            target: an empty directory.
-
-        Raises:
-            OSError: there is no room, or something cannot be read.
-        """
+        """Copy what is in a directory, and the directory's own rights and times."""
         for name in os.listdir(source):
             self._copy_entry(source, name, f"{target}/{name}")
         self._copy_attributes(source, target)
@@ -152,7 +140,6 @@ class Kit(NamedTuple):
 
     Attributes:
         last_capability: the highest number of one.
-        system_calls: the filter of its PID 1.
     """
 
     last_capability: int
@@ -188,12 +175,8 @@ class FirstProcess:
     """PID 1 of a fork, from its clone until it becomes the agent; in namespaces of its own.
 
     Args:
-        order: the request.
-        kit: parts that are the same for all.
-        ends: its descriptors.
         sources: directories of the original, by their paths in a session.
         changes: directory of the changes in its copy of the project; None without a copy.
-        agent: from `prepare_agent`, if it was made before.
     """
 
     def __init__(

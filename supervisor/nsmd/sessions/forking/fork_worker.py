@@ -53,18 +53,7 @@ _BEGIN = bytes.fromhex("0f05 4885c0")  # syscall; test rax, rax
 
 
 class WaitingShell:
-    """A shell that waits for commands; it is stopped.
-
-    Args:
-        pid: host process id.
-
-    Attributes:
-        traced: the process.
-
-    Raises:
-        CannotForkError: it does not wait, or has no memory for the instructions.
-        OSError: it cannot be traced.
-    """
+    """A shell that waits for commands; it is stopped."""
 
     def __init__(self, pid: int) -> None:
         self.traced = Traced.seize(pid)
@@ -103,10 +92,6 @@ class WaitingShell:
         """Have it enter a Landlock domain, so that it reaches no fork, and go on to its `read`.
 
         What else runs in the session is stopped by now; before, it may have changed the program.
-
-        Raises:
-            CallError: the kernel refuses.
-            TracedEndedError: the shell is not what it was.
         """
         after = self.traced.registers["rip"]
         found = self.traced.read(self._site, len(self._program))
@@ -174,13 +159,7 @@ def _move(opcode: str, value: int) -> bytes:
 
 
 def tell_its_pid(copy: Traced, before: int, after: int) -> None:
-    """Change `$$`, which a shell reads once, at its start. Without it, it stays the original's.
-
-    Args:
-        copy: copy of a shell, which is stopped.
-        before: process id of the original, as code sees it.
-        after: that of the copy.
-    """
+    """Change `$$`, which a shell reads once, at its start. Without it, it stays the original's."""
     with suppress(OSError, ValueError, struct.error):
         with open(f"/proc/{copy.pid}/exe", "rb") as file:
             program = file.read(_PROGRAM_BYTES)
@@ -230,8 +209,6 @@ class Found(NamedTuple):
         page: address of the page that it shares with its agent; 0 in a shell.
         private: its control socket, and the descriptors that nsm puts back as 0, 1 and 2.
         code: of a shell, the descriptor of the file with code; -1 in others.
-        descriptors: all others.
-        cwd: its working directory.
         rseq: address, size and signature of its area for restartable sequences.
     """
 
@@ -244,13 +221,7 @@ class Found(NamedTuple):
 
 
 class WorkerSetup:
-    """Descriptors, files and rights that the worker of every fork gets.
-
-    Args:
-        lists: memory of the workers for lists of calls.
-        original: the same of the original's worker.
-        last_capability: the highest number of one.
-    """
+    """Descriptors, files and rights that the worker of every fork gets."""
 
     def __init__(self, lists: CallLists, original: Found, last_capability: int) -> None:
         self.lists, self._original = lists, original

@@ -102,14 +102,7 @@ class Fork:
 
 
 class ForkRequest:
-    """One request to fork a session, once or several times.
-
-    Args:
-        order: the request.
-        jails: what makes the forks' jails; it has been told to begin.
-        kit: parts that are the same for all forks.
-        supervisor: its socket.
-    """
+    """One request to fork a session, once or several times."""
 
     def __init__(
         self, order: Mapping[str, Any], jails: NewJails, kit: Kit, supervisor: socket.socket
@@ -227,11 +220,7 @@ class ForkRequest:
     # The original.
 
     def _wait_for_word(self) -> None:
-        """Wait until the agent of a shell has promised to start nothing that could reach the fork.
-
-        Raises:
-            CannotForkError: the supervisor has given up.
-        """
+        """Wait until the agent of a shell has promised to start nothing that reaches the fork."""
         self._supervisor.send(b'{"attached": true}')
         if not self._supervisor.recv(8):
             raise CannotForkError("the supervisor has given up")
@@ -267,11 +256,7 @@ class ForkRequest:
         return child
 
     def _look(self, worker: Traced, child: Traced) -> WorkerSetup:
-        """Look at the stopped original and its child; returns what each fork gets of them.
-
-        Raises:
-            CannotForkError: something cannot be forked.
-        """
+        """Look at the stopped original and its child; returns what each fork gets of them."""
         self._registers = child.registers
         self._site = self._registers["rip"] - 2
         if child.read(self._site, 2) != b"\x0f\x05" or self._registers["orig_rax"] not in (56, 57):
@@ -366,9 +351,6 @@ class ForkRequest:
 
         Returns:
             Its process id there.
-
-        Raises:
-            CannotForkError: it is not isolated.
         """
         wrong = missing_isolation(worker.pid, fork.jail.namespaces[1:])
         if self._jails.user_namespaces != 0:
@@ -407,8 +389,6 @@ def serve(control: socket.socket, kit: Kit, keep_s: float) -> NoReturn:
     """Wait for a request and carry it out, in a process of its own.
 
     Args:
-        control: socket that requests come from.
-        kit: parts that are the same for all forks.
         keep_s: time without a request after which it ends with `UNUSED`.
     """
     jails = NewJails(kit)

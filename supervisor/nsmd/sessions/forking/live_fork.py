@@ -60,11 +60,7 @@ class Helpers:
         return f"<Helpers server={self._server and self._server.pid}>"
 
     def ask(self) -> socket.socket:
-        """Return a socket to a new helper; owned by the caller.
-
-        Raises:
-            OSError: no process or descriptor is left.
-        """
+        """Return a socket to a new helper; owned by the caller."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             try:
@@ -150,17 +146,7 @@ class MadeForks(NamedTuple):
 
 
 class LiveFork:
-    """Forks of one session, made at once; the launcher of each of them.
-
-    Args:
-        original: the session, which is idle.
-        launcher: the launcher of other sessions.
-        helpers: makes the helper of this request.
-        count: number of forks.
-
-    Attributes:
-        report: what was made; None before.
-    """
+    """Forks of one session, made at once; the launcher of each of them."""
 
     def __init__(
         self, original: Session, launcher: TemplateLauncher, helpers: Helpers, count: int
@@ -178,11 +164,7 @@ class LiveFork:
         """Nothing has to be ready."""
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-        """Wait for the other forks, and make all of them. As `Launcher.launch`.
-
-        Raises:
-            ForkRefusedError: the session cannot be forked.
-        """
+        """Wait for the other forks, and make all of them (`Launcher.launch`)."""
         number = len(self._groups)
         self._groups.append(group)
         if len(self._groups) == self._count:
@@ -334,11 +316,7 @@ class LiveFork:
                 return
 
     async def _converse(self, channel: socket.socket) -> tuple[MadeForks, list[int]]:
-        """Hear that the original is traced, have its agent ask for the fork, and hear the rest.
-
-        Raises:
-            _NotBegunError: the helper has ended before.
-        """
+        """Hear that the original is traced, have its agent ask for the fork, and hear the rest."""
         told, _ = await self._hear(channel)
         if told.get("failed") == ENDED:
             raise _NotBegunError
@@ -423,11 +401,7 @@ def _refused(original: Session, why: str) -> ForkRefusedError:
 
 
 def check_forkable(original: Session) -> None:
-    """Refuse a session that cannot be forked, as far as the supervisor knows.
-
-    Raises:
-        ForkRefusedError: it is of a kind that cannot be forked, or code runs in it.
-    """
+    """Refuse a session that cannot be forked, as far as the supervisor knows."""
     environment, jail = original.spec.environment, original.jail
     if environment.image is not None:
         raise _refused(original, "it runs in a container image")

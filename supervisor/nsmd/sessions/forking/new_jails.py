@@ -52,10 +52,8 @@ class NewJail:
 
     Attributes:
         pid: host process id of its PID 1; 0 before there is one, or if that has ended.
-        pidfd: descriptor of it; -1 before there is one.
         namespaces: descriptors of its namespaces, in the order of entering: first the user
             namespace that owns its mounts, last its own user namespace.
-        project_copy: descriptors of its copy of the project; none without.
     """
 
     def __init__(self, talk: int, theirs: Sequence[int], group: int | None) -> None:
@@ -70,11 +68,7 @@ class NewJail:
         self.pid, self.pidfd = pid_of(pidfd) or 0, pidfd
 
     def wait_until_ready(self) -> None:
-        """Wait for its namespaces and file systems.
-
-        Raises:
-            CannotForkError: they cannot be made.
-        """
+        """Wait for its namespaces and file systems."""
         fds, count = self._hear()[1], len(KINDS) + 2
         self.namespaces, self.project_copy = fds[:count], fds[count:]
 
@@ -83,11 +77,7 @@ class NewJail:
         self._say(b"copy")
 
     def wait_for_copy(self) -> int:
-        """Wait for the end of that; returns the size of the files.
-
-        Raises:
-            CannotForkError: that failed.
-        """
+        """Wait for the end of that; returns the size of the files."""
         return int(self._hear()[0])
 
     def become_agent(self, worker: int) -> None:
@@ -123,16 +113,9 @@ class NewJail:
 class NewJails:
     """Jails of the forks of one request, and the process that makes them.
 
-    Args:
-        kit: parts that are the same for all forks.
-
     Attributes:
-        all: the jails.
         user_namespaces: how many the original and its forks may make, read after the limits
             were restored; None before.
-
-    Resources:
-        A process, which ends when it has made the jails or with this one.
     """
 
     def __init__(self, kit: Kit) -> None:
@@ -156,8 +139,6 @@ class NewJails:
         """Have the maker enter the namespaces of the original.
 
         Args:
-            message: the request.
-            count: number of forks.
             descriptors: socket of the request, which the maker has open until it ends; sockets of
                 the agents; control groups; the changes in the copy of the project.
         """
@@ -165,22 +146,14 @@ class NewJails:
         socket.send_fds(self._line, [message], descriptors)
 
     def begin_to_make(self, count: int) -> None:
-        """Have the maker make PID 1 of each jail.
-
-        Raises:
-            CannotForkError: it is not in the namespaces of the original.
-        """
+        """Have the maker make PID 1 of each jail."""
         while len(self.all) < count:
             self._hear()
         lift_limits(self._limits)
         self._line.send(b"+")
 
     def wait_until_made(self) -> None:
-        """Wait until the PID 1s have made their jails.
-
-        Raises:
-            CannotForkError: they cannot.
-        """
+        """Wait until the PID 1s have made their jails."""
         while any(jail.pidfd < 0 for jail in self.all):
             self._hear()
         for jail in self.all:
@@ -188,11 +161,7 @@ class NewJails:
         self._restore_limits()
 
     def _hear(self) -> None:
-        """Wait until the maker reports the next thing that it has made.
-
-        Raises:
-            CannotForkError: it has failed, or ended.
-        """
+        """Wait until the maker reports the next thing that it has made."""
         try:
             word, fds, _, _ = socket.recv_fds(self._line, 4096, 16)
         except ConnectionError:

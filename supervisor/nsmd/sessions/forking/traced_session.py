@@ -64,8 +64,6 @@ class UnnamedFile(NamedTuple):
 
     Attributes:
         path: as /proc has it, without what says that it is removed.
-        inode: device and inode.
-        size: bytes.
     """
 
     fd: int
@@ -87,11 +85,7 @@ class Descriptors(NamedTuple):
 
 
 def worker_of(agent: int, interpreter: str) -> int:
-    """Process id of the interpreter of a session.
-
-    Raises:
-        CannotForkError: there is none.
-    """
+    """Process id of the interpreter of a session."""
     found = [pid for pid in children_of(agent) if not is_dead(pid)]
     if interpreter == "bash":
         found = [pid for pid in found if code_fd_of(pid) >= 0]
@@ -122,9 +116,6 @@ def check_shell(pid: int, first: int) -> None:
 
     Args:
         first: that of the file with code; the next one leads to /dev/null.
-
-    Raises:
-        CannotForkError: code has changed them.
     """
     place = f"/proc/{pid}/fd/"
     try:
@@ -176,11 +167,7 @@ def is_dead(pid: int) -> bool:
 
 
 def descriptors_of(pid: int, private: set[int]) -> Descriptors:
-    """Look at its descriptors.
-
-    Args:
-        private: those that belong to nsm.
-    """
+    """Look at its descriptors."""
     files: list[FileToOpen] = []
     unnamed: list[UnnamedFile] = []
     closed: dict[int, str] = {}
@@ -221,15 +208,7 @@ _ROUNDS = 50
 
 
 class OtherPrograms:
-    """Programs that run in a session beside its interpreter, stopped.
-
-    Args:
-        agent: PID 1 of the session.
-        own: processes that are forked.
-
-    Attributes:
-        threads: their threads.
-    """
+    """Programs that run in a session beside its interpreter, stopped."""
 
     def __init__(self, agent: int, own: set[int]) -> None:
         self._agent, self._own = agent, own
@@ -246,11 +225,7 @@ class OtherPrograms:
         ]
 
     def stop(self) -> None:
-        """Stop all of them.
-
-        Raises:
-            CannotForkError: one cannot be kept from the forks.
-        """
+        """Stop all of them."""
         for _ in range(_ROUNDS):
             known = {thread.pid for thread in self.threads}
             fresh = [thread for thread in self._look() if thread not in known]
@@ -319,11 +294,7 @@ MADE_AT_ONCE = 1024
 
 
 def enter(fd: int, kind: int = 0) -> None:
-    """setns(2).
-
-    Raises:
-        SetupError: the kernel refuses.
-    """
+    """Enter a namespace, as setns(2)."""
     call("setns", libc.setns(fd, kind))
 
 
@@ -338,11 +309,7 @@ def owner_of(fd: int) -> int:
 
 
 def in_child(action: Any) -> None:
-    """Run something in a child process, since entering a user namespace cannot be taken back.
-
-    Raises:
-        CannotForkError: it failed.
-    """
+    """Run something in a child process, since entering a user namespace cannot be taken back."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -364,7 +331,6 @@ class Original:
     """Namespaces of the session that is forked.
 
     Args:
-        agent: its PID 1.
         worker: the process that is to be forked.
         template: PID 1 of the jail in which all of them are.
     """
@@ -388,11 +354,7 @@ class Original:
         return levels[::-1]
 
     def restore_limits(self) -> None:
-        """Restore the limits that a helper had lifted when it was killed.
-
-        Raises:
-            CannotForkError: the kernel refuses.
-        """
+        """Restore the limits that a helper had lifted when it was killed."""
 
         def restore() -> None:
             settings = os.open(SETTINGS, os.O_PATH | os.O_CLOEXEC)
@@ -403,11 +365,7 @@ class Original:
         in_child(restore)
 
     def hide_others(self) -> None:
-        """Have its /proc show only what its processes may trace.
-
-        Raises:
-            CannotForkError: the kernel refuses.
-        """
+        """Have its /proc show only what its processes may trace."""
         with open(f"/proc/{self.worker}/mountinfo", encoding="utf-8") as file:
             if any("hidepid=ptraceable" in line for line in file):
                 return  # it has been forked before

@@ -180,8 +180,6 @@ class JobEntry:
     """A note that a job was started or has ended.
 
     Attributes:
-        place: place in the transcript, from 1.
-        ended: True, as of an execution that has ended.
         size_bytes: approximate size in memory.
     """
 
@@ -203,8 +201,6 @@ class TranscriptRecord:
     its answer.
 
     Attributes:
-        place: place in the transcript, from 1.
-        number: number of the execution in its session, from 1.
         live: streamed output while it runs; afterwards only if it has no outcome.
         size_bytes: approximate size in memory, once it has ended.
     """
@@ -258,11 +254,7 @@ class TranscriptRecord:
         return self._answer is not None
 
     def finish(self, answer: Outcome | NsmError, seconds: float) -> None:
-        """Keep the answer within bounds.
-
-        Args:
-            seconds: duration, if the answer does not have it.
-        """
+        """Keep the answer within bounds."""
         self._seconds = seconds
         live, self.live = self.live, None
         if isinstance(answer, Outcome):
@@ -303,11 +295,7 @@ class TranscriptRecord:
         )
 
     def drop_images(self) -> int:
-        """Drop the images that its code displayed, and count them as left out.
-
-        Returns:
-            The size of what was dropped, bytes.
-        """
+        """Drop the images that its code displayed, and count them as left out."""
         before = sum(map(_shown_size, self._shown))
         self._shown = tuple(_without_images(shown) for shown in self._shown)
         freed = before - sum(map(_shown_size, self._shown))

@@ -63,7 +63,6 @@ class Transcript:
     Attributes:
         executions: number of executions, dropped ones included.
         started_s, ended_s: on trio's clock; `ended_s` is None while the session lives.
-        end_reason: why the session ended, for people.
         followers: number of readers that wait for more.
         size_bytes: approximate size in memory, without the running execution.
     """
@@ -131,12 +130,7 @@ class Transcript:
         streamed: bool,
         sent_at: float | None = None,
     ) -> None:
-        """Add an execution that is sent to the agent.
-
-        Args:
-            streamed: its output comes while it runs.
-            sent_at: Unix time, if an earlier supervisor sent it.
-        """
+        """Add an execution that is sent to the agent."""
         self._running = self._add(execution_id, request)
         if sent_at is not None:
             # Code may have changed what its agent says.
@@ -385,11 +379,7 @@ MAX_TOTAL_BYTES = 64 * 1024 * 1024
 
 
 class TranscriptStore:
-    """Transcripts of all sessions.
-
-    Attributes:
-        size_bytes: approximate size of everything in memory.
-    """
+    """Transcripts of all sessions."""
 
     def __init__(self) -> None:
         self._ended: OrderedDict[str, Transcript] = OrderedDict()  # by session id
