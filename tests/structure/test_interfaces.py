@@ -46,7 +46,7 @@ from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
-from nsmd.environments.builds import build_queue, builder
+from nsmd.environments.builds import builder
 from nsmd.environments.commands import monitor
 from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
@@ -288,8 +288,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         discovery.MAX_METADATA_BYTES,
         files.PIECE_BYTES,
         MAX_OPEN_FILES,
-        build_queue.CONCURRENT_BUILDS,
-        build_queue.MAX_QUEUED,
+        builder.CONCURRENT_BUILDS,
+        builder.MAX_QUEUED,
         builder.MAX_ADDED,
         builder.MAX_REFERENCES,
         monitor.MAX_HEAD_BYTES,

@@ -13,7 +13,7 @@ import trio
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.environments.builds.build_state import Building
+from nsmd.environments.builds.building import Building
 from nsmd.model.flakes import shown
 from nsmd.model.packages import WantedPackages
 
@@ -181,9 +181,9 @@ def row_of(building: Building) -> dict[str, Any]:
         "reference": shown(building.reference),
         "state": building.state,
         "wanted_by": [who for who, wants in wanted_by.items() if wants],
-        "lock": built.stored.lock if built is not None else "",
-        "note": built.stored.note if built is not None else "",
-        "path": built.stored.path if built is not None else None,
+        "lock": built.lock if built is not None else "",
+        "note": built.note if built is not None else "",
+        "path": built.path if built is not None else None,
         "built_at": built.built_s if built is not None else None,
         "since_s": since_s,
         "progress": asdict(attempt.progress) if attempt is not None else None,

@@ -14,7 +14,7 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Services
-from nsmd.environments.builds.build_state import Building
+from nsmd.environments.builds.building import Building
 from nsmd.host.processes import share_of
 from nsmd.jail.templates import Template, TemplateTrial
 from nsmd.jail.templates.spec import can_preload

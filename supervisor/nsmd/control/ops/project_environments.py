@@ -13,7 +13,7 @@ from nsm.wire.errors import BadRequestError
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops.environments import row_of, wait_for
-from nsmd.environments.builds.build_state import Building
+from nsmd.environments.builds.building import Building
 from nsmd.environments.devshell import NAME as SHELL_NAME
 from nsmd.environments.project.environment_manager import ListOptions
 from nsmd.environments.project.rows import ProjectRow

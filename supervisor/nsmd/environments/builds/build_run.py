@@ -1,113 +1,85 @@
-"""One build, by the method of its kind: with Nix, or from packages."""
+"""One build: of a flake, with Nix, or of packages, by the installer."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, cast
 
 import trio
 
-from nsm.dataclass import replace
-from nsm.wire.errors import NsmError
-from nsmd.environments.builds.build_directory import BuildDirectory
-from nsmd.environments.builds.build_state import Attempt, Building, Built, StoredBuild
-from nsmd.environments.builds.nix_builds import NixBuilds
-from nsmd.environments.builds.package_builds import PackageBuilds
+from nsm.dataclass import dataclass, replace
+from nsm.wire.errors import NixFailedError, NsmError, PackagesFailedError
+from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
+from nsmd.environments.builds.build_files import BuildFiles
+from nsmd.environments.builds.building import Attempt, Building, Built
 from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.commands.runner import OnProgress
-from nsmd.model.settings import EnvironmentSettings
+from nsmd.environments.nix.flake_copy import flake_copy
+from nsmd.environments.nix.program import Nix, NixFinder
+from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore
+from nsmd.model.flakes import local_directory, shown
+from nsmd.model.packages import WantedPackages
+from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
+EXPECTED = (
+    "Expected is what `lib.mkSandbox` of nsm's flake makes: a directory with metadata.json and "
+    "bin/run. A plain package becomes one with `lib.mkSandbox { ...; packages = [ ... ]; }` "
+    "(docs/how-to/nix.md)."
+)
 
-class BuildMethod(Protocol):
-    """A way to build environments.
+
+class NoSandboxError(NixFailedError):
+    """Something was built in which code cannot run."""
+
+    def __init__(self, reference: str, path: str, why: str) -> None:
+        super().__init__(
+            f"{shown(reference)} yields no sandbox: {path}: {why}.",
+            hint=EXPECTED,
+            data={"path": path},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRun:
+    """Builder of single environments, with what every build needs.
 
     Attributes:
-        first_phase: phase in which its builds begin.
+        finder: finds Nix, for flakes.
+        installation: makes environments from packages.
+        files: has the roots and the logs.
+        defaults: limits of environments that set none.
+        owners: users whose programs may be run.
+        timeout_s: time limit of one build by Nix, seconds.
     """
 
-    @property
-    def first_phase(self) -> str: ...
-
-    async def check(self) -> None:
-        """Check that something can be built at all; if not, the last build's log stays.
-
-        Raises:
-            NsmError: it cannot.
-        """
+    finder: NixFinder
+    installation: InstallerRun
+    files: BuildFiles
+    defaults: Defaults
+    owners: Collection[int]
+    timeout_s: float
 
     async def build(
-        self, building: Building, attempt: Attempt, on_progress: OnProgress, log_fd: int
-    ) -> StoredBuild:
-        """Build.
-
-        Args:
-            on_progress, log_fd: as for `run_monitored`.
-
-        Raises:
-            NsmError, OSError: it fails.
-        """
-        ...
-
-    def look(
-        self, building: Building, path: str, settings: EnvironmentSettings | None
-    ) -> Environment:
-        """Make the environment of a build. Blocks.
-
-        Args:
-            path: path in its store.
-            settings: its entry in config.toml; None if it has none.
-
-        Raises:
-            NsmError: it cannot be used.
-        """
-        ...
-
-
-class BuildRun:
-    """Builder of single environments.
-
-    Args:
-        nix: builds flakes.
-        packages: builds from packages.
-        directory: has the logs.
-        configured: environments of config.toml, by name.
-    """
-
-    def __init__(
         self,
-        nix: NixBuilds,
-        packages: PackageBuilds,
-        directory: BuildDirectory,
+        building: Building,
+        attempt: Attempt,
         configured: Mapping[str, EnvironmentSettings],
-    ) -> None:
-        self.packages = packages
-        self.configured = configured
-        self._nix = nix
-        self._directory = directory
-
-    def _method(self, building: Building) -> BuildMethod:
-        return self._nix if building.packages is None else self.packages
-
-    def begun(self, building: Building, *, refresh: bool) -> Attempt:
-        """Make the record of a build that begins.
-
-        Args:
-            refresh: look for newer versions.
-        """
-        phase = self._method(building).first_phase
-        return Attempt(refresh=refresh, progress=CommandProgress(phase=phase))
-
-    async def build(self, building: Building, attempt: Attempt) -> Built:
+    ) -> Built:
         """Build.
 
         Args:
             building: environment to build; only notified of changes in the attempt.
             attempt: gets the progress.
+            configured: environments of config.toml, by name.
 
         Raises:
             NsmError: it cannot be built, or used; the log says so, too.
@@ -118,12 +90,13 @@ class BuildRun:
             attempt.progress, attempt.log_bytes = progress, log_bytes
             building.note()
 
-        method = self._method(building)
-        await method.check()
-        log_fd = await trio.to_thread.run_sync(self._directory.new_log, building.key)
+        if building.packages is None:
+            await self.finder.find()  # without Nix, the log of the last build stays
+        log_fd = await trio.to_thread.run_sync(self.files.new_log, building.key)
         try:
-            stored = await method.build(building, attempt, on_progress, log_fd)
-            environment = await trio.to_thread.run_sync(self.look, building, stored.path)
+            make = self._build_flake if building.packages is None else self._install
+            made = await make(building, attempt, on_progress, log_fd)
+            environment = await trio.to_thread.run_sync(self.look, building, made.path, configured)
         except NsmError as error:
             # The lines after the first are the end of this very log.
             text = error.message.partition("\n")[0]
@@ -132,28 +105,180 @@ class BuildRun:
             raise
         finally:
             os.close(log_fd)
-        return Built(environment=environment, stored=stored, built_s=time.time())
+        return Built(
+            environment=environment,
+            path=made.path,
+            link=attempt.link,
+            lock=made.lock,
+            note=made.note,
+            built_s=time.time(),
+        )
 
-    def look(self, building: Building, path: str) -> Environment:
-        """Make the environment at a store path. Blocks.
+    async def _build_flake(
+        self, building: Building, attempt: Attempt, on_progress: OnProgress, log_fd: int
+    ) -> Installed:
+        """Build a flake to a sandbox in Nix's store, kept by a garbage-collector root."""
+        nix = await self.finder.find()
+        attempt.link = await trio.to_thread.run_sync(self.files.fresh_link, building.key)
+        arguments = ["build", "--json", "--out-link", self.files.link_path(attempt.link)]
+        # Nobody expects background work to write into a user's directories.
+        arguments.append("--no-write-lock-file")
+        if attempt.refresh:
+            arguments.append("--refresh")
+        tree = self.files.tree(building.key)
+        async with _flake(building, nix, tree) as (directory, reference):
+            stdout = await nix.run(
+                [*arguments, "--", reference],
+                timeout_s=self.timeout_s,
+                on_progress=on_progress,
+                log_fd=log_fd,
+                directory=directory,
+                tree=tree,
+            )
+        return Installed(path=built_path(stdout, building.reference), lock="")
+
+    async def _install(
+        self, building: Building, attempt: Attempt, on_progress: OnProgress, log_fd: int
+    ) -> Installed:
+        """Make an environment from packages in the user's store, unless it is there."""
+        try:
+            return await self.installation.make(
+                building.given_name,
+                _packages(building),
+                # Everybody's have theirs by name; projects may have the same names.
+                owner=building.key if building.project else "",
+                refresh=attempt.refresh,
+                on_progress=on_progress,
+                log_fd=log_fd,
+            )
+        except PackagesFailedError as error:
+            if not building.project:
+                raise
+            # People know the file in their project, and not our copy of it.
+            copy = os.path.dirname(_packages(building).file)
+            message = error.message.replace(copy, os.path.dirname(building.reference))
+            raise PackagesFailedError(message, hint=error.hint) from error
+
+    def look(
+        self, building: Building, path: str, configured: Mapping[str, EnvironmentSettings]
+    ) -> Environment:
+        """Make the environment at a path in its store. Blocks.
 
         Raises:
             NsmError: it cannot be used.
         """
-        settings = self.configured.get(building.given_name)
+        settings = configured.get(building.given_name)
         if building.project and building.packages is not None:
             # As for everything that lies in a project, the limits are those of the preset,
             # and it gets no devices.
-            preset = self.configured.get(building.packages.preset, EnvironmentSettings())
+            preset = configured.get(building.packages.preset, EnvironmentSettings())
             settings = replace(preset, description=None, devices=())
         elif settings is not None:
             wanted = settings.flake if building.packages is None else settings.packages
             if wanted != (building.packages or building.reference):
                 settings = None
-        environment = self._method(building).look(building, path, settings)
+        if building.packages is None:
+            environment = self._sandbox(building, path, settings)
+        else:
+            environment = self.installation.environment(
+                path,
+                building.given_name,
+                building.packages,
+                self.defaults,
+                settings or EnvironmentSettings(),
+            )
         if building.preload is not None and not building.configured:
             environment = replace(environment, preload=_still_there(building.preload, environment))
         return environment
+
+    def _sandbox(
+        self, building: Building, path: str, settings: EnvironmentSettings | None
+    ) -> Environment:
+        """Make the environment of a build by Nix."""
+        reference = building.reference
+        try:
+            found = read_artifact(path, self.defaults, self.owners, source=shown(reference))
+        except ArtifactError as error:
+            raise NoSandboxError(reference, path, str(error)) from None
+        if building.given_name:
+            found = replace(found, name=building.given_name)
+        if settings is None:
+            return found
+        return replace(
+            found,
+            description=settings.description or found.description,
+            timeout_s=settings.timeout_seconds or found.timeout_s,
+            memory_mb=settings.memory_mb or found.memory_mb,
+            cpu_weight=settings.cpu_weight or found.cpu_weight,
+            preload=settings.preload or found.preload,
+            network=settings.network_rule,
+            secrets=settings.secrets,
+            variables=tuple(settings.env.items()),
+        )
+
+    async def collect(self, staying: Iterable[Building], *, dry_run: bool) -> CollectedEnvironments:
+        """Remove environments made from packages, as `EnvironmentStore.collect` does.
+
+        Args:
+            staying: those that are wanted or being built; those of live sessions stay, too.
+        """
+        kept, since_s = paths_in_use(self.files.in_use()), time.time()
+        for building in staying:
+            if building.built is not None:
+                kept.add(building.built.path)
+            if building.attempt is not None:
+                # It knows what it has made or found, and nobody else does.
+                since_s = min(since_s, building.attempt.since_s)
+        store = EnvironmentStore(self.installation.store)
+        return await trio.to_thread.run_sync(
+            partial(store.collect, kept, since_s=since_s, dry_run=dry_run)
+        )
+
+
+def paths_in_use(environments: Iterable[Environment]) -> set[str]:
+    """Paths in the store of what live sessions show."""
+    paths: set[str] = set()
+    for each in environments:
+        paths |= {bind.source for bind in each.binds}
+        if each.image is not None:
+            paths.add(os.path.dirname(each.image.directory))
+    return paths
+
+
+def built_path(stdout: bytes, reference: str) -> str:
+    """Read the store path of the single result from `nix build --json`.
+
+    Raises:
+        NoSandboxError: Nix built nothing, or printed something else.
+    """
+    try:
+        said: object = json.loads(stdout)
+    except (ValueError, RecursionError):
+        said = None
+    paths: list[str] = []
+    for built in cast("list[object]", said) if isinstance(said, list) else []:
+        outputs: object = cast("dict[str, Any]", built).get("outputs") if _is_map(built) else None
+        if _is_map(outputs):
+            named = cast("dict[str, Any]", outputs)
+            path: object = named.get("out", next(iter(named.values()), None))
+            if isinstance(path, str) and path.startswith("/") and path.isprintable():
+                paths.append(path)
+    if len(paths) != 1:
+        why = f"nix names {len(paths)} things that it built, not one ({stdout[:200]!r})"
+        raise NoSandboxError(reference, "nix build", why)
+    return paths[0]
+
+
+@asynccontextmanager
+async def _flake(building: Building, nix: Nix, tree: str) -> AsyncGenerator[tuple[str, str]]:
+    """Give the directory in which Nix is to run, and the reference from there."""
+    local = local_directory(building.reference)
+    if local is None:
+        yield "/", building.reference
+        return
+    _, number, attribute = building.reference.partition("#")
+    async with flake_copy(local, tree, nix.variables) as (directory, flake):
+        yield directory, f"{flake}{number}{attribute}"
 
 
 def _still_there(modules: tuple[str, ...], environment: Environment) -> tuple[str, ...]:
@@ -166,3 +291,12 @@ def _still_there(modules: tuple[str, ...], environment: Environment) -> tuple[st
         for module in modules
         if module in environment.preload or module.partition(".")[0] in known
     )
+
+
+def _packages(building: Building) -> WantedPackages:
+    assert building.packages is not None
+    return building.packages
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)

@@ -15,16 +15,32 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from nsm.wire.errors import BadRequestError, OverloadedError, UnknownEnvironmentError
+from nsm.wire.errors import (
+    BadRequestError,
+    InternalError,
+    NsmError,
+    OverloadedError,
+    UnknownEnvironmentError,
+)
 from nsmd.environments.artifacts.discovery import METADATA_VARIABLE
-from nsmd.environments.builds import names, wording
-from nsmd.environments.builds.build_directory import BuildDirectory, BuildRecord
-from nsmd.environments.builds.build_queue import BuildQueue
+from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.build_run import BuildRun
-from nsmd.environments.builds.build_state import Building, ProjectPackages, key_of_packages
-from nsmd.environments.builds.nix_builds import NixBuilds
-from nsmd.environments.builds.package_builds import PackageBuilds
+from nsmd.environments.builds.building import (
+    Attempt,
+    Building,
+    Failed,
+    ProjectPackages,
+    bad_reference,
+    check_given_name,
+    check_own_name,
+    drop_nameless,
+    failure,
+    interrupted,
+    key_of_packages,
+    said,
+)
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
+from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments
@@ -45,6 +61,20 @@ MAX_UNWANTED = 32
 """Largest number of environments that are kept although nobody wants them now: an editor that comes
 back has them at once. The one that was wanted longest ago is removed first."""
 
+CONCURRENT_BUILDS = 2
+"""Nix runs many builders for each; more would only share the same processors and memory."""
+
+MAX_QUEUED = 64
+"""Largest number of waiting builds; more are refused."""
+
+MAX_INTERRUPTIONS = 2
+"""After so many in a row, a build does not start by itself again: it may be what ends the
+supervisor.
+"""
+
+FAILED_KEPT_S = 24 * 3600.0
+"""Time for which `nsm env` shows an environment that was never built: most are typos."""
+
 LAST_SAVE_S = 2.0
 """Time to write a small file at the end."""
 
@@ -53,9 +83,7 @@ class Builder:
     """All environments that nsm builds, a few at once.
 
     Args:
-        build_run: runs one build.
-        directory: keeps the builds.
-        catalog: gets the results.
+        build_run: runs one build, and has the environments that are known.
         configured: environments of config.toml.
         nursery: owns the builds.
     """
@@ -63,28 +91,20 @@ class Builder:
     def __init__(
         self,
         build_run: BuildRun,
-        directory: BuildDirectory,
         catalog: Catalog,
         configured: Mapping[str, EnvironmentSettings],
         nursery: trio.Nursery,
     ) -> None:
         self._build_run = build_run
-        self._directory = directory
+        self._files = build_run.files
+        self._all = build_run.files.known
         self._catalog = catalog
         self._configured = configured
-        self._all: dict[str, Building] = {}
+        self._nursery = nursery
+        self._turns = trio.CapacityLimiter(CONCURRENT_BUILDS)
         self._bad: list[str] = []
         self._bad_of_clients: Counter[str] = Counter()
         self._subscribers: list[Callable[[], None]] = []
-        self._record = BuildRecord(directory, self._all.values)
-        self._queue = BuildQueue(
-            build_run,
-            directory,
-            self._record,
-            nursery,
-            every=self._all.values,
-            changed=self._publish,
-        )
 
     def __repr__(self) -> str:
         return f"<Builder of {len(self._all)} environments>"
@@ -97,7 +117,7 @@ class Builder:
 
     def log_path(self, building: Building) -> str:
         """Path of the log of its last build; there may be none."""
-        return self._directory.log_path(building.key)
+        return self._files.log_path(building.key)
 
     def find(self, target: str) -> Building:
         """Find the environment that a name or a reference means.
@@ -126,14 +146,6 @@ class Builder:
         """Call a function whenever a build begins or ends."""
         self._subscribers.append(changed)
 
-    async def keep_saving(self) -> None:
-        """Write the record file whenever something has changed."""
-        await self._record.keep_saving()
-
-    async def save(self) -> None:
-        """Write the record file, if something has changed."""
-        await self._record.save()
-
     # Wanted environments.
 
     async def begin(
@@ -149,9 +161,10 @@ class Builder:
             in_use: returns the environments of live sessions.
             agreed: environments of projects.
         """
-        self._directory.in_use = in_use
-        for building in await trio.to_thread.run_sync(self._directory.load, self._build_run.look):
-            self._all[building.key] = building
+        self._files.in_use = in_use
+        await self._files.load(
+            lambda building, path: self._build_run.look(building, path, self._configured)
+        )
         there = self._catalog.view(ClientIdentity(name="", scope="")).names
         for name, entry in self._configured.items():
             # `lib.fromToml` may have built what the same file asks us to build.
@@ -167,16 +180,16 @@ class Builder:
             self._want(reference).variable = True
         for building in self.buildings:
             self._wanted(building)
-            self._queue.schedule_forgetting(building)  # else it waits until somebody looks at it
+            self._schedule_forgetting(building)  # else it waits until somebody looks at it
             lost = building.built is None and building.failed is None
             if lost or building.outdated or building.variable or building.configured:
-                self._queue.begin_unless_hopeless(building)
-        await self._directory.sweep(self._all.values)
+                self._begin_unless_hopeless(building)
+        await self._files.sweep()
         self._publish()
 
     def configure(self, configured: Mapping[str, EnvironmentSettings]) -> None:
         """Apply changed environments of config.toml that are made from packages."""
-        self._configured = self._build_run.configured = configured
+        self._configured = configured
         for building in self._all.values():
             entry = configured.get(building.given_name)
             if building.packages is not None and (entry is None or entry.packages is None):
@@ -201,7 +214,7 @@ class Builder:
         for building in kept:
             self._wanted(building)
             if building.outdated or (building.built is None and building.failed is None):
-                self._queue.begin_unless_hopeless(building)
+                self._begin_unless_hopeless(building)
         self._publish()
 
     def of_project(self, project: str, name: str) -> Building | None:
@@ -212,48 +225,37 @@ class Builder:
         """Look whether packages or locks in the user's files have changed, and build if so."""
         for building in self.buildings:
             if building.packages is not None and building.attempt is None:
-                self._queue.begin_unless_hopeless(building)
+                self._begin_unless_hopeless(building)
         self._publish()
 
     async def collect(self, *, dry_run: bool) -> CollectedEnvironments:
-        """Remove environments made from packages that nobody uses.
-
-        Args:
-            dry_run: only say which.
-        """
+        """Remove environments made from packages that nobody uses, or only say which."""
         staying = [b for b in self._all.values() if b.wanted or b.attempt is not None]
         for building in [b for b in self._all.values() if b not in staying]:
             if building.packages is not None and not dry_run:
                 del self._all[building.key]
-        in_use = self._directory.in_use()
-        return await self._build_run.packages.collect(staying, in_use, dry_run=dry_run)
+        return await self._build_run.collect(staying, dry_run=dry_run)
 
     def add(self, reference: str, name: str = "") -> Building:
         """Add an environment, and build it unless it is there or being built.
 
-        Args:
-            reference: reference as typed.
-            name: name for it; empty for its own.
+        `name` is empty for its own name.
 
         Raises:
             BadRequestError: the reference or the name is invalid.
             OverloadedError: there are too many.
         """
         check_reference(reference)
-        names.check_given(self.buildings, reference, name)
+        check_given_name(self.buildings, reference, name)
         building = self._known(reference, name) or self._want(reference, name)
         self._add(building)
         if name:
-            names.drop_nameless(self.buildings, building)
+            drop_nameless(self.buildings, building)
             self._publish()
         return building
 
     def _add(self, building: Building) -> None:
-        """Keep an environment, and build it unless it is there or being built.
-
-        Raises:
-            OverloadedError: there are too many.
-        """
+        """Keep an environment, and build it unless it is there or being built."""
         if not building.added and sum(b.added for b in self.buildings) >= MAX_ADDED:
             raise OverloadedError(
                 f"{MAX_ADDED} environments have been added, which is the limit.",
@@ -272,21 +274,18 @@ class Builder:
         """
         missing = building.built is None or building.failed is not None or building.outdated
         if building.attempt is None and missing:
-            self._queue.check_room()
-            self._queue.begin(building)
+            self._check_room()
+            self._begin(building)
 
     def add_packages(self, packages: WantedPackages, name: str) -> Building:
         """Add an environment made from packages, or change its packages, and build it.
-
-        Args:
-            name: its name.
 
         Raises:
             BadRequestError: the packages or the name are invalid.
             OverloadedError: there are too many.
         """
         check_packages(packages)
-        names.check_given(self.buildings, packages.text, name, changes=True)
+        check_given_name(self.buildings, packages.text, name, changes=True)
         entry = self._configured.get(name)
         if entry is not None and entry.packages is not None:
             raise BadRequestError(
@@ -302,7 +301,7 @@ class Builder:
     def preload(self, building: Building, modules: tuple[str, ...]) -> None:
         """Have sessions of an environment find these modules imported."""
         building.set_preload(modules)
-        self._record.mark()
+        self._files.mark()
         self._publish()
 
     def update(self, targets: Sequence[str]) -> list[Building]:
@@ -318,7 +317,7 @@ class Builder:
         chosen = [self.find(target) for target in targets] if targets else self.buildings
         for building in chosen:
             if building.attempt is None:
-                self._queue.begin(building, refresh=True)
+                self._begin(building, refresh=True)
         self._publish()
         return chosen
 
@@ -345,7 +344,7 @@ class Builder:
         self._publish()
         if not building.wanted:
             await self._forget(building)
-        self._record.mark()
+        self._files.mark()
         return building
 
     @asynccontextmanager
@@ -361,11 +360,11 @@ class Builder:
             self._wanted(building)
             if not building.tried:
                 try:
-                    self._queue.check_room()
+                    self._check_room()
                 except OverloadedError as error:
-                    building.failed = wording.failure(error, time.time())
+                    building.failed = failure(error, time.time())
                 else:
-                    self._queue.begin_unless_hopeless(building)
+                    self._begin_unless_hopeless(building)
         self._bad_of_clients.update(bad)
         self._publish()
         try:
@@ -413,9 +412,9 @@ class Builder:
         unwanted = [b for b in self._all.values() if not b.wanted and b.attempt is None]
         unwanted.sort(key=lambda b: b.used_s)
         for old in unwanted[: max(0, len(unwanted) - MAX_UNWANTED)]:
-            self._directory.keep_older(old.built)
+            self._files.keep_older(old.built)
             del self._all[old.key]
-        self._record.mark()
+        self._files.mark()
 
     async def _forget(self, building: Building) -> None:
         if building.attempt is not None:
@@ -423,17 +422,109 @@ class Builder:
             await building.attempt.done.wait()
         if building.wanted:  # somebody asked for it again meanwhile
             if building.attempt is None and building.built is None:
-                self._queue.begin(building)
+                self._begin(building)
             return
         self._all.pop(building.key, None)
-        self._directory.keep_older(building.built)
-        await self._directory.sweep(self._all.values)
+        self._files.keep_older(building.built)
+        await self._files.sweep()
+
+    # Builds that wait and run.
+
+    def _begin_unless_hopeless(self, building: Building) -> None:
+        """Begin a build, unless one is under way, or it may be what ends supervisors."""
+        if building.attempt is not None:
+            return
+        if building.interruptions >= MAX_INTERRUPTIONS:
+            building.tried = True
+            building.failed = interrupted(building, time.time())
+            return
+        self._begin(building)
+
+    def _check_room(self) -> None:
+        """Check that another new build may wait; all known environments may wait at once."""
+        waiting = sum(b.state == "queued" for b in self._all.values())
+        if waiting >= MAX_QUEUED:
+            raise OverloadedError(
+                f"{waiting} builds wait already.",
+                hint="`nsm env builds` shows them; try again later.",
+            )
+
+    def _begin(self, building: Building, *, refresh: bool = False) -> None:
+        """Begin a build, which waits for its turn; `refresh` looks for newer versions."""
+        phase = "evaluating" if building.packages is None else "resolving"
+        building.attempt = Attempt(refresh=refresh, progress=CommandProgress(phase=phase))
+        building.tried = True
+        building.outdated = False
+        building.note()
+        self._files.mark()
+        self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
+
+    def _schedule_forgetting(self, building: Building) -> None:
+        """Forget an environment that `nsm env add` could not make, but only `FAILED_KEPT_S` after
+        that, and if nobody has tried again.
+        """
+        if building.failed is not None and building.built is None:
+            self._nursery.start_soon(self._forget_later, building, building.failed)
+
+    async def _forget_later(self, building: Building, failed: Failed) -> None:
+        # Clocks jump: it is never kept for longer than from now on.
+        left_s = min(failed.at_s + FAILED_KEPT_S - time.time(), FAILED_KEPT_S)
+        await trio.sleep(max(0.0, left_s))
+        if building.failed is failed and building.attempt is None and building.added:
+            log.info("%s is forgotten, since it could not be built", building.name)
+            building.added = False
+            self._files.mark()
+            self._publish()
+            building.note()
+
+    async def _carry_out(self, building: Building, attempt: Attempt) -> None:
+        """Carry out one build, from the queue to its result.
+
+        Cancelling the attempt's scope ends it with that reason; cancelling the whole builder leaves
+        it recorded as running, so that the next supervisor starts it again.
+        """
+        error: NsmError | OSError | None = None
+        with attempt.scope:
+            try:
+                async with self._turns:
+                    attempt.started_s = trio.current_time()
+                    building.note()
+                    built = await self._build_run.build(building, attempt, self._configured)
+                    check_own_name(self.buildings, building, built.environment.name)
+                    self._files.keep_older(building.built)
+                    building.built = built
+                    building.last_name = built.environment.name
+            except (NsmError, OSError) as caught:
+                error = caught
+            except Exception:
+                # The only catch-all of a build: its errors concern nobody else.
+                log.exception("the build of %s failed inside the supervisor", building.name)
+                error = InternalError("nsm failed during the build; the supervisor's log says why.")
+        if attempt.scope.cancelled_caught:
+            building.failed = Failed(
+                cause="it was stopped", message="The build was stopped.", at_s=time.time()
+            )
+        elif error is not None:
+            log.warning("environment %s is not built: %s", building.name, error)
+            building.failed = failure(error, time.time())
+        else:
+            building.failed = None
+        building.interruptions = 0
+        building.attempt = None
+        self._schedule_forgetting(building)
+        self._files.mark()
+        self._publish()
+        await self._files.sweep()
+        attempt.done.set()
+        building.note()
+        if building.outdated and building.wanted and building.attempt is None:
+            self._begin(building)
 
     # Messages.
 
     def _publish(self) -> None:
         every = [building for building in self._all.values() if not building.project]
-        bad = [wording.bad_reference(reference) for reference in self._bad]
+        bad = [bad_reference(reference) for reference in self._bad]
         self._put(
             EnvironmentSource(rank=Rank.BUILT), [b for b in every if b.added or b.variable], bad
         )
@@ -443,7 +534,7 @@ class Builder:
                 self._put(_of_clients(building.reference), [building])
         for reference, clients in self._bad_of_clients.items():
             if clients:
-                self._put(_of_clients(reference), [], [wording.bad_reference(reference)])
+                self._put(_of_clients(reference), [], [bad_reference(reference)])
         for changed in self._subscribers:
             changed()
 
@@ -453,7 +544,7 @@ class Builder:
         buildings: Sequence[Building],
         bad: Iterable[EnvironmentProblem] = (),
     ) -> None:
-        environments, problems = wording.said(buildings)
+        environments, problems = said(buildings)
         self._catalog.put(source, environments, [*bad, *problems])
 
 
@@ -472,27 +563,29 @@ async def open_builder(
     """Open a builder; leaving the block stops its builds.
 
     Args:
-        finder: finds Nix.
-        installation: makes environments from packages.
-        catalog: gets the results.
         directory: absolute directory for builds; made for this user alone.
         defaults: limits of environments that set none.
         configured: environments of config.toml; those that name a flake or packages are built.
         owners: users whose programs may be run.
         timeout_s: time limit of one build by Nix, seconds.
     """
-    files = BuildDirectory(directory)
-    nix = NixBuilds(finder, files, defaults=defaults, owners=owners, timeout_s=timeout_s)
-    packages = PackageBuilds(installation, defaults=defaults)
-    build_run = BuildRun(nix, packages, files, configured)
+    files = BuildFiles(directory)
+    build_run = BuildRun(
+        finder=finder,
+        installation=installation,
+        files=files,
+        defaults=defaults,
+        owners=owners,
+        timeout_s=timeout_s,
+    )
     async with trio.open_nursery() as nursery:
-        builder = Builder(build_run, files, catalog, configured, nursery)
-        nursery.start_soon(builder.keep_saving)
+        builder = Builder(build_run, catalog, configured, nursery)
+        nursery.start_soon(files.keep_saving)
         try:
             yield builder
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(LAST_SAVE_S):
-                await builder.save()
+                await files.save()
             nursery.cancel_scope.cancel()
 
 

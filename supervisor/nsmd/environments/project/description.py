@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from nsm.dataclass import replace
-from nsmd.environments.builds.build_state import Building
-from nsmd.environments.builds.wording import problem as problem_of
-from nsmd.environments.builds.wording import so_far
+from nsmd.environments.builds.building import Building, so_far
+from nsmd.environments.builds.building import problem as problem_of
 from nsmd.environments.project.agreements import UseAgreement
 from nsmd.host.paths import printable
 from nsmd.model.values import Environment

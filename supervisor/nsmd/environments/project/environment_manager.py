@@ -21,9 +21,8 @@ from nsm.wire.errors import (
     EnvironmentUnavailableError,
     UnknownEnvironmentError,
 )
-from nsmd.environments.builds.build_state import Building, ProjectPackages
 from nsmd.environments.builds.builder import Builder
-from nsmd.environments.builds.wording import so_far
+from nsmd.environments.builds.building import Building, ProjectPackages, so_far
 from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.agreed import AgreedEnvironment, why_python_refused
 from nsmd.environments.project.agreements import MAX_AGREEMENTS, AgreementFile, UseAgreement

@@ -19,10 +19,10 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
-from nsmd.environments.builds import build_queue, nix_builds
+from nsmd.environments.builds import build_run
 from nsmd.environments.builds import builder as module
-from nsmd.environments.builds.build_state import Building
 from nsmd.environments.builds.builder import Builder, open_builder
+from nsmd.environments.builds.building import Building
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_protocol import Installed
@@ -335,7 +335,7 @@ async def test_a_build_that_a_supervisor_ended_in_goes_on_with_the_next_but_not_
     reference = it.nix.builds("slow", ("hang", None))
     async with it.open() as builder:
         await until_building(builder.add(reference))
-    for _ in range(build_queue.MAX_INTERRUPTIONS - 1):
+    for _ in range(module.MAX_INTERRUPTIONS - 1):
         async with it.open() as builder:
             await until_building(builder.find(reference))
     async with it.open() as builder:
@@ -365,7 +365,7 @@ async def test_a_limit_of_time(it: Bench) -> None:
 
 
 async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_queue, "MAX_QUEUED", 1)
+    monkeypatch.setattr(module, "MAX_QUEUED", 1)
     references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
     async with it.open() as builder:
         for reference in references[:2]:
@@ -434,7 +434,7 @@ async def test_all_that_is_known_may_be_updated_at_once(
     async with it.open() as builder:
         for reference in references:
             await ended(builder.add(reference))
-        monkeypatch.setattr(build_queue, "MAX_QUEUED", 0)
+        monkeypatch.setattr(module, "MAX_QUEUED", 0)
         for building in builder.update([]):
             await ended(building)
             assert building.failed is None
@@ -450,7 +450,7 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open() as builder:
         with monkeypatch.context() as patch:
-            patch.setattr(nix_builds, "built_path", wrong)
+            patch.setattr(build_run, "built_path", wrong)
             building = builder.add(reference)
             await ended(building)
             assert building.failed is not None
@@ -555,7 +555,7 @@ async def test_what_could_never_be_built_is_forgotten_in_time(
         if restarted:
             await ended(builder.add(bad))
             assert len(builder.buildings) == 2
-    monkeypatch.setattr(build_queue, "FAILED_KEPT_S", 0.0)
+    monkeypatch.setattr(module, "FAILED_KEPT_S", 0.0)
     async with it.open() as builder:
         if not restarted:
             builder.add(bad)

@@ -1,18 +1,25 @@
-"""State of one environment: wanted, being built, built."""
+"""One environment that is built: who wants it, its name, and what is said of it."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import trio
 
 from nsm.dataclass import dataclass, field, replace
+from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.commands.progress import CommandProgress
-from nsmd.model.flakes import likely_name
+from nsmd.environments.nix.errors import NixRunError
+from nsmd.model.flakes import likely_name, shown, why_no_reference
+from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import WantedPackages
-from nsmd.model.values import Environment
+from nsmd.model.text import duration
+from nsmd.model.values import Environment, EnvironmentProblem
+
+MAX_CAUSE_CHARS = 300
 
 State = Literal["queued", "building", "ready", "failed"]
 
@@ -77,34 +84,23 @@ class ProjectPackages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBuild:
-    """Files of a build.
-
-    Attributes:
-        path: path in Nix's store, or in the store of environments from packages.
-        link: file name of its garbage-collector root; empty if it needs none.
-        lock: path of the lock of packages; empty for none.
-        note: a sentence about what did not go as it should; may be empty.
-    """
-
-    path: str
-    link: str = ""
-    lock: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """Result of a build.
 
     Attributes:
         environment: environment to run code in.
-        stored: its files.
+        path: path in Nix's store, or in the store of environments from packages.
+        link: file name of its garbage-collector root; empty if it needs none.
+        lock: path of the lock of packages; empty for none.
+        note: a sentence about what did not go as it should; may be empty.
         built_s: Unix time of the build.
     """
 
     environment: Environment
-    stored: StoredBuild
+    path: str
+    link: str = ""
+    lock: str = ""
+    note: str = ""
     built_s: float
 
 
@@ -228,3 +224,154 @@ class Building:
     async def changed(self) -> None:
         """Wait until something about it changes."""
         await self._changed.wait()
+
+
+# Names.
+
+
+def check_given_name(
+    buildings: Iterable[Building], reference: str, name: str, *, changes: bool = False
+) -> None:
+    """Check that an environment of this reference can be given that name.
+
+    Args:
+        buildings: environments that somebody wants.
+        name: empty for its own.
+        changes: it is made from packages: it has no name of its own, and one that is there may get
+            others.
+
+    Raises:
+        BadRequestError: it cannot.
+    """
+    if (name or changes) and not ENVIRONMENT_NAME.fullmatch(name):
+        raise BadRequestError(
+            f"{name!r:.100} is no name for an environment.",
+            hint="Use 1 to 64 of a-z, 0-9 and '-', beginning with a letter or digit.",
+        )
+    for other in buildings:
+        differs = other.reference != reference and not (changes and other.packages is not None)
+        if name and other.added and other.name == name and differs:
+            raise BadRequestError(
+                f"{name!r} is {shown(other.reference)} already.",
+                hint=f"Choose another name, or `nsm env rm {name}` first.",
+            )
+
+
+def check_own_name(buildings: Iterable[Building], building: Building, name: str) -> None:
+    """Check that no other added environment has the name that a build has found.
+
+    Raises:
+        BadRequestError: another one has it.
+    """
+    for other in buildings:
+        taken = other.added and other.built is not None and other.name == name
+        if taken and building.added and other is not building:
+            raise BadRequestError(
+                f"{shown(building.reference)} is called {name!r}, as {shown(other.reference)} is.",
+                hint=f"`nsm env add --name ANOTHER {shown(building.reference)}`",
+            )
+
+
+def drop_nameless(buildings: Iterable[Building], named: Building) -> None:
+    """Drop a failed attempt to build an environment under its own name, which another one may
+    have; it was given a name now.
+    """
+    for other in buildings:
+        same = other.reference == named.reference and not other.given_name
+        if same and other is not named and other.built is None and other.attempt is None:
+            other.added = False
+
+
+# Sentences, for people and models.
+
+
+def failure(error: NsmError | OSError, at_s: float) -> Failed:
+    """Make the record of an error.
+
+    Args:
+        at_s: Unix time of the error.
+    """
+    if not isinstance(error, NsmError):
+        where = f" ({error.filename})" if error.filename else ""
+        cause = f"nsm's state directory cannot be used: {error.strerror}{where}"
+        hint = "`nsm doctor` says where it is."
+        return Failed(cause=cause, message=f"{cause}.", hint=hint, at_s=at_s)
+    cause = error.cause if isinstance(error, NixRunError) else ""
+    cause = (cause or error.message.partition("\n")[0]).rstrip(".")
+    return Failed(cause=cause[:MAX_CAUSE_CHARS], message=error.message, hint=error.hint, at_s=at_s)
+
+
+def interrupted(building: Building, at_s: float) -> Failed:
+    """Make the record of a build during which the supervisor has ended too often.
+
+    Args:
+        at_s: Unix time of this decision.
+    """
+    cause = f"the supervisor ended during it {building.interruptions} times in a row"
+    return Failed(
+        cause=cause,
+        message=f"The build is not begun again: {cause}.",
+        hint=f"`nsm env update {building.name}` tries again.",
+        at_s=at_s,
+    )
+
+
+def problem(building: Building) -> EnvironmentProblem | None:
+    """Why an environment cannot be used, or is out of date; None if all is well."""
+    where, log = shown(building.reference), f"`nsm env log {building.name}`"
+    if building.attempt is not None:
+        if building.built is not None:
+            return None
+        attempt = building.attempt
+        return EnvironmentProblem(
+            name=building.name,
+            where=where,
+            why=f"it is being built; {log} shows how",
+            explain=lambda: f"{so_far(attempt)}; {log} shows how",
+        )
+    if building.failed is None:
+        return None
+    cause = building.failed.cause
+    if building.built is None:
+        why = f"its build failed: {cause}; {log} has more, `nsm env update` tries again"
+    else:
+        # Without a time, which would make it a new problem each time that it is reported.
+        why = f"its update failed: {cause}; the one built before is used; {log} has more"
+    return EnvironmentProblem(name=building.name, where=where, why=why)
+
+
+def said(buildings: Sequence[Building]) -> tuple[list[Environment], list[EnvironmentProblem]]:
+    """Split builds into usable environments, with unique names, and problems to report."""
+    found: dict[str, Environment] = {}
+    problems: list[EnvironmentProblem] = []
+    for building in buildings:
+        if building.built is not None:
+            environment = building.built.environment
+            first = found.setdefault(environment.name, environment)
+            if first is not environment:
+                why = f"it is called {first.name!r}, as {first.source} is, which comes first"
+                where = shown(building.reference)
+                problems.append(EnvironmentProblem(name=first.name, where=where, why=why))
+        if (trouble := problem(building)) is not None:
+            problems.append(trouble)
+    return list(found.values()), problems
+
+
+def bad_reference(reference: str) -> EnvironmentProblem:
+    """Make the problem for a reference in `NIX_SANDBOX_ENVS` that nsm does not pass to nix."""
+    why = why_no_reference(reference) or "there are too many"
+    where = f"NIX_SANDBOX_ENVS: {shown(reference)!r:.200}"
+    return EnvironmentProblem(name=None, where=where, why=why)
+
+
+def so_far(attempt: Attempt) -> str:
+    """Describe the progress of a build."""
+    now_s = trio.current_time()
+    if attempt.started_s is None:
+        return f"it waits for other builds, for {duration(now_s - attempt.queued_s)} so far"
+    progress = attempt.progress
+    done = f", {progress.built} of {progress.to_build} built" if progress.to_build else ""
+    if megabytes := progress.downloaded_bytes // 1_000_000:
+        done += f", {megabytes} MB received"
+    doing = progress.activity or progress.phase
+    return f"it is being built, for {duration(now_s - attempt.started_s)} so far{done} ({doing})"

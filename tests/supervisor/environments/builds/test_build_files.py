@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.environments.builds.saved_builds import SavedBuild, load, save
+from nsmd.environments.builds.build_files import SavedBuild, load, save
 
 ROW = SavedBuild(
     key="a1", reference="github:me/envs#x", added=True, path="/nix/store/x", link="a1-1"
