@@ -73,6 +73,9 @@ TERMINAL = (
 
 NOTES = {
     "bus": "policy: a bus error can mean that /dev/shm is full (at most 6 MB, 768 files)",
+    "group": "policy: files of other groups cannot be changed in a copy of the project, since the "
+    "kernel copies files of one group only: the user can give them to that of the project "
+    "(`chgrp`)",
     "input": INPUT,
     "signing": "policy: there are no keys to sign with, so nothing was committed: the user can "
     "sign, or allow `git commit --no-gpg-sign`",

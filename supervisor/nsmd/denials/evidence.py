@@ -32,6 +32,7 @@ Kind = Literal[
     "input",
     "terminal",
     "signing",
+    "group",
     "gpu-memory",
     "gpu-driver",
     "gpu-lost",
@@ -42,8 +43,8 @@ a host; install a Python package; import a module; require a Node module; instal
 system package; make a socket of that kind; get memory, or an array of that size, or live without;
 start a thread, or a process; open a file; write more; see a file of the host; find one in its
 working directory; be root, mount or make namespaces; use memory of a file (SIGBUS); read standard
-input; use a terminal; sign a commit; get memory on a GPU; use a GPU, since its
-driver was upgraded, since it is lost, or since there is none.
+input; use a terminal; sign a commit; change a copy of a file of another group; get memory on a
+GPU; use a GPU, since its driver was upgraded, since it is lost, or since there is none.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 from nsm.dataclass import dataclass
 from nsmd.denials import lines, reading, wording
@@ -12,6 +13,7 @@ from nsmd.denials.evidence import Evidence, Kind
 from nsmd.denials.gpus import said_of_gpus
 from nsmd.denials.naming import plain
 from nsmd.host.paths import has_below
+from nsmd.host.threads import BoundedReads
 from nsmd.model.policy import Policy
 from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
 
@@ -114,7 +116,11 @@ def explain(
 def _in_the_project(project: ProjectMount, missing: Sequence[str]) -> list[str]:
     """Note on the place in the project of a file that code looked for in the working directory."""
     for path in missing[:MOST_MISSING]:
-        if has_below(project.path, path):
+        try:
+            is_there = BoundedReads().read(project.path, partial(has_below, project.path, path))
+        except TimeoutError:
+            return []
+        if is_there:
             place = plain(posixpath.normpath(posixpath.join(project.mount_point, path)), 200)
             return [f"{lines.WORKSPACE} is the working directory; the file is at {place}"]
     return []

@@ -31,6 +31,7 @@ WORDS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ),
     ("memory", ("cannot allocate memory", "memory exhausted")),
     ("descriptors", ("too many open files",)),
+    ("group", ("value too large for defined data type",)),
 )
 """Texts at the end of a line, in any case."""
 
@@ -66,6 +67,7 @@ TRIGGERS = (
     "no servers could",
     "lookup address",
     "ENOSPC",
+    "alue too large",
     "EMFILE",
     "ENOMEM",
     "EAGAIN",
@@ -210,6 +212,7 @@ PHRASES = (
         r"|(?:the input device|stdin) is not a (?:TTY|terminal|tty).*)$",
     ),
     _phrase("signing", r"^error: (?:gpg failed to sign the data|Couldn't load public key)"),
+    _phrase("group", r"\bEOVERFLOW: value too large for defined data type, \w+ '"),
     *(_phrase(kind, pattern) for kind, pattern in GPU_PHRASES),
 )
 """Searched in a line. If a `host` is this machine, it is no evidence."""

@@ -166,6 +166,8 @@ def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
             yield Evidence(kind="memory")
         case "1" | "97" if _SOCKETS.search(error.source):
             yield Evidence(kind="socket")
+        case "75" if words == "Value too large for defined data type":
+            yield Evidence(kind="group", subject=path)
         case "101" if words == "Network is unreachable":
             yield Evidence(kind="unreachable")
         case _ if number in _NAMES_NOT_FOUND and "name" in words.lower():

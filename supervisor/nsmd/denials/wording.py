@@ -69,6 +69,12 @@ def clauses(
         bound = "" if mount is None else _bound(mount)
         said.append(f"a bus error can mean that /dev/shm is full{bound}")
     said += [sentence for kind, sentence in _NEEDS_PERSON.items() if kind in subjects]
+    if "group" in subjects and any(mount.mode == "cow" for mount in policy.mounts):
+        said.append(
+            "files of other groups cannot be changed in a copy of the project, since the kernel "
+            "copies files of one group only: the user can give them to that of the project "
+            "(`chgrp`)"
+        )
     if "privilege" in subjects:
         said.append("no root rights, no mounts and no further namespaces")
     if read_only and writable and writable not in read_only:

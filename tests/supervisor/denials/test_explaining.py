@@ -275,6 +275,10 @@ def test_a_copied_project_is_writable() -> None:
     assert usr == f"policy: /usr is read-only; {WRITABLE}, /project"
 
 
+def test_what_is_too_large_without_a_copy_is_another_matter() -> None:
+    assert notes_of("cp: cannot stat 'x': Value too large for defined data type\n") == ()
+
+
 def test_only_the_ends_of_a_flood_are_looked_at() -> None:
     line = "cat: write error: No space left on device\n"
     flood = "x\n" * 100_000

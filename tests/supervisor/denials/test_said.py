@@ -28,6 +28,7 @@ def heard(row: dict[str, Any]) -> tuple[str, ...]:
         exit_code=row.get("exit_code", 1),
         interpreter_restarted="restarted" in row,
         restart_reason=row.get("restarted", ""),
+        mode=row.get("mode", "readonly"),
     )
 
 
