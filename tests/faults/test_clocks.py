@@ -20,7 +20,7 @@ from fake_runner import FakeRunner, echo
 from nsm.cli.audit_log import files
 from nsmd.audit.journal import Journal
 from nsmd.bridge.ledger import Ledger, ended
-from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
+from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
 from nsmd.mcp.attach import Attach
 from nsmd.mcp.interfaces import TAKEN_BACK

@@ -37,11 +37,11 @@ from nsm.wire.transcripts import (
 from nsmd.bridge import arguments as bridge_arguments
 from nsmd.bridge import (
     bridge,
+    calls,
     definitions,
-    finished_calls,
-    output_lines,
 )
-from nsmd.bridge import values as bridge_values
+from nsmd.bridge import monitor as program_monitor
+from nsmd.bridge import programs as bridge_values
 from nsmd.control import outgoing, output_stream
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
@@ -304,12 +304,12 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         bridge_arguments.MAX_ARGUMENT_BYTES,
         bridge_arguments.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,
-        finished_calls.MAX_KEPT,
-        finished_calls.MAX_KEPT_BYTES,
-        output_lines.BATCH_LINES,
-        output_lines.PIECE_CHARS,
-        output_lines.MAX_WAITING_LINES,
-        output_lines.MAX_WAITING_CHARS,
+        calls.MAX_KEPT,
+        calls.MAX_KEPT_BYTES,
+        program_monitor.BATCH_LINES,
+        program_monitor.PIECE_CHARS,
+        program_monitor.MAX_WAITING_LINES,
+        program_monitor.MAX_WAITING_CHARS,
         displays.MAX_IMAGE_CHARS,
         displays.MAX_IMAGE_SIDE,
         displays.MAX_IMAGES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsmd.bridge.bridge import BridgePaths, BridgeService, open_bridge
-from nsmd.bridge.values import Caller
+from nsmd.bridge.programs import Caller
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import BridgeSettings
@@ -72,7 +72,6 @@ class Bench:
                 BridgePaths(
                     definitions=str(self.home / "tools"),
                     ledger=str(self.ledger),
-                    home=str(self.home),
                     variables={"HOME": str(self.home), "PATH": "/usr/bin:/bin"},
                 ),
                 watcher,

@@ -4,46 +4,34 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsmd.bridge.call import variables_of
+from nsmd.bridge.commands import Command
 from nsmd.bridge.monitor import STEP_S
-from nsmd.bridge.path_walk import Ways
-from nsmd.bridge.running import Stop, run
-from nsmd.bridge.values import Program
+from nsmd.bridge.programs import Program
+from nsmd.bridge.running import Stop, run, variables_of
 from rungates import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from nsmd.bridge.values import OnLine, ProgramEnd
+    from nsmd.bridge.programs import OnLine, ProgramEnd
 
 OUTPUT_BYTES = 20_000
 
 LONG_S = 60.0
 
 
-@dataclass
-class Opened:
-    """A command, checked by nobody."""
-
-    fd: int
-    path: str
-    script: bool
-    ways: Ways
-
-
 @contextmanager
-def opened(path: str) -> Generator[Opened]:
+def opened(path: str) -> Generator[Command]:
     """Open a command as `nsmd.bridge.commands` does, without its checks."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
         way = (found.st_dev, found.st_ino, found.st_ctime_ns)
         script = os.pread(fd, 2, 0) == b"#!"
-        yield Opened(fd=fd, path=path, script=script, ways=((path, way),))
+        yield Command(fd, path, ((path, way),), script=script)
     finally:
         os.close(fd)
 

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from nsmd.bridge.ledger import ended, open_ledger
-from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
+from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 
 POINTS = ("open", "write", "fsync", "fdatasync", "unlink", "rename")
 

@@ -162,7 +162,6 @@ class Bench:
             BridgePaths(
                 definitions="/nowhere/tools",
                 ledger="/nowhere/audit.log",
-                home="/nowhere",
                 variables={},
             ),
             SourceWatcher(nursery),

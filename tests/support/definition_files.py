@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsmd.bridge.values import Program
+from nsmd.bridge.programs import Program
 
 if TYPE_CHECKING:
     from pathlib import Path

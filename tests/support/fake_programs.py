@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import trio
 
 from nsm.wire.errors import NsmError, UnknownProgramError
-from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
-from nsmd.bridge.wording import program_not_found
+from nsmd.bridge.program_text import program_not_found
+from nsmd.bridge.programs import Caller, OnLine, Program, ProgramEnd
 
 
 def a_program(

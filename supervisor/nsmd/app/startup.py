@@ -207,7 +207,6 @@ def gather(
         bridge=BridgePaths(
             definitions=paths.tools_dir(),
             ledger=paths.bridge_audit_path(),
-            home=paths.home(),
             variables=variables,
         ),
         metrics_path=os.path.join(paths.runtime_dir(), "metrics.sock"),

@@ -8,12 +8,34 @@ like refused ones, pass unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 from nsm.wire.errors import BadRequestError
-from nsmd.bridge.values import MAX_ARGUMENTS, Program
-from nsmd.bridge.wording import FORBIDDEN, invalid_character
+from nsmd.bridge.programs import MAX_ARGUMENTS, Program
+
+FORBIDDEN: Mapping[str, str] = MappingProxyType(
+    {
+        ";": "semicolon (;)",
+        "|": "pipe (|)",
+        "&": "ampersand (&)",
+        "$": "dollar sign ($)",
+        "`": "backtick (`)",
+        "(": "opening parenthesis (()",
+        ")": "closing parenthesis ())",
+        "{": "opening brace ({)",
+        "}": "closing brace (})",
+        "[": "opening bracket ([)",
+        "]": "closing bracket (])",
+        "<": "less-than (<)",
+        ">": "greater-than (>)",
+        "\n": "newline",
+        "\r": "carriage return",
+        "\0": "NUL",
+    }
+)
+"""Characters that no argument may have, and their names."""
 
 MAX_LOOKED_AT = 16 * MAX_ARGUMENTS
 """Largest number of arguments whose characters are checked; a call with more is useless anyway."""
@@ -28,6 +50,11 @@ MiB).
 
 _REFUSED_BYTES = "".join(FORBIDDEN).encode()
 _REFUSED = re.compile("[" + re.escape("".join(FORBIDDEN)) + "]")
+
+
+def invalid_character(character: str) -> str:
+    """Why an argument with one of `FORBIDDEN` is refused."""
+    return f"Invalid character in argument: {FORBIDDEN[character]} not allowed"
 
 
 def check_characters(arguments: object) -> tuple[str, ...]:

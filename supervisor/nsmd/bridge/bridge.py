@@ -10,27 +10,38 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from functools import partial
 
 import trio
 
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import (
     BadRequestError,
     DrainingError,
+    InternalError,
     NsmError,
     OverloadedError,
     ShuttingDownError,
     UnknownProgramError,
 )
 from nsmd.audit.journal import LAST_LINES_S
-from nsmd.bridge.call import CallRequest, Means, carry_out, fault, outcome_of
-from nsmd.bridge.call_handle import ProgramCall, who_runs
+from nsmd.bridge import arguments
+from nsmd.bridge.calls import (
+    FinishedCalls,
+    ProgramCall,
+    check_never_started,
+    fault,
+    outcome_of,
+    record_refusal,
+    recorded_arguments,
+    recorded_text,
+    who_runs,
+)
+from nsmd.bridge.commands import Command, open_command
 from nsmd.bridge.definitions import DefinitionsIndex, open_definitions, render
-from nsmd.bridge.finished_calls import FinishedCalls
-from nsmd.bridge.ledger import Ledger, open_ledger
-from nsmd.bridge.values import (
-    MAX_ARGUMENTS,
+from nsmd.bridge.ledger import Ledger, ended, failed, not_started, open_ledger
+from nsmd.bridge.program_text import program_not_found
+from nsmd.bridge.programs import (
     Caller,
     OnLine,
     Problem,
@@ -38,7 +49,7 @@ from nsmd.bridge.values import (
     ProgramEnd,
     RecordedCall,
 )
-from nsmd.bridge.wording import program_not_found
+from nsmd.bridge.running import run, variables_of
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.events import Events
 from nsmd.model.settings import BridgeSettings
@@ -63,18 +74,10 @@ _MAX_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgePaths:
-    """Paths and variables that the bridge uses.
-
-    Attributes:
-        definitions: directory of the definition files.
-        ledger: path of the audit's file.
-        home: home directory of the user, and default working directory of programs.
-        variables: variables of the supervisor.
-    """
+    """Directory of the definition files, file of the audit, and the supervisor's variables."""
 
     definitions: str
     ledger: str
-    home: str
     variables: Mapping[str, str]
 
 
@@ -88,12 +91,7 @@ class BridgeService:
     """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
-        bridge_paths: paths to use.
-        watcher: watches the definitions.
-        nursery: nursery of the calls.
-        ending: says whether anything new may begin.
-        events: get the start and result of programs.
-        output_bytes: bytes to keep of each stream of a program.
+        output_bytes: returns how much of each stream of a program to keep.
     """
 
     def __init__(
@@ -254,7 +252,10 @@ class BridgeService:
             known.claim(on_line)
             return known
         asked = RecordedCall(
-            id=key[1], caller=caller, program=_plain(name)[:_MAX_NAME_CHARS], arguments=_told(given)
+            id=key[1],
+            caller=caller,
+            program=recorded_text(name)[:_MAX_NAME_CHARS],
+            arguments=recorded_arguments(given),
         )
         if known is not None:
             self._open.ledger.count_refused(asked)
@@ -269,8 +270,17 @@ class BridgeService:
         if self._closed:
             refusal, call.late, call.refused = _ends(), True, True
         self._calls[key] = call
-        wanted = CallRequest(name=name, given=given, again=again, refusal=refusal)
-        self._nursery.start_soon(self._carry_out, key, call, wanted, self._open.ledger)
+        self._nursery.start_soon(
+            partial(
+                self._carry_out,
+                key,
+                call,
+                (name, given),
+                self._open.ledger,
+                again=again,
+                refusal=refusal,
+            )
+        )
         return call
 
     async def finish(self, timeout_s: float) -> None:
@@ -368,29 +378,32 @@ class BridgeService:
         while self.unfinished():
             await self._one_ended.wait()
 
-    # One call.
+    # One call, in a task of its own.
 
     async def _carry_out(
         self,
         key: tuple[str, str],
         call: ProgramCall,
-        wanted: CallRequest,
+        wanted: tuple[object, object],
         ledger: Ledger,
+        *,
+        again: bool,
+        refusal: NsmError | None,
     ) -> None:
+        """Answer a call.
+
+        Args:
+            wanted: name of the program, and arguments, unchecked.
+            again: the client repeats the call.
+            refusal: why nothing will be started; None to check.
+        """
         answer: ProgramEnd | NsmError = ShuttingDownError("The supervisor ended.")
         try:
-            answer = await carry_out(
-                call,
-                wanted,
-                ledger,
-                Means(
-                    find=self._find,
-                    admit=self._admit,
-                    variables=self._paths.variables,
-                    output_bytes=self._output_bytes,
-                    events=self._events,
-                ),
-            )
+            if again and not call.late:  # the supervisor that starts it will find that out
+                await check_never_started(call.asked, ledger)
+            program, command, variables = await self._checked(call, wanted, refusal, ledger)
+            with command:
+                answer = await self._run(call, program, command, variables, ledger)
         except NsmError as error:
             answer = error
         except Exception:  # boundary of a call: its fault must not harm others
@@ -400,11 +413,95 @@ class BridgeService:
             del self._calls[key]
             call.settle(answer)
             self._kept.add(key, call)
+            # A client chose the name of one that was not started.
+            name = call.asked.program if call.started else ""
             self._events.publish(
-                "program_ended", subject=call, program=_word(call), outcome=outcome_of(answer)
+                "program_ended", subject=call, program=name, outcome=outcome_of(answer)
             )
             self._one_ended.set()
             self._one_ended = trio.Event()
+
+    async def _checked(
+        self,
+        call: ProgramCall,
+        wanted: tuple[object, object],
+        refusal: NsmError | None,
+        ledger: Ledger,
+    ) -> tuple[Program, Command, Mapping[str, str]]:
+        """Check a call, and find the program to start, with its open file and its variables. The
+        call then counts as running.
+
+        Raises:
+            NsmError: nothing will be started, and that was recorded.
+        """
+        name, given = wanted
+        if refusal is not None:
+            raise await record_refusal(call, refusal, ledger)
+        try:
+            # Before all other checks, so that these characters cannot mislead one.
+            texts = arguments.check_characters(given)
+            call.asked = replace(call.asked, arguments=texts)
+            program = await self._find(call.asked.caller, name)
+            arguments.check(program, texts)
+            self._admit(call)
+            variables = variables_of(program, self._paths.variables)
+            writable, search_path = call.asked.caller.writable, variables.get("PATH", "")
+            command = await trio.to_thread.run_sync(
+                partial(open_command, program, writable, search_path=search_path)
+            )
+        except NsmError as error:
+            raise await record_refusal(call, error, ledger) from None
+        except Exception as error:  # boundary of a call: its fault must not harm others
+            log.exception("%r failed before anything was started", call)
+            await record_refusal(call, InternalError(f"nsm failed: {error!r}"), ledger)
+            raise fault() from error
+        return program, command, variables
+
+    async def _run(
+        self,
+        call: ProgramCall,
+        program: Program,
+        command: Command,
+        variables: Mapping[str, str],
+        ledger: Ledger,
+    ) -> ProgramEnd:
+        """Start a checked program, and wait for its end.
+
+        Raises:
+            NsmError: it could not be started. `InternalError` if nsm itself failed.
+        """
+        asked = call.asked
+        if call.stop.why is not None:
+            gone = BadRequestError("The call was cancelled before the program was started.")
+            raise await record_refusal(call, gone, ledger)
+        await ledger.begin(asked)
+        outcome = ended(ProgramEnd(exit_code=None, why_stopped="shutdown"))  # if cancelled
+        try:
+            call.started = True
+            self._events.publish("program_started", subject=call, program=program.name)
+            result = await run(
+                command,
+                program,
+                asked.arguments,
+                variables=variables,
+                output_bytes=self._output_bytes(),
+                on_line=call.take_line,
+                stop=call.stop,
+            )
+            outcome = ended(result)
+        except NsmError as error:
+            outcome = not_started(error.message)
+            raise
+        except Exception as error:
+            log.exception("%r failed; its program has been stopped", call)
+            outcome = failed(
+                f"nsm failed: {error!r}. The program was stopped, unless it had ended before."
+            )
+            raise fault() from error
+        finally:
+            with trio.CancelScope(shield=True):
+                await ledger.end(asked, outcome)
+        return replace(result, timeout_s=program.timeout_s)
 
     async def _find(self, caller: Caller, name: object) -> Program:
         """Find a program, including one that was described just now.
@@ -441,30 +538,6 @@ class BridgeService:
                 hint="Nothing was started. Wait for some of them, then try again.",
             )
         call.admitted = True  # now, so that the next check counts it
-
-
-def _word(call: ProgramCall) -> str:
-    """The program's name for the log; empty if it was not started, because a client chose that
-    text.
-    """
-    return call.asked.program if call.started else ""
-
-
-def _told(given: object) -> tuple[str, ...]:
-    """Arguments of unknown shape for the ledger: plain values as they are, bounded.
-
-    Of other values only the type is given: megabytes of empty lists would take seconds to turn into
-    text.
-    """
-    if not isinstance(given, list):
-        return ()
-    return tuple(_plain(each) for each in cast("list[object]", given)[:MAX_ARGUMENTS])
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int | float | None) else f"<{type(value).__name__}>"
 
 
 def off() -> BadRequestError:

@@ -24,7 +24,7 @@ from nsm.dataclass import dataclass, field
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.values import NAME, Problem, Program, is_control
+from nsmd.bridge.programs import NAME, Problem, Program, is_control
 from nsmd.host.paths import Trail, WatchedPaths, printable, trusted_owners
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.settings import Settings

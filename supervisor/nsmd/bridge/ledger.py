@@ -21,7 +21,7 @@ import trio
 
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit.journal import Journal, line_of, numbers, open_journal
-from nsmd.bridge.values import ProgramEnd, RecordedCall
+from nsmd.bridge.programs import ProgramEnd, RecordedCall
 
 END_S = 2.0
 """How long an answer waits until the end of its call is written. If that fails, it is written

@@ -1,27 +1,25 @@
-"""Run of a program under a monitor, to its end or its limit."""
+"""Run of a program under a monitor, to its end or its limit, with the variables that it gets."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import pwd
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import trio
 
 from nsm.wire.errors import BadProgramError
+from nsmd.bridge.commands import Command
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
-from nsmd.bridge.path_walk import Ways
-from nsmd.bridge.values import OnLine, Program, ProgramEnd
+from nsmd.bridge.programs import OnLine, Program, ProgramEnd
 from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
 from nsmd.host.processes import processes, send
 from nsmd.model.values import StreamName
-
-Why = Literal["cancelled", "shutdown"]
-
 
 log = logging.getLogger(__name__)
 
@@ -31,31 +29,24 @@ _REPORT_BYTES = 1024 * 1024
 _BYTES_PER_KEPT_BYTE = 6
 """Largest factor in JSON: a control character takes six bytes, and invalid UTF-8 three."""
 
+Why = Literal["cancelled", "shutdown"]
 WhyStopped = Literal["timeout", "cancelled", "shutdown"]
 
+PATH = (
+    # The first three: NixOS, and Nix elsewhere.
+    "/run/wrappers/bin:/run/current-system/sw/bin:/nix/var/nix/profiles/default/bin"
+    ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+"""PATH of programs: the system's own. To pass on the supervisor's, a definition names `PATH` in
+`env`.
+"""
 
-class Startable(Protocol):
-    """A checked command (`commands`).
-
-    Attributes:
-        fd: descriptor of the file.
-        path: path as written; a script is executed by it.
-        script: begins with `#!`.
-        ways: ways of its path and its interpreters' (`nsmd.bridge.path_walk`).
-    """
-
-    @property
-    def fd(self) -> int: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def script(self) -> bool: ...
-    @property
-    def ways(self) -> Ways: ...
+LANGUAGE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_TIME", "TZ")
+"""Passed on if set: language and time zone of the program."""
 
 
 async def run(
-    command: Startable,
+    command: Command,
     program: Program,
     arguments: Sequence[str],
     *,
@@ -94,7 +85,7 @@ async def run(
 
 
 def _start(
-    command: Startable,
+    command: Command,
     program: Program,
     arguments: Sequence[str],
     variables: Mapping[str, str],
@@ -257,3 +248,35 @@ class Stop:
         await self._asked.wait()
         assert self.why is not None
         return self.why
+
+
+def variables_of(program: Program, own: Mapping[str, str]) -> dict[str, str]:
+    """All variables of a program: a fixed minimum, and those that its definition names.
+
+    Args:
+        own: the supervisor's environment.
+    """
+    return {**least(own), **{name: own[name] for name in program.env if name in own}}
+
+
+def least(own: Mapping[str, str]) -> dict[str, str]:
+    """Make the variables that every program has."""
+    user = _user()
+    found = {
+        "PATH": PATH,
+        "HOME": own.get("HOME") or (user.pw_dir if user else "/"),
+        "USER": user.pw_name if user else str(os.getuid()),
+        "LOGNAME": user.pw_name if user else str(os.getuid()),
+        "SHELL": (user.pw_shell if user else "") or "/bin/sh",
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+    }
+    found.update((name, own[name]) for name in LANGUAGE if own.get(name))
+    return found
+
+
+def _user() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:  # in containers
+        return None

@@ -11,8 +11,8 @@ from mcp_types import Tool, ToolAnnotations
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.bridge import wording
-from nsmd.bridge.values import Caller, ProgramEnd
+from nsmd.bridge import program_text
+from nsmd.bridge.programs import Caller, ProgramEnd
 from nsmd.mcp import bridge_schema
 from nsmd.mcp.callers import Context, began_before_s, number_of, wants_progress
 from nsmd.mcp.interfaces import HostPrograms
@@ -69,8 +69,8 @@ class ProgramTools:
         given = bridge_schema.parse(name, arguments)
         if name == bridge_schema.HELP:
             asked = bridge_schema.program_of(name, given)
-            return self._text(wording.help_text(self._programs.program(caller, asked)))
-        return self._text(wording.list_text(self._programs.programs(caller)))
+            return self._text(program_text.help_text(self._programs.program(caller, asked)))
+        return self._text(program_text.list_text(self._programs.programs(caller)))
 
     def refuse(self, caller: Caller, arguments: object, why: str) -> None:
         """Record a call of a client that has no such tool; quick."""
@@ -116,7 +116,7 @@ class ProgramTools:
         stdout, left_of_stdout = head_and_tail(stdout, grants[0], ended.stdout_omitted)
         stderr, left_of_stderr = head_and_tail(stderr, grants[1], ended.stderr_omitted)
         return ToolReply(
-            text=wording.result_text(replace(ended, stdout=stdout, stderr=stderr)),
+            text=program_text.result_text(replace(ended, stdout=stdout, stderr=stderr)),
             is_error=not ended.succeeded,
             meta={META_KEY: _extras(ended, left_of_stdout + left_of_stderr)},
         )

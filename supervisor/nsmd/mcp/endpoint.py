@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsm._version import __version__
 from nsm.wire.errors import BadProjectError, NsmError
-from nsmd.bridge.values import Caller, Way
+from nsmd.bridge.programs import Caller, Way
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
 from nsmd.mcp import bridge_schema, describe, jobs, tasks, wire
 from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments

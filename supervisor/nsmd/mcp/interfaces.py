@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import NoReturn, Protocol, TypeVar
 
 from nsm.wire.errors import NsmError, UnknownProgramError
-from nsmd.bridge.values import Caller, OnLine, Program, ProgramEnd
-from nsmd.bridge.wording import program_not_found
+from nsmd.bridge.program_text import program_not_found
+from nsmd.bridge.programs import Caller, OnLine, Program, ProgramEnd
 from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.live_forks import LiveForks
 from nsmd.model.values import (

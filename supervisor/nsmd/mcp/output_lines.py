@@ -48,7 +48,7 @@ class LineFeed:
         self._told_s = 0.0
 
     def take(self, stream: StreamName, line: str) -> None:
-        """Note a line; never blocks (an `nsmd.bridge.values.OnLine`)."""
+        """Note a line; never blocks (an `nsmd.bridge.programs.OnLine`)."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._skipped += 1

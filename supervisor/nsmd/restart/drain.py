@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import trio
 
 from nsm.dataclass import dataclass
-from nsmd.bridge.call_handle import ProgramCall, who_runs
+from nsmd.bridge.calls import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import Events, Happening
 from nsmd.model.shutdown import How, Shutdown

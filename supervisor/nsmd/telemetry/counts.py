@@ -16,8 +16,8 @@ from typing import Any, Literal, cast
 
 from nsm.wire.errors import NsmError
 from nsmd.agent_link.job_frames import JobFacts
-from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.values import ProgramEnd
+from nsmd.bridge.calls import ProgramCall
+from nsmd.bridge.programs import ProgramEnd
 from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution

@@ -16,7 +16,7 @@ import trio
 
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.audit.recorder import NOT_TOLD
-from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.calls import ProgramCall
 from nsmd.model.events import EventKind, Happening
 from nsmd.model.values import ClientIdentity
 from nsmd.sessions.execution import Execution

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from nsm.wire.errors import BadRequestError
 from nsmd.bridge.arguments import (
+    FORBIDDEN,
     MAX_ARGUMENT_BYTES,
     MAX_TOGETHER_BYTES,
     check,
     check_characters,
 )
-from nsmd.bridge.values import MAX_ARGUMENTS, Program
-from nsmd.bridge.wording import FORBIDDEN
+from nsmd.bridge.programs import MAX_ARGUMENTS, Program
 
 REFUSED = ";|&$`(){}[]<>\n\r\0"
 """Characters that the specification refuses."""

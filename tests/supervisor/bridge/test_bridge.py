@@ -22,12 +22,11 @@ from nsm.wire.errors import (
     ShuttingDownError,
     UnknownProgramError,
 )
-from nsmd.bridge import call
-from nsmd.bridge import call_handle as call_module
-from nsmd.bridge import finished_calls as kept_module
+from nsmd.bridge import bridge as bridge_module
+from nsmd.bridge import calls as call_module
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
-from nsmd.bridge.call_handle import ProgramCall
+from nsmd.bridge.calls import ProgramCall
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import How
 from nsmd.restart.drain import Draining, Work
@@ -152,7 +151,7 @@ async def test_what_an_earlier_supervisor_has_started_is_not_started_again(bench
 async def test_a_call_whose_answer_is_not_kept_any_more_is_not_started_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_module, "MAX_KEPT_BYTES", 5_000)
+    monkeypatch.setattr(call_module, "MAX_KEPT_BYTES", 5_000)
     marker = bench.home / "runs"
     bench.script("deploy", f"echo once >>{marker}; printf %05000d 7")
     async with bench.open() as bridge:
@@ -202,7 +201,7 @@ async def test_a_fault_of_ours_before_the_start_is_a_refusal(
     bench.script("deploy", "true")
     async with bench.open() as bridge:
         with monkeypatch.context() as patched:
-            patched.setattr(call, "open_command", fails)
+            patched.setattr(bridge_module, "open_command", fails)
             with pytest.raises(InternalError):
                 await bridge.submit(ANYONE, "deploy", ["eu"]).wait()
         assert (await bridge.submit(ANYONE, "deploy", []).wait()).succeeded

@@ -355,7 +355,7 @@ def test_other_programs_are_not_looked_for_where_the_client_can_write(
 def test_a_second_name_where_the_client_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsmd.bridge.reach._writer", os.getuid)
+    monkeypatch.setattr("nsmd.bridge.commands._writer", os.getuid)
     script = executable(tmp_path / "bin/run")
     (tmp_path / "project").mkdir()
     open_command(program(script), [str(tmp_path / "project")]).close()

@@ -13,7 +13,7 @@ import pytest
 from definition_files import definition, executable
 from nsmd.bridge import definitions
 from nsmd.bridge.definitions import MAX_FILE_BYTES, read_definition, unique
-from nsmd.bridge.values import Problem, Program
+from nsmd.bridge.programs import Problem, Program
 from nsmd.host.paths import Trail, trusted_owners
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from nsmd.bridge.definitions import (
     read_directory,
     render,
 )
-from nsmd.bridge.values import Problem
+from nsmd.bridge.programs import Problem
 from nsmd.host import source_watcher
 from nsmd.host.source_watcher import open_source_watcher
 

@@ -16,8 +16,8 @@ import trio
 import bridge_programs
 from bridge_programs import LONG_S, Told, outcome_of_shell
 from nsm.wire.errors import BadProgramError
+from nsmd.bridge.programs import ProgramEnd
 from nsmd.bridge.running import Stop
-from nsmd.bridge.values import ProgramEnd
 from nsmd.host import child_processes
 from nsmd.host.processes import children_of, processes
 from processes import Watched, ending

@@ -21,7 +21,7 @@ from nsmd.audit import journal as journal_module
 from nsmd.audit.journal import AuditFile
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.ledger import Ledger, ended, find_fate, newest_first, not_started, open_ledger
-from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
+from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pwd
 import resource
 import signal
 import sys
@@ -25,9 +26,9 @@ from bridge_programs import (
 )
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.output_lines import PIECE_CHARS
-from nsmd.bridge.running import Stop, run
-from nsmd.bridge.values import ProgramEnd
+from nsmd.bridge.monitor import PIECE_CHARS
+from nsmd.bridge.programs import ProgramEnd
+from nsmd.bridge.running import PATH, Stop, run, variables_of
 
 
 async def test_what_it_prints_and_how_it_ends() -> None:
@@ -403,3 +404,41 @@ async def test_too_few_descriptors() -> None:
             assert os.listdir("/proc/self/fd") == before
     assert "there is no process for it: Too many open files" in outcomes[0]
     assert outcomes[-1] == "well\n"
+
+
+# Variables.
+
+MINIMUM = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG"}
+
+
+def test_a_fixed_minimum() -> None:
+    own = {"HOME": "/home/me", "PATH": "/opt/odd", "SECRET": "x", "LD_PRELOAD": "y", "USER": "z"}
+    found = variables_of(program("/x", env=()), own)
+    assert found.keys() == MINIMUM
+    assert found["HOME"] == "/home/me"
+    assert found["PATH"] == PATH
+    assert found["USER"] == found["LOGNAME"] == pwd.getpwuid(os.getuid()).pw_name
+    assert found["LANG"] == "C.UTF-8"
+
+
+def test_the_language_and_the_time_zone() -> None:
+    own = {"LANG": "de_DE.UTF-8", "LC_TIME": "C", "TZ": "Europe/Berlin", "LC_ALL": ""}
+    found = variables_of(program("/x", env=()), own)
+    assert found.keys() == MINIMUM | {"LC_TIME", "TZ"}
+    assert found["LANG"] == "de_DE.UTF-8"
+
+
+def test_what_the_definition_names_is_passed_on() -> None:
+    own = {"PATH": "/opt/odd", "TOKEN": "t", "EMPTY": "", "SECRET": "x"}
+    found = variables_of(program("/x", env=("TOKEN", "EMPTY", "PATH", "UNSET")), own)
+    assert found.keys() == MINIMUM | {"TOKEN", "EMPTY"}
+    assert (found["PATH"], found["TOKEN"], found["EMPTY"]) == ("/opt/odd", "t", "")
+
+
+def test_a_user_without_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    found = variables_of(program("/x", env=()), {})
+    assert (found["HOME"], found["SHELL"], found["USER"]) == ("/", "/bin/sh", str(os.getuid()))

@@ -12,7 +12,7 @@ from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
-from nsmd.bridge.values import ProgramEnd
+from nsmd.bridge.programs import ProgramEnd
 from nsmd.mcp import describe
 from nsmd.model.limits import ClientLimits
 

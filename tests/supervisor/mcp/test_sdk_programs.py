@@ -10,7 +10,7 @@ import trio
 from mcp_types import CallToolResult
 
 from fake_programs import FakeProgramCall, FakePrograms
-from nsmd.bridge.values import ProgramEnd
+from nsmd.bridge.programs import ProgramEnd
 from sdk_bench import ERAS, Bench, Connect, running_bench, text_of
 from shim_process import shim
 

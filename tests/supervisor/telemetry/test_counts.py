@@ -14,8 +14,8 @@ from control_bench import Bench, bench
 from fakes import CAPABILITIES
 from nsm.wire.errors import AuditFailedError, BadRequestError, NsmError, StartFailedError
 from nsm.wire.messages import Cancel
-from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.values import Caller, ProgramEnd, RecordedCall
+from nsmd.bridge.calls import ProgramCall
+from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nsm.wire.errors import BadRequestError, ForbiddenError
-from nsmd.bridge.values import Caller
+from nsmd.bridge.programs import Caller
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops import network as networking

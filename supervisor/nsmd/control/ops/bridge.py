@@ -9,9 +9,9 @@ import trio
 
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge.bridge import off
-from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.output_lines import PIECE_CHARS
-from nsmd.bridge.values import Caller, OnLine, Problem, Program, ProgramEnd
+from nsmd.bridge.calls import ProgramCall
+from nsmd.bridge.monitor import PIECE_CHARS
+from nsmd.bridge.programs import Caller, OnLine, Problem, Program, ProgramEnd
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.outgoing import MAX_WAITING_BYTES

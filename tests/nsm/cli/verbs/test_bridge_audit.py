@@ -13,7 +13,7 @@ from e2e_support import program, variables_for
 from nsm.cli import audit_log, main
 from nsm.cli.verbs import bridge_audit
 from nsmd.bridge.ledger import open_ledger
-from nsmd.bridge.values import Caller, RecordedCall
+from nsmd.bridge.programs import Caller, RecordedCall
 
 if TYPE_CHECKING:
     from pathlib import Path

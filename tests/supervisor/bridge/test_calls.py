@@ -7,10 +7,9 @@ import trio
 
 from bridge_bench import ANYONE
 from nsm.wire.errors import BadRequestError
-from nsmd.bridge import finished_calls as module
-from nsmd.bridge.call_handle import ProgramCall
-from nsmd.bridge.finished_calls import MAX_KEPT, FinishedCalls
-from nsmd.bridge.values import ProgramEnd, RecordedCall
+from nsmd.bridge import calls as module
+from nsmd.bridge.calls import MAX_KEPT, FinishedCalls, ProgramCall
+from nsmd.bridge.programs import ProgramEnd, RecordedCall
 
 KEPT_OF_ONE = 100_000
 

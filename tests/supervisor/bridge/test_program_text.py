@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nsmd.bridge import wording
-from nsmd.bridge.values import Program, ProgramEnd
+from nsmd.bridge import program_text
+from nsmd.bridge.arguments import FORBIDDEN, invalid_character
+from nsmd.bridge.programs import Program, ProgramEnd
 
 
 def program(name: str, description: str = "Does it.", documentation: str = "") -> Program:
@@ -44,13 +45,13 @@ def program(name: str, description: str = "Does it.", documentation: str = "") -
     ],
 )
 def test_every_forbidden_character_has_a_word(character: str, word: str) -> None:
-    said = wording.invalid_character(character)
+    said = invalid_character(character)
     assert said == f"Invalid character in argument: {word} not allowed"
     assert said.isprintable()
 
 
 def test_no_other_character_is_forbidden() -> None:
-    assert set(wording.FORBIDDEN) == set(";|&$`(){}[]<>\n\r\0")
+    assert set(FORBIDDEN) == set(";|&$`(){}[]<>\n\r\0")
 
 
 @pytest.mark.parametrize(
@@ -106,19 +107,21 @@ def test_no_other_character_is_forbidden() -> None:
     ],
 )
 def test_results(ended: dict[str, Any], text: str) -> None:
-    assert wording.result_text(ProgramEnd(**ended)) == text
+    assert program_text.result_text(ProgramEnd(**ended)) == text
 
 
 def test_a_name_that_is_not_found() -> None:
     assert (
-        wording.program_not_found("foo", ["deploy_prod", "restart_db"])
+        program_text.program_not_found("foo", ["deploy_prod", "restart_db"])
         == "Program 'foo' not found. Available: deploy_prod, restart_db"
     )
-    assert wording.program_not_found("foo", []) == "Program 'foo' not found. Available: none"
+    assert program_text.program_not_found("foo", []) == "Program 'foo' not found. Available: none"
 
 
 def test_what_was_asked_for_does_not_flood_the_answer() -> None:
-    said = wording.program_not_found("x\x1b[2J" + "y" * 100_000, [f"p{i}" for i in range(10_000)])
+    said = program_text.program_not_found(
+        "x\x1b[2J" + "y" * 100_000, [f"p{i}" for i in range(10_000)]
+    )
     assert said.startswith("Program 'x [2Jyyy")
     assert said.endswith("p49 and 9950 more")
     assert said.isprintable()
@@ -128,13 +131,13 @@ def test_what_was_asked_for_does_not_flood_the_answer() -> None:
 def test_lists_and_help() -> None:
     deploy = program("deploy_prod", "Deploys\nthe app.", "# Deploy\n\nTakes a version.\n")
     assert (
-        wording.list_text([deploy, program("b")])
+        program_text.list_text([deploy, program("b")])
         == "- deploy_prod: Deploys the app.\n- b: Does it."
     )
-    assert wording.list_text([]) == "No programs are available."
-    assert wording.help_text(deploy) == "# Deploy\n\nTakes a version.\n"
-    assert wording.help_text(program("b", documentation="\n")) == "Does it."
-    assert len(wording.list_text([program("b", "x" * 10_000)])) < 250
+    assert program_text.list_text([]) == "No programs are available."
+    assert program_text.help_text(deploy) == "# Deploy\n\nTakes a version.\n"
+    assert program_text.help_text(program("b", documentation="\n")) == "Does it."
+    assert len(program_text.list_text([program("b", "x" * 10_000)])) < 250
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_lists_and_help() -> None:
     [(300.0, "300 s"), (0.5, "0.5 s"), (0.041, "0.041 s"), (0.0, "0 s"), (1e6, "1000000 s")],
 )
 def test_times(duration_s: float, text: str) -> None:
-    assert wording.seconds(duration_s) == text
+    assert program_text.seconds(duration_s) == text
 
 
 def test_the_page_has_the_words() -> None:
@@ -150,15 +153,15 @@ def test_the_page_has_the_words() -> None:
     block = re.search(r"(?s)the first line says what:\n\n```text\n(.*?)```", page)
     assert block is not None
     assert block[1].splitlines() == [
-        wording.result_text(ProgramEnd(exit_code=0)),
-        wording.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
-        wording.result_text(
+        program_text.result_text(ProgramEnd(exit_code=0)),
+        program_text.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
+        program_text.result_text(
             ProgramEnd(exit_code=None, signal=11, stderr="reading the list of hosts\n")
         ),
-        wording.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
-        wording.result_text(
+        program_text.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
+        program_text.result_text(
             ProgramEnd(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
         ),
-        wording.program_not_found("foo", ["deploy", "restart-db"]),
-        wording.invalid_character(";"),
+        program_text.program_not_found("foo", ["deploy", "restart-db"]),
+        invalid_character(";"),
     ]

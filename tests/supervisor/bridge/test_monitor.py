@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.bridge.output_lines import (
+from nsmd.bridge.monitor import (
     BATCH_CHARS,
     BATCH_LINES,
     MAX_WAITING_CHARS,

@@ -3,32 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
-from nsmd.bridge.values import Program, ProgramEnd
-
-FORBIDDEN: Mapping[str, str] = MappingProxyType(
-    {
-        ";": "semicolon (;)",
-        "|": "pipe (|)",
-        "&": "ampersand (&)",
-        "$": "dollar sign ($)",
-        "`": "backtick (`)",
-        "(": "opening parenthesis (()",
-        ")": "closing parenthesis ())",
-        "{": "opening brace ({)",
-        "}": "closing brace (})",
-        "[": "opening bracket ([)",
-        "]": "closing bracket (])",
-        "<": "less-than (<)",
-        ">": "greater-than (>)",
-        "\n": "newline",
-        "\r": "carriage return",
-        "\0": "NUL",
-    }
-)
-"""Characters that no argument may have, and their names."""
+from nsmd.bridge.programs import Program, ProgramEnd
 
 NO_OUTPUT = "Done (no output)."
 STDOUT_HEADING = "[stdout]"
@@ -41,11 +18,6 @@ _MAX_NAMES = 50
 """Largest number of names to list when one was not found."""
 
 _MAX_DESCRIPTION_CHARS = 200
-
-
-def invalid_character(character: str) -> str:
-    """Why an argument with one of `FORBIDDEN` is refused."""
-    return f"Invalid character in argument: {FORBIDDEN[character]} not allowed"
 
 
 def program_not_found(name: str, available: Iterable[str]) -> str:
