@@ -20,7 +20,7 @@ from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.images.image_files import architecture
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.jail import BwrapLauncher
-from nsmd.jail.git_settings import GitSettings
+from nsmd.jail.host import GitSettings
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, EnvironmentSettings
 from nsmd.model.values import Environment

@@ -30,7 +30,7 @@ from nsmd.host.listeners import HOLDER_SOCKET
 from nsmd.host.locales import passed_on
 from nsmd.host.processes import children_of
 from nsmd.jail import BwrapLauncher, Launcher
-from nsmd.jail.git_settings import GitSettings
+from nsmd.jail.host import GitSettings
 from nsmd.jail.templates import open_launcher
 from nsmd.manager.projects import Unreadable
 from nsmd.model.limits import session_limits

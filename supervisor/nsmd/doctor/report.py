@@ -51,7 +51,7 @@ from nsmd.host.package_manager import install_command
 from nsmd.host.paths import trusted_owners
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
-from nsmd.jail.host_network import open_sockets
+from nsmd.jail.host import open_sockets
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import Settings
 
@@ -164,7 +164,7 @@ def check_network(settings: Settings, open_sockets: str | None) -> HostCheck | N
     """Check the networks of the environments that have one.
 
     Args:
-        open_sockets: from `nsmd.jail.host_network`.
+        open_sockets: from `nsmd.jail.host`.
     """
     rules = {name: entry.network_rule for name, entry in settings.environments.items()}
     full = sorted(name for name, rule in rules.items() if rule.mode == "full")

@@ -22,7 +22,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import probe_bwrap
 from nsmd.jail.process import discard
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project import NoCopyError
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSizes, JailSpec, ProjectMount

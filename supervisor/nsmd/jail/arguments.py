@@ -1,4 +1,4 @@
-"""The arguments of bwrap for one jail; pure.
+"""Arguments of bwrap for one jail, with what it shows beyond the base system; pure.
 
 `docs/explanation/security.md` explains each line. The order matters, since bwrap handles them from
 first to last: mount points are made before `/` becomes read-only, and parents before children.
@@ -12,14 +12,23 @@ from typing import Any
 
 from nsm.dataclass import dataclass, field
 from nsm.git import jail_settings
+from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
-from nsmd.jail.host import HostSystem
+from nsmd.jail.host import HOSTNAME, HostSystem
 from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
-from nsmd.model.values import IMAGE_PLACE, DeviceNode, Environment, ImageRoot, JailSizes, Links
+from nsmd.model.values import (
+    IMAGE_PLACE,
+    DeviceNode,
+    Environment,
+    ImageRoot,
+    JailSizes,
+    Links,
+    ProjectMount,
+    ReadOnlyBind,
+)
 from sandbox.template.preloading import SCRATCH
 
-HOSTNAME = "nsm"
 AGENT_PATH = "/run/nsm/agent.py"
 TEMPLATE_PATH = "/run/nsm/template.py"
 GIT_SETTINGS_PATH = "/etc/gitconfig"
@@ -45,7 +54,7 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
     ("/etc/hosts", f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"),
     # Only files: a name look-up fails at once instead of waiting for a resolver.
     ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
-    # Jails that know the user's name have it here (`git_settings`).
+    # Jails that know the user's name have it here (`nsmd.jail.host`).
     (GIT_SETTINGS_PATH, jail_settings({})),
 )
 """Files that describe user and host without facts about the real ones. There is no /etc/localtime,
@@ -320,3 +329,71 @@ def variables_of(path: str) -> Mapping[str, str]:
 def _variables(path: str, more: Sequence[tuple[str, str]]) -> Iterator[str]:
     for name, value in {**variables_of(path), **dict(more)}.items():
         yield from ("--setenv", name, value)
+
+
+_WRITABLE = ("/tmp", WORKSPACE)  # noqa: S108 - in the jail
+
+
+def needed_binds(
+    binds: Sequence[ReadOnlyBind],
+    project: ProjectMount | None,
+    places: Sequence[str] = PLACES,
+) -> Sequence[ReadOnlyBind]:
+    """Binds of an environment that are needed in addition to a project.
+
+    Nothing is ever mounted below the project: its files are not ours, and a symlink among them
+    would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
+
+    Args:
+        places: directories that such a jail has itself.
+
+    Raises:
+        BadProjectError: the mount point conflicts with a directory that the interpreter needs.
+        StartFailedError: the interpreter's directory is one that every jail has itself.
+    """
+    needed: list[ReadOnlyBind] = []
+    for bind in binds:
+        for place in places:
+            if is_within(place, bind.target):
+                raise StartFailedError(
+                    f"The interpreter needs {bind.source}, but the jail has its own {place}.",
+                    hint="Configure another interpreter in config.toml.",
+                )
+        if project is None or not _overlap(bind.target, project.mount_point):
+            needed.append(bind)
+        elif not _shown_by(project, bind):
+            raise BadProjectError(
+                f"The mount point {project.mount_point} and {bind.target}, which the environment's "
+                "interpreter needs, cover each other.",
+                hint="Choose another mount point, such as /project.",
+            )
+    return needed
+
+
+def needed_links(links: Links, shown: Sequence[str], places: Sequence[str] = PLACES) -> Links:
+    """Links of an environment that a jail can have.
+
+    bwrap follows a symlink on the way to a new one, and cannot make one in a read-only directory.
+    So a link has no directory of the host above it or below it.
+
+    Args:
+        shown: paths in the jail of the host's directories, the project included.
+        places: as for `needed_binds`.
+    """
+    taken = [*shown, *(place for place in places if place not in _WRITABLE)]
+    return tuple(
+        (path, target)
+        for path, target in links
+        if not any(_overlap(path, place) for place in taken)
+        and not any(is_within(place, path) for place in _WRITABLE)
+    )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return is_within(one, other) or is_within(other, one)
+
+
+def _shown_by(project: ProjectMount, bind: ReadOnlyBind) -> bool:
+    """Return whether the project already shows that directory at that path."""
+    below = bind.target.removeprefix(project.mount_point)
+    return is_within(bind.target, project.mount_point) and bind.source == project.path + below

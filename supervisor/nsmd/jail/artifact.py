@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import stat
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
@@ -23,16 +24,17 @@ from nsm.dataclass import dataclass, field
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
-from nsmd.jail.handover import POLICY, Handover, hand_over
+from nsmd.jail.bubblewrap import limit_namespaces
 from nsmd.jail.interface import TemplateSpec
-from nsmd.jail.namespace_limits import limit_namespaces
 from nsmd.jail.process import Jail
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project import NoCopyError
 from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
+    POLICY,
+    Ends,
     JailNotStartedError,
-    StartingJail,
     gate,
+    hand_over,
     jail_of,
     open_ends,
     spawn,
@@ -223,25 +225,28 @@ class ArtifactLauncher:
     async def _launch(self, plan: _Plan) -> Jail:
         await self._look_at(plan.program)
         try:
-            starting = self._start(plan)
+            starter, ends = self._start(plan)
         except OSError as error:
             raise self._not_executed(plan.program, error) from error
         try:
-            return await jail_of(starting, plan.speaker, plan.group)
+            tells = plan.artifact.schema > 0
+            return await jail_of(starter, ends, plan.speaker, plan.group, tells=tells)
         except JailNotStartedError as error:
             raise _failure(plan.program, str(error)) from None
 
-    def _start(self, plan: _Plan) -> StartingJail:
+    def _start(self, plan: _Plan) -> tuple[subprocess.Popen[bytes], Ends]:
         """Start the program; blocks for some 2 ms."""
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
-            given = Handover(
+            variables, inherited = hand_over(
+                plan.artifact,
+                self._user,
+                theirs,
                 project=plan.project,
                 info_end=ends.info_end,
                 policy=plan.policy.as_text().encode() if plan.policy is not None else b"",
                 code_variables=plan.code_variables,
             )
-            variables, inherited = hand_over(plan.artifact, self._user, given, theirs)
             # Its links may lie where the jails' user cannot go.
             command = [os.path.realpath(plan.program), *plan.arguments]
             if plan.limited is not None:
@@ -255,16 +260,8 @@ class ArtifactLauncher:
                 inherited=inherited,
                 variables={**plan.variables, **variables},
             )
-            told = plan.artifact.schema > 0
-            if not told:
-                os.close(ends.info_fd)
             ours.pop_all()
-        return StartingJail(
-            starter=starter,
-            channel=ends.channel,
-            stderr_fd=ends.stderr_fd,
-            info_fd=ends.info_fd if told else None,
-        )
+        return starter, ends
 
     async def _look_at(self, program: str) -> None:
         """Check that a program can be started, and that its file system answers: otherwise starting

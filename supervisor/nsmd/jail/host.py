@@ -1,12 +1,23 @@
-"""Parts of the host's root directory that a jail shows: searched once, plain data afterwards."""
+"""Parts of the host that a jail shows: of its root directory, searched once; files by which names
+are resolved; and git's settings of the user.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping, Sequence
 
+import trio
+
+from nsm import git, paths
 from nsm.dataclass import dataclass
+from nsm.jail import landlock
 from nsm.jail.etc_files import linked_files
+from nsmd.model.values import ProjectMount
+
+HOSTNAME = "nsm"
+"""Name of the host in jails."""
 
 _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -107,3 +118,81 @@ def _tells_addresses(path: str) -> bool:
             return any(word.strip(b"0") for word in file.readline().split()[:1])
     except OSError:
         return False
+
+
+MAX_FILE_BYTES = 256 * 1024
+"""Largest part of a file that is copied; longer files are cut at a line."""
+
+_NAMES = "passwd: files\ngroup: files\nhosts: files dns\n"
+
+
+def network_files() -> Sequence[tuple[str, str]]:
+    """Path and present content of the files by which names are resolved as on the host."""
+    hosts = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n"
+    return (
+        ("/etc/nsswitch.conf", _NAMES),
+        ("/etc/hosts", hosts + _copied("/etc/hosts")),
+        ("/etc/resolv.conf", _copied("/etc/resolv.conf")),
+    )
+
+
+def _copied(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError:
+        return ""
+    if len(data) > MAX_FILE_BYTES:
+        data = data[: data.rfind(b"\n", 0, MAX_FILE_BYTES) + 1]
+    return data.decode(errors="replace")
+
+
+def open_sockets() -> str | None:
+    """Why a session with the host's network can reach abstract sockets of host programs; None if it
+    cannot.
+    """
+    if landlock.version() >= landlock.SCOPES_SOCKETS:
+        return None
+    return (
+        "code can connect to abstract Unix sockets of the host's programs: this kernel cannot shut "
+        "them off (Landlock's scopes, Linux 6.12)"
+    )
+
+
+MAX_KEPT = 256
+"""Projects whose answer is kept: git takes some 6 ms."""
+
+KEPT_S = 60.0
+"""Time for which it is. Only git knows which files it has read (`include`)."""
+
+
+class GitSettings:
+    """Content of `GIT_SETTINGS_PATH` for jails.
+
+    Args:
+        search_path: value of PATH to find git on.
+        variables: the user's, by which git finds the user's configuration.
+    """
+
+    def __init__(self, search_path: str, variables: Mapping[str, str]) -> None:
+        self._search_path = search_path
+        self._variables = variables
+        self._known: dict[str, tuple[float, str]] = {}  # until when, and what git has said
+
+    async def of(self, project: ProjectMount | None) -> str:
+        """Settings for a project; the user may have another address for it (`includeIf`)."""
+        place = "" if project is None else project.path
+        until, said = self._known.get(place, (0.0, ""))
+        if trio.current_time() >= until:
+            said = await trio.to_thread.run_sync(self._ask, place)
+            if len(self._known) >= MAX_KEPT:
+                self._known.clear()
+            self._known[place] = (trio.current_time() + KEPT_S, said)
+        return said
+
+    def _ask(self, place: str) -> str:
+        program = paths.which("git", self._search_path, *([place] if place else []))
+        if program is None or "HOME" not in self._variables:
+            return git.jail_settings({})
+        own = os.path.join(place, ".git") if place else ""
+        return git.jail_settings(git.identity(program, self._variables, own))

@@ -29,27 +29,36 @@ from nsmd.jail.arguments import (
     FileData,
     JailContent,
     agent_command,
+    needed_binds,
+    needed_links,
     session_arguments,
     template_arguments,
     template_command,
 )
 from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.jail.binds import needed_binds, needed_links
-from nsmd.jail.bubblewrap import Bubblewrap, find_bwrap, missing_bwrap, probe_bwrap
-from nsmd.jail.git_settings import GitSettings
-from nsmd.jail.host import HostSystem, scan_host
-from nsmd.jail.host_network import network_files
+from nsmd.jail.bubblewrap import (
+    Bubblewrap,
+    find_bwrap,
+    limit_namespaces,
+    missing_bwrap,
+    probe_bwrap,
+)
+from nsmd.jail.host import GitSettings, HostSystem, network_files, scan_host
 from nsmd.jail.interface import TemplateSpec
-from nsmd.jail.mounts import PrivateMounts, enter_private_mounts
-from nsmd.jail.namespace_limits import limit_namespaces
-from nsmd.jail.overlay_space import CHANGED, PROJECT, WORK, OverlaySpace
 from nsmd.jail.process import Jail
 from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
-from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
-from nsmd.jail.project_directory import open_project
+from nsmd.jail.project import (
+    CHANGED,
+    PROJECT,
+    WORK,
+    NoCopyError,
+    NoWritableRootError,
+    OverlaySpace,
+    open_project,
+)
 from nsmd.jail.starting import (
+    Ends,
     JailNotStartedError,
-    StartingJail,
     gate,
     jail_of,
     memory_file,
@@ -57,7 +66,7 @@ from nsmd.jail.starting import (
     spawn,
     start_error,
 )
-from nsmd.jail.user import JailUser
+from nsmd.jail.user import JailUser, PrivateMounts, enter_private_mounts
 from nsmd.model.policy import (
     INODES_PER_MB,
     POLICY_PATH,
@@ -355,11 +364,11 @@ class BwrapLauncher:
     async def _launch(self, plan: JailPlan) -> Jail:
         plan = replace(plan, git=await self.git.of(plan.project))
         try:
-            starting = self._start(plan)
+            starter, ends = self._start(plan)
         except OSError as error:
             raise start_error(error, self.user) from error
         try:
-            return await jail_of(starting, plan.speaker, plan.group)
+            return await jail_of(starter, ends, plan.speaker, plan.group)
         except JailNotStartedError as error:
             raise self._failure(str(error)) from None
 
@@ -372,7 +381,7 @@ class BwrapLauncher:
             return source_of(AGENT)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
-    def _start(self, plan: JailPlan) -> StartingJail:
+    def _start(self, plan: JailPlan) -> tuple[subprocess.Popen[bytes], Ends]:
         """Start bwrap; blocks for some 2 ms."""
         program = self._program()
         with ExitStack() as ours, ExitStack() as theirs:
@@ -423,12 +432,7 @@ class BwrapLauncher:
                 ],
             )
             ours.pop_all()
-        return StartingJail(
-            starter=starter,
-            channel=ends.channel,
-            stderr_fd=ends.stderr_fd,
-            info_fd=ends.info_fd,
-        )
+        return starter, ends
 
     def _links(self, plan: JailPlan, mounts: Sequence[BindMount]) -> Links:
         if plan.image is not None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 import trio
 
 from nsmd.host.processes import children_of, inner_pids, look_at, signal_group
-from nsmd.jail.project_copy import ProjectCopy
+from nsmd.jail.project import ProjectCopy
 from nsmd.model.policy import Policy
 
 STDERR_LIMIT_BYTES = 64 * 1024

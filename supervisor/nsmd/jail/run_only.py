@@ -20,7 +20,6 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
-from nsmd.jail.handover import Handover, hand_over
 from nsmd.jail.process import (
     Jail,
     discard,
@@ -28,8 +27,14 @@ from nsmd.jail.process import (
     open_descendant,
     wait_for_starter,
 )
-from nsmd.jail.project_directory import open_project
-from nsmd.jail.starting import open_info_pipe, read_child_pid, spawn, with_limits
+from nsmd.jail.project import open_project
+from nsmd.jail.starting import (
+    hand_over,
+    open_info_pipe,
+    read_child_pid,
+    spawn,
+    with_limits,
+)
 from nsmd.jail.user import JailUser
 from nsmd.model.policy import Policy, jail_variables
 from nsmd.model.text import HeadTail
@@ -213,13 +218,15 @@ class _Standin:
     def _start(self, stdin: int, stdout: int, stderr: int, info_end: int) -> _Started:
         """Start the artifact's program."""
         with ExitStack() as owned:
-            given = Handover(
+            variables, inherited = hand_over(
+                self._artifact,
+                self._user,
+                owned,
                 project=self._spec.project,
                 info_end=info_end,
                 policy=self._policy.as_text().encode(),
                 code_variables=jail_variables(self._spec.environment, self._spec.network),
             )
-            variables, inherited = hand_over(self._artifact, self._user, given, owned)
             command = [os.path.realpath(self._artifact.run)]  # as in `ArtifactLauncher`
             starter = spawn(
                 self._user,

@@ -3,6 +3,10 @@
 The program (bwrap, or an artifact's wrapper around one) gets the agent's end of a socket pair as
 its descriptors 0 and 1 and passes it on. The first byte says that there is a jail. If none comes,
 the text on descriptor 2 explains why.
+
+Artifacts' programs of schema 1 take the project as a descriptor beside their channel, and report
+their jail on another one; an artifact's metadata says which further ones they take
+(docs/reference/artifacts.md). Older programs get the project's path.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ from nsmd.jail.process import (
     read_stderr,
     wait_for_starter,
 )
+from nsmd.jail.project import open_project
 from nsmd.jail.user import Credentials, JailUser
-from nsmd.model.values import Environment, SessionLimits
+from nsmd.model.values import Artifact, Environment, ProjectMount, SessionLimits
 
 INFO_TIMEOUT_S = 10.0
 """bwrap tells the process id of its child 3 ms after its start, and a wrapper executes it some 10
@@ -55,29 +60,13 @@ class JailNotStartedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartingJail:
-    """A program that was started to make a jail, and our ends of its descriptors.
-
-    Attributes:
-        starter: process that leads a session and process group of its own.
-        channel: to the agent.
-        stderr_fd: from `make_stderr`.
-        info_fd: pipe for the process id of the jail's PID 1 from bwrap; None if nobody tells it.
-    """
-
-    starter: subprocess.Popen[bytes]
-    channel: socket.socket
-    stderr_fd: int
-    info_fd: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Both ends of a program's descriptors.
+    """Both ends of the descriptors of a program that is to make a jail.
 
     Attributes:
-        channel, info_fd, stderr_fd: as in `StartingJail`.
-        agent_end, info_end: the program's ends.
+        channel: to the agent; `agent_end` is the program's end.
+        info_fd: pipe for the process id of the jail's PID 1; `info_end` is the program's end.
+        stderr_fd: from `make_stderr`.
     """
 
     channel: socket.socket
@@ -217,27 +206,36 @@ def gate(group: int | None) -> Sequence[str]:
     return () if group is None else _GATE
 
 
-async def _let_in(starting: StartingJail, group: int) -> None:
+async def _let_in(starter: subprocess.Popen[bytes], channel: socket.socket, group: int) -> None:
     """Move a program that waits at its gate into a control group, and open the gate."""
 
     def move() -> None:
         with suppress(OSError):
-            os.write(group, str(starting.starter.pid).encode())
+            os.write(group, str(starter.pid).encode())
 
     # milliseconds; otherwise nobody would end the waiting program
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(move)
     with suppress(OSError):
-        starting.channel.send(b"\n")
+        channel.send(b"\n")
 
 
-async def jail_of(starting: StartingJail, speaker: str, group: int | None = None) -> Jail:
-    """Return the starting jail, once its agent speaks.
+async def jail_of(
+    starter: subprocess.Popen[bytes],
+    ends: Ends,
+    speaker: str,
+    group: int | None = None,
+    *,
+    tells: bool = True,
+) -> Jail:
+    """Return the jail that a program makes, once its agent speaks.
 
     Args:
-        starting: owned from now on.
+        starter: the program, which leads a session and process group of its own.
+        ends: our ends are owned from now on.
         speaker: the part that should speak first, for people.
         group: as in `Launcher.launch`; the command was started with its `gate`.
+        tells: the program tells the process id of the jail's PID 1.
 
     Raises:
         JailNotStartedError: there is no such jail.
@@ -246,10 +244,11 @@ async def jail_of(starting: StartingJail, speaker: str, group: int | None = None
     Cancellation: ends the program and its jail.
     """
     if group is not None:
-        await _let_in(starting, group)
-    if starting.info_fd is None:
-        return await _adopt_speaking(starting, speaker)
-    jail = await _adopt(starting, starting.info_fd)
+        await _let_in(starter, ends.channel, group)
+    if not tells:
+        os.close(ends.info_fd)
+        return await _adopt_speaking(starter, ends, speaker)
+    jail = await _adopt(starter, ends)
     try:
         if (silence := await _await_speech(jail.socket, speaker)) is None:
             return jail
@@ -259,54 +258,53 @@ async def jail_of(starting: StartingJail, speaker: str, group: int | None = None
     raise JailNotStartedError(f"{await discard(jail)}{silence}")
 
 
-async def _adopt(starting: StartingJail, info_fd: int) -> Jail:
+async def _adopt(starter: subprocess.Popen[bytes], ends: Ends) -> Jail:
     """Open a pidfd of the jail's PID 1 as soon as bwrap tells it."""
     with ExitStack() as owned:
-        owned.callback(os.close, starting.stderr_fd)
-        owned.enter_context(starting.channel)
-        starter = starting.starter
+        owned.callback(os.close, ends.stderr_fd)
+        owned.enter_context(ends.channel)
         deadline_s = trio.current_time() + INFO_TIMEOUT_S
         try:
             try:
-                pid = await read_child_pid(info_fd)
+                pid = await read_child_pid(ends.info_fd)
             finally:
-                os.close(info_fd)
+                os.close(ends.info_fd)
             pidfd = None if pid is None else open_descendant(pid, starter.pid)
         except BaseException:
-            starting.channel.close()  # this also ends a jail that cannot be found
+            ends.channel.close()  # this also ends a jail that cannot be found
             await end_starter(starter)
             raise
         if pid is None or pidfd is None:
             late = trio.current_time() >= deadline_s
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
-            raise JailNotStartedError(read_stderr(starting.stderr_fd) + _LATE * late)
+            raise JailNotStartedError(read_stderr(ends.stderr_fd) + _LATE * late)
         owned.pop_all()
-        return _jail(starting, pid, pidfd)
+        return Jail(ends.channel, pidfd, pid, starter=starter, stderr_fd=ends.stderr_fd)
 
 
-async def _adopt_speaking(starting: StartingJail, speaker: str) -> Jail:
+async def _adopt_speaking(starter: subprocess.Popen[bytes], ends: Ends, speaker: str) -> Jail:
     """Find the jail's PID 1 when its agent speaks: it exists by then."""
     with ExitStack() as owned:
-        owned.callback(os.close, starting.stderr_fd)
-        owned.enter_context(starting.channel)
-        starter = starting.starter
+        owned.callback(os.close, ends.stderr_fd)
+        owned.enter_context(ends.channel)
         try:
-            silence = await _await_speech(starting.channel, speaker)
+            silence = await _await_speech(ends.channel, speaker)
             found = open_jail_below(starter.pid) if silence is None else None
         except BaseException:
-            starting.channel.close()
+            ends.channel.close()
             await end_starter(starter)
             raise
         if found is not None:
             owned.pop_all()
-            return _jail(starting, *found)
+            pid, pidfd = found
+            return Jail(ends.channel, pidfd, pid, starter=starter, stderr_fd=ends.stderr_fd)
         if silence == "":  # it is about to end, and may have a last message
             with trio.CancelScope(shield=True):
                 await wait_for_starter(starter)
         else:
             await end_starter(starter)
-        words = read_stderr(starting.stderr_fd)
+        words = read_stderr(ends.stderr_fd)
         raise JailNotStartedError(words + (_NO_JAIL if silence is None else silence))
 
 
@@ -314,16 +312,6 @@ _LATE = f"""
 It has not told of a jail (bwrap's --info-fd) within {INFO_TIMEOUT_S:g} s."""
 _NO_JAIL = """
 What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
-
-
-def _jail(starting: StartingJail, pid: int, pidfd: int) -> Jail:
-    return Jail(
-        starting.channel,
-        pidfd,
-        pid,
-        starter=starting.starter,
-        stderr_fd=starting.stderr_fd,
-    )
 
 
 async def _await_speech(channel: socket.socket, speaker: str) -> str | None:
@@ -370,3 +358,67 @@ def memory_file(content: bytes, owned: ExitStack) -> int:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+POLICY, VARIABLES = "policy", "variables"
+"""Values of `Artifact.takes`."""
+
+
+def hand_over(
+    artifact: Artifact,
+    user: JailUser,
+    owned: ExitStack,
+    *,
+    project: ProjectMount | None,
+    info_end: int,
+    policy: bytes,
+    code_variables: Sequence[tuple[str, str]] = (),
+) -> tuple[Mapping[str, str], Sequence[int]]:
+    """Make the variables of a program's environment, and the descriptors that it inherits.
+
+    Args:
+        user: user that jails run as.
+        owned: closes the descriptors, except `info_end`.
+        info_end: descriptor for the process id of the jail.
+        policy: content of the jail's policy file; empty for a template.
+        code_variables: variables of the code in the jail.
+
+    Raises:
+        StartFailedError: the program does not take a descriptor that it must get.
+        BadProjectError: as `Launcher.launch`.
+        OSError: there is no descriptor left.
+    """
+    variables: dict[str, str] = {}
+    inherited: list[int] = []
+
+    def give(name: str, descriptor: int) -> None:
+        variables[name] = str(descriptor)
+        inherited.append(descriptor)
+
+    if project is not None:
+        path, directory = open_project(user, project)
+        owned.callback(os.close, directory)
+        variables["PROJECT_DIR"] = path
+        if artifact.schema > 0:
+            give("NSM_PROJECT_FD", directory)
+    if artifact.schema > 0:
+        give("NSM_INFO_FD", info_end)
+    if POLICY in artifact.takes:
+        give("NSM_POLICY_FD", memory_file(policy, owned))
+    if code_variables:
+        if VARIABLES not in artifact.takes:
+            raise StartFailedError(
+                "The environment is to have variables of its own "
+                f"({', '.join(name for name, _ in code_variables)}), and its artifact was "
+                "built by an nsm that could not set any.",
+                hint="Build the environment again, or remove its `env` and `network` from "
+                "config.toml.",
+            )
+        give("NSM_VARIABLES_FD", memory_file(_as_arguments(code_variables), owned))
+    return variables, inherited
+
+
+def _as_arguments(variables: Sequence[tuple[str, str]]) -> bytes:
+    """Format them for bwrap (bwrap(1), --args): on its command line, everyone could read them."""
+    words = [word for name, value in variables for word in ("--setenv", name, value)]
+    return b"".join(os.fsencode(word) + b"\0" for word in words)

@@ -176,7 +176,7 @@ class Artifact:
         template_run: path of the program that runs a template; None if there is none.
         schema: version of these programs' interface; 0 for older ones, which have none.
         stamp: identity of the files, which changes when they are replaced in place.
-        takes: further descriptors that these programs take (`nsmd.jail.handover`).
+        takes: further descriptors that these programs take (`nsmd.jail.starting`).
     """
 
     run: str

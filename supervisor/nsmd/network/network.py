@@ -14,7 +14,7 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.agent_link.frames import ListeningFrame
 from nsmd.agent_link.link import AgentLink
 from nsmd.agent_link.requests import NoAnswerError, Question, Requests
-from nsmd.jail.host_network import open_sockets
+from nsmd.jail.host import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.values import NetworkMode, NetworkRule
 from nsmd.network.allowed_hosts import AllowedHosts

@@ -1,16 +1,28 @@
-"""The pipe on which bwrap tells of a jail, when nobody is there to hear it."""
+"""The pipe on which bwrap tells of a jail, when nobody is there to hear it; and what the program of
+an artifact receives by descriptors and variables, and what it does not.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.jail.starting import open_info_pipe
-from realjail import needs_bwrap
+from nsm.wire.errors import StartFailedError
+from nsmd.jail.starting import hand_over, open_info_pipe
+from nsmd.jail.user import JailUser
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Artifact, ProjectMount
+from realjail import mount_of, needs_bwrap, open_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 RUN_TIMEOUT_S = 30
+SECRETS = (("A", "s3cret"), ("B", ""))
 
 
 def test_its_end_is_seen() -> None:
@@ -52,3 +64,54 @@ def test_a_jail_that_nobody_waits_for_any_more_starts_and_ends() -> None:
     finally:
         os.close(theirs)
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+
+
+def handed(
+    artifact: Artifact,
+    owned: ExitStack,
+    *,
+    project: ProjectMount | None = None,
+    code_variables: Sequence[tuple[str, str]] = (),
+) -> tuple[Mapping[str, str], Sequence[int]]:
+    return hand_over(
+        artifact,
+        JailUser(DEFAULT_JAIL_UID),
+        owned,
+        project=project,
+        info_end=77,
+        policy=b"{}",
+        code_variables=code_variables,
+    )
+
+
+def test_older_programs_get_nothing_by_descriptor() -> None:
+    with open_directory() as project, ExitStack() as owned:
+        variables, inherited = handed(Artifact(run="/r"), owned, project=mount_of(project))
+        assert variables == {"PROJECT_DIR": str(project)}
+        assert inherited == []
+
+
+def test_only_what_it_takes() -> None:
+    with ExitStack() as owned:
+        variables, inherited = handed(Artifact(run="/r", schema=1), owned)
+        assert (variables, list(inherited)) == ({"NSM_INFO_FD": "77"}, [77])
+
+
+def test_policy_and_variables() -> None:
+    artifact = Artifact(run="/r", schema=1, takes=frozenset({"policy", "variables"}))
+    with ExitStack() as owned:
+        variables, inherited = handed(artifact, owned, code_variables=SECRETS)
+        policy, named = int(variables["NSM_POLICY_FD"]), int(variables["NSM_VARIABLES_FD"])
+        assert list(inherited) == [77, policy, named]
+        assert os.read(policy, 100) == b"{}"
+        assert os.read(named, 100) == b"--setenv\0A\0s3cret\0--setenv\0B\0\0"
+        assert "s3cret" not in str(variables)
+
+
+def test_variables_that_cannot_be_handed_over_are_not_forgotten() -> None:
+    artifact = Artifact(run="/r", schema=1, takes=frozenset({"policy"}))
+    with ExitStack() as owned, pytest.raises(StartFailedError) as error:
+        handed(artifact, owned, code_variables=SECRETS)
+    assert "(A, B)" in error.value.message
+    assert "Build the environment again" in error.value.hint
+    assert "s3cret" not in str(error.value)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.jail.project_copy import NoCopyError
-from nsmd.jail.project_directory import open_project
+from nsmd.jail.project import NoCopyError, open_project
 from nsmd.jail.user import JailUser
 from realjail import mount_of, open_directory
 

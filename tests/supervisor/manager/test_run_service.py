@@ -25,7 +25,7 @@ from nsm.wire.errors import (
     WrongEnvironmentError,
 )
 from nsmd.environments.catalog import EnvironmentSource, Rank
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project import NoCopyError
 from nsmd.manager.projects import check_project
 from nsmd.model.settings import Settings
 from nsmd.model.values import (

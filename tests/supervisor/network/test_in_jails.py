@@ -13,7 +13,7 @@ import trio
 from netbench import Names, change_brokers, open_netbench, open_world
 from nsm.jail import landlock
 from nsm.wire.errors import BadRequestError
-from nsmd.jail.host_network import network_files
+from nsmd.jail.host import network_files
 from nsmd.jail.program_code import source_of
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 
 import trio
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.fdstore.store import Kept, NoStore
+from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
 from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher as Watching
-from nsmd.jail import BwrapLauncher, Jail
+from nsmd.host.source_watcher import open_source_watcher as open_watching
+from nsmd.jail import BwrapLauncher, Jail, Launcher
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import discard, reap_child
-from nsmd.jail.project_copy import NoCopyError, NoWritableRootError
-from nsmd.jail.templates.fork import (
+from nsmd.jail.project import NoCopyError, NoWritableRootError
+from nsmd.jail.templates.spec import Files, ForkPlan, look, plan_fork, template_like, template_of
+from nsmd.jail.templates.template import (
     ForkEndedError,
     ShortageError,
+    Template,
     TemplateError,
     TemplateGoneError,
+    start_template,
 )
-from nsmd.jail.templates.freshness import Files, look
-from nsmd.jail.templates.spec import ForkPlan, plan_fork, template_like, template_of
-from nsmd.jail.templates.template import Template, start_template
-from nsmd.jail.templates.template_store import TemplateStore
-from nsmd.model.values import Environment, JailSizes, JailSpec, SessionLimits
+from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
+from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
 
@@ -493,3 +496,67 @@ async def _give_up(template: Template) -> None:
 
 def _nobody(_pid: int, _certain: bool) -> None:
     """Default for `changed`."""
+
+
+@asynccontextmanager
+async def open_templates(
+    cold: BwrapLauncher,
+    *,
+    enabled: bool = True,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+    uid: int = 0,
+) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
+    """Open a launcher that forks if it can, or the given one if forking is impossible or off.
+
+    Leaving ends all templates and their remaining sessions.
+
+    Args:
+        store, kept: keeps templates for the next supervisor, and those of the last one.
+        uid: the jails' user on the host.
+    """
+    if not enabled:
+        close_all(kept or {})
+        yield cold
+        return
+    system_calls = cold.system_calls
+    if system_calls is None:
+        log.warning("no table of system calls for %s: no templates", platform.machine())
+        close_all(kept or {})
+        yield cold
+        return
+    async with open_watching() as watching, trio.open_nursery() as nursery:
+        template_store = TemplateStore(store or NoStore(), partial(made_of, system_calls, uid))
+        launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
+        launcher.take_up(kept or {})
+        yield launcher
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_launcher(
+    bwrap: BwrapLauncher,
+    home: str,
+    enforcement: Enforcement,
+    *,
+    templates: bool,
+    store: DescriptorStore | None = None,
+    kept: Kept | None = None,
+) -> AsyncGenerator[Launcher]:
+    """Start the launcher of all sessions of a supervisor.
+
+    Args:
+        bwrap: launcher for the host's own interpreters.
+        home: directory for older artifacts (`nsmd.jail.artifact`).
+        enforcement: how sessions' limits are enforced; each session's policy says it.
+        templates: fork sessions if possible.
+        store, kept: as in `open_templates`.
+    """
+    bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
+    async with (
+        bwrap.open_artifacts(home),
+        open_templates(
+            bwrap, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
+        ) as launcher,
+    ):
+        yield launcher

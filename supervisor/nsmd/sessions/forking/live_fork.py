@@ -25,9 +25,9 @@ from nsmd.fdstore import holder
 from nsmd.host.child_processes import PACKAGES
 from nsmd.jail.arguments import AGENT_PATH, agent_command, variables_of
 from nsmd.jail.process import Jail
-from nsmd.jail.project_copy import ProjectCopy
-from nsmd.jail.templates.fork import COPY_DESCRIPTORS
+from nsmd.jail.project import ProjectCopy
 from nsmd.jail.templates.launcher import TemplateLauncher
+from nsmd.jail.templates.template import COPY_DESCRIPTORS
 from nsmd.model.values import JailSpec
 from nsmd.sessions.session import Session
 

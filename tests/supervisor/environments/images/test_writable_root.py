@@ -30,7 +30,7 @@ from isolation.weaken import Weakness
 from isolation.weakjails import WeakLauncher
 from isolation.weaknesses import NOT_CLOSED
 from nsm.dataclass import replace
-from nsmd.jail.project_copy import NoWritableRootError
+from nsmd.jail.project import NoWritableRootError
 from nsmd.jail.templates import open_templates
 from nsmd.model.policy import INODES_PER_MB
 from realjail import (

@@ -17,8 +17,8 @@ from nsm.wire.errors import BadProjectError
 from nsmd.doctor.trials import check_copies
 from nsmd.jail import BwrapLauncher, Jail, ProjectCopy
 from nsmd.jail.bubblewrap import Bubblewrap, probe_bwrap
-from nsmd.jail.mounts import PrivateMounts
 from nsmd.jail.templates import TemplateLauncher, open_templates, template
+from nsmd.jail.user import PrivateMounts
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, Settings
 from nsmd.model.values import Environment, ProjectMount
 from realjail import (

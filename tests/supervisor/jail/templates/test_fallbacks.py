@@ -18,8 +18,8 @@ from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates import spec as template_spec
-from nsmd.jail.templates.fork import TemplateError
 from nsmd.jail.templates.spec import request_for
+from nsmd.jail.templates.template import TemplateError
 from nsmd.model.policy import Policy, policy_of
 from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits
 from realjail import (

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from isolation.weakjails import forking
-from nsmd.jail.git_settings import KEPT_S, GitSettings
+from nsmd.jail.host import KEPT_S, GitSettings
 from nsmd.manager.projects import check_project
 from nsmd.model.values import ProjectMount
 from realjail import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from nsmd.jail.project_copy import NoCopyError
+from nsmd.jail.project import NoCopyError
 
 
 def test_each_who_waits_can_be_told() -> None:
