@@ -197,3 +197,26 @@ def open_file(root: int, path: str, *, mounts: bool = False) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", path)
     return fd
+
+
+def read_file(path: str, most: int, *, root: int | None = None, links: bool = False) -> bytes:
+    """Read at most so many bytes from the beginning of a regular file that others may have written.
+
+    It may be a pipe, a device, or a link to what only the user may read.
+
+    Args:
+        root: descriptor of a directory; `path` is below it, with no link on its way.
+        links: the path may be a link, in a directory to which only the user writes.
+
+    Raises:
+        OSError: it is no regular file (EINVAL), is a link (ELOOP), or cannot be read.
+    """
+    if root is None:
+        fd = os.open(path, READ if links else READ | os.O_NOFOLLOW)
+    else:
+        fd = open_below(root, path, READ, mounts=True)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    with open(fd, "rb") as file:
+        return file.read(most)

@@ -459,17 +459,10 @@ def _pointed(path: str, prefix: bytes) -> str | None:
 
 def small_file(path: str, limit: int = MAX_POINTER_BYTES) -> bytes | None:
     """Read a regular file that others may have written; None if it is longer, or something else."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
+        data = below.read_file(path, limit + 1)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        data = os.read(fd, limit + 1)
-    finally:
-        os.close(fd)
     return data if len(data) <= limit else None

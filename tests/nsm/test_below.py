@@ -116,3 +116,16 @@ def test_an_error_names_the_path_as_it_was_given(tmp_path: Path) -> None:
     ):
         below.open_below(root, name, os.O_WRONLY)
     assert caught.value.filename == str(tmp_path)
+
+
+def test_a_file_is_read_without_waiting_or_following(top: int, tmp_path: Path) -> None:
+    assert below.read_file("a/a/file", 2, root=top) == b"mi"
+    os.mkfifo(tmp_path / "top" / "pipe")
+    (tmp_path / "top" / "link").symlink_to("a/a/file")
+    for name, number in (("pipe", errno.EINVAL), ("a", errno.EINVAL), ("link", errno.ELOOP)):
+        with pytest.raises(OSError, match=name) as inside:
+            below.read_file(name, 9, root=top)
+        with pytest.raises(OSError, match=name) as outside:
+            below.read_file(str(tmp_path / "top" / name), 9)
+        assert {inside.value.errno, outside.value.errno} == {number}
+    assert below.read_file(str(tmp_path / "top" / "link"), 9, links=True) == b"mine"

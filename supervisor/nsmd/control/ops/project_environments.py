@@ -15,8 +15,7 @@ from nsmd.control.call import Call
 from nsmd.control.ops.environments import row_of, wait_for
 from nsmd.environments.builds.building import Building
 from nsmd.environments.devshell import NAME as SHELL_NAME
-from nsmd.environments.project.environment_manager import ListOptions
-from nsmd.environments.project.rows import ProjectRow
+from nsmd.environments.project.environment_manager import ListOptions, ProjectRow
 from nsmd.host.paths import is_within
 from nsmd.model.values import ProjectMount
 

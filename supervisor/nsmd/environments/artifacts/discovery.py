@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Collection
 
+from nsm.below import read_file
 from nsm.dataclass import dataclass, field, replace
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import Metadata, MetadataError, ProgramPaths
@@ -297,10 +298,7 @@ def _read(trail: Trail, artifact: str) -> bytes:
     try:
         if not stat.S_ISREG(trail.status(real).st_mode):
             raise ArtifactError(f"{_METADATA}: it is no regular file")
-        # Non-blocking, in case it has become a FIFO.
-        fd = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            data = file.read(MAX_METADATA_BYTES + 1)
+        data = read_file(real, MAX_METADATA_BYTES + 1)
     except OSError as error:
         raise ArtifactError(f"{_METADATA}: {_why(error)}") from None
     if len(data) > MAX_METADATA_BYTES:

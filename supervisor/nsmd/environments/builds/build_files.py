@@ -53,7 +53,6 @@ class SavedBuild:
 
     Attributes:
         reference: reference to its flake, as given; or its packages, as text.
-        name: last known name.
         path: path in its store; empty before it was built.
         link: file name of the garbage-collector root.
         built_s: Unix time of the build; 0 before.

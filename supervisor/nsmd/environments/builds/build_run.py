@@ -53,11 +53,7 @@ class BuildRun:
     """Builder of single environments, with what every build needs.
 
     Attributes:
-        finder: finds Nix, for flakes.
-        installation: makes environments from packages.
-        files: has the roots and the logs.
         defaults: limits of environments that set none.
-        owners: users whose programs may be run.
         timeout_s: time limit of one build by Nix, seconds.
     """
 
@@ -78,8 +74,6 @@ class BuildRun:
 
         Args:
             building: environment to build; only notified of changes in the attempt.
-            attempt: gets the progress.
-            configured: environments of config.toml, by name.
 
         Raises:
             NsmError: it cannot be built, or used; the log says so, too.

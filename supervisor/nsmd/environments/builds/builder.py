@@ -83,8 +83,6 @@ class Builder:
     """All environments that nsm builds, a few at once.
 
     Args:
-        build_run: runs one build, and has the environments that are known.
-        configured: environments of config.toml.
         nursery: owns the builds.
     """
 
@@ -154,13 +152,7 @@ class Builder:
         in_use: Callable[[], Iterable[Environment]] = tuple,
         agreed: Sequence[ProjectPackages] = (),
     ) -> None:
-        """Load all recorded environments, and build the missing ones.
-
-        Args:
-            references: references in the supervisor's own `NIX_SANDBOX_ENVS`.
-            in_use: returns the environments of live sessions.
-            agreed: environments of projects.
-        """
+        """Load all recorded environments, and build the missing ones."""
         self._files.in_use = in_use
         await self._files.load(
             lambda building, path: self._build_run.look(building, path, self._configured)
@@ -566,7 +558,6 @@ async def open_builder(
         directory: absolute directory for builds; made for this user alone.
         defaults: limits of environments that set none.
         configured: environments of config.toml; those that name a flake or packages are built.
-        owners: users whose programs may be run.
         timeout_s: time limit of one build by Nix, seconds.
     """
     files = BuildFiles(directory)

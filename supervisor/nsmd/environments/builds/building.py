@@ -51,9 +51,6 @@ class Attempt:
         since_s: Unix time since when it may have made or found files.
         progress: progress of Nix, or of the installer of packages.
         link: link that will be the garbage-collector root.
-        log_bytes: size of its log file.
-        scope: cancel it to stop.
-        done: set at its end, successful or not.
     """
 
     refresh: bool = False
@@ -73,7 +70,6 @@ class ProjectPackages:
 
     Attributes:
         project: absolute path.
-        name: name of the environment.
         path: absolute path of the list in the project, for people.
     """
 
@@ -88,7 +84,6 @@ class Built:
     """Result of a build.
 
     Attributes:
-        environment: environment to run code in.
         path: path in Nix's store, or in the store of environments from packages.
         link: file name of its garbage-collector root; empty if it needs none.
         lock: path of the lock of packages; empty for none.
@@ -109,9 +104,6 @@ class Failed:
     """Why a build failed.
 
     Attributes:
-        cause: one line.
-        message: whole message, several lines.
-        hint: what to do.
         at_s: Unix time of the failure.
     """
 
@@ -125,7 +117,6 @@ class Building:
     """One environment that is built. Only `Builder` changes it.
 
     Attributes:
-        key: names its files.
         reference: reference to its flake; of one that is made from packages, these as text.
         packages: packages that it is made from; None for a flake.
         given_name: name from the user; empty for its own.
@@ -133,9 +124,6 @@ class Building:
         added, variable, configured, agreed, clients: who wants it: `nsm env add`, the supervisor's
             own `NIX_SANDBOX_ENVS`, `config.toml`, `nsm env use`, and the number of clients by
             theirs.
-        built: build in use now.
-        failed: why the last build failed.
-        attempt: the build that waits or runs now.
         interruptions: number of supervisors in a row that ended during a build.
         outdated: its packages have changed since its last build began.
         tried: this supervisor has begun a build of it.
@@ -235,7 +223,6 @@ def check_given_name(
     """Check that an environment of this reference can be given that name.
 
     Args:
-        buildings: environments that somebody wants.
         name: empty for its own.
         changes: it is made from packages: it has no name of its own, and one that is there may get
             others.

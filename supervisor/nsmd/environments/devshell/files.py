@@ -9,12 +9,13 @@ All functions block, for some 50 us if nothing changed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from nsm.below import read_file
 from nsm.dataclass import dataclass
 
 FLAKE = "flake.nix"
@@ -121,9 +122,6 @@ def _files(project: str, folders: Sequence[str]) -> Iterator[str]:
 def _read(path: str, limit: int) -> bytes:
     """Read a file; anything else in its place counts as empty."""
     try:
-        # Opening a pipe that somebody put there would wait for a writer.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            return file.read(limit) if regular else b""
-    except OSError:
-        return b"\0"
+        return read_file(path, limit, links=True)
+    except OSError as error:
+        return b"" if error.errno == errno.EINVAL else b"\0"

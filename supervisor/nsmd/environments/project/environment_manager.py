@@ -24,14 +24,20 @@ from nsm.wire.errors import (
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.builds.building import Building, ProjectPackages, so_far
 from nsmd.environments.project import package_lists, reading
-from nsmd.environments.project.agreed import AgreedEnvironment, why_python_refused
-from nsmd.environments.project.agreements import MAX_AGREEMENTS, AgreementFile, UseAgreement
-from nsmd.environments.project.description import built_environment, make_environment, shown_path
+from nsmd.environments.project.agreements import (
+    MAX_AGREEMENTS,
+    AgreedEnvironment,
+    AgreementFile,
+    FindPython,
+    Pythons,
+    UseAgreement,
+    built_environment,
+    make_environment,
+    shown_path,
+    why_python_refused,
+)
 from nsmd.environments.project.package_lists import PackageList
-from nsmd.environments.project.pythons import FindPython, Pythons
-from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError
-from nsmd.environments.project.rows import ProjectRow, find_rows
-from nsmd.environments.project.safe_files import parts
+from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError, parts
 from nsmd.host.paths import is_within, printable
 from nsmd.host.threads import BoundedReads
 from nsmd.model.names import ENVIRONMENT_NAME
@@ -39,6 +45,26 @@ from nsmd.model.packages import check_packages
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    """An environment of a project, or a list of packages, for people.
+
+    Attributes:
+        found: None if it is not there any more, or was not read.
+        package_count: number of packages of a lock; 0 if nobody has counted.
+        name: name in use; None if nobody has agreed to use it.
+        problem: why it cannot be used; else empty.
+    """
+
+    path: str
+    kind: str
+    found: FoundEnvironment | None
+    package_count: int = 0
+    name: str | None = None
+    changed: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +85,6 @@ class ProjectEnvironmentManager:
     """The environments in projects that people agreed to use.
 
     Args:
-        file: remembers the agreements.
-        agreements: those of the file.
         nursery: owns the questions to Pythons.
     """
 
@@ -87,7 +111,6 @@ class ProjectEnvironmentManager:
         """Use these interpreters from now on.
 
         Args:
-            find_python: finds the Python of a virtual environment.
             node: the host's Node; None if there is none.
         """
         self._node = node
@@ -229,8 +252,6 @@ class ProjectEnvironmentManager:
         Args:
             path: of its directory, or of a list of packages, relative to the project.
             name: for it; None for one that is made from the path.
-            taken: names of other environments.
-            options: only for a list of packages.
 
         Raises:
             BadRequestError: there is none, or the name cannot be used.
@@ -483,3 +504,26 @@ def _check_name(name: str, others: Container[str], taken: Container[str]) -> Non
         raise BadRequestError(
             f"There is another environment {name!r}.", hint="Choose a name with --name."
         )
+
+
+def find_rows(project: ProjectMount) -> list[ProjectRow]:
+    """Read what lies in a project. Blocks.
+
+    Raises:
+        OSError: the project cannot be read.
+    """
+    rows = [
+        ProjectRow(path=found.path, kind=found.kind, found=found)
+        for found in reading.find_all(project)
+    ]
+    for path in package_lists.find_all(project):
+        count, problem = 0, package_lists.why_not(path)
+        if not problem:
+            try:
+                count = package_lists.read(project, path).count
+            except NoEnvironmentError as error:
+                problem = str(error)
+        rows.append(
+            ProjectRow(path=path, kind="packages", found=None, package_count=count, problem=problem)
+        )
+    return rows

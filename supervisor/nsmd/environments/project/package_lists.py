@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from nsm.below import read_file
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES
@@ -23,10 +24,13 @@ from nsmd.environments.project.reading import (
     FoundEnvironment,
     NoEnvironmentError,
     hash_of,
+    list_names,
+    mode_of,
+    open_folder,
+    parts,
     sign,
     why_unreadable,
 )
-from nsmd.environments.project.safe_files import list_names, mode_of, open_folder, parts, read_file
 from nsmd.host.paths import printable
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import ProjectMount
@@ -109,11 +113,7 @@ class PackageList:
         return self.files[self.path].count(_ENTRY[name]) if name in _ENTRY else 0
 
     def wanted(self, folder: str) -> WantedPackages:
-        """Return what the installer has to install for this list.
-
-        Args:
-            folder: directory with the copied files.
-        """
+        """Return what the installer has to install for this list."""
         path = os.path.join(folder, self.path)
         if path.endswith((".txt", ".in")):
             return WantedPackages(requirements=path, included_below=folder)
@@ -153,7 +153,7 @@ def find_all(project: ProjectMount) -> list[str]:
 
 def _has_dependencies(folder: int) -> bool:
     with suppress(OSError):
-        data = read_file(folder, PYPROJECT, MAX_LOCK_BYTES)
+        data = read_file(PYPROJECT, MAX_LOCK_BYTES, root=folder)
         return b"[project]" in data and _DEPENDENCIES.search(data) is not None
     return False
 
@@ -200,9 +200,8 @@ def _read(project: ProjectMount, path: str, most: int) -> bytes:
     if len(path) > MAX_PATH_CHARS:
         raise NoEnvironmentError(f"a path in it has more than {MAX_PATH_CHARS} characters")
     try:
-        names = parts(path)
-        with open_folder(project, "/".join(names[:-1])) as folder:
-            data = read_file(folder, names[-1], most + 1)
+        with open_folder(project, "") as folder:
+            data = read_file("/".join(parts(path)), most + 1, root=folder)
     except OSError as error:
         raise NoEnvironmentError(f"{printable(path)}: {why_unreadable(error)}") from error
     if len(data) > most:

@@ -1,6 +1,7 @@
 """A project's `.venv` or `node_modules`: what it is, and whether it has changed.
 
-Only files are read. No program of the project runs. All functions block.
+Only files are read. No program of the project runs. Anybody may have written the project: its files
+may be pipes, links to elsewhere, and larger than memory. All functions block.
 """
 
 from __future__ import annotations
@@ -11,20 +12,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, Literal, cast
 
+from nsm.below import DIRECTORY, open_below, read_file
 from nsm.dataclass import dataclass, field
 from nsmd.environments.interpreters import is_module
-from nsmd.environments.project.safe_files import (
-    is_folder,
-    list_names,
-    mode_of,
-    open_folder,
-    parts,
-    read_file,
-)
 from nsmd.model.values import ProjectMount
 
 Kind = Literal["venv", "node_modules", "packages"]
@@ -78,9 +73,7 @@ class FoundEnvironment:
     Attributes:
         path: of its directory or file, relative to the project.
         home: directory of the Python that it was made with; only of a `venv`.
-        version: of that Python.
         packages: those that somebody asked for first, at most `MAX_ENTRIES`.
-        modules: top-level modules of Python.
         interpreter_key: hash of what decides about its interpreter.
         packages_key: hash of what is installed, or of the list.
     """
@@ -117,7 +110,6 @@ def read(project: ProjectMount, path: str, *, details: bool = True) -> FoundEnvi
 
     Args:
         path: of its directory, relative to the project.
-        details: with packages and modules, which takes longer.
 
     Raises:
         NoEnvironmentError: there is none.
@@ -156,7 +148,7 @@ def sign(path: str) -> tuple[int, ...]:
 
 
 def _read_venv(project: ProjectMount, path: str, folder: int, *, details: bool) -> FoundEnvironment:
-    text = read_file(folder, VENV_FILE, MAX_VENV_FILE_BYTES)
+    text = read_file(VENV_FILE, MAX_VENV_FILE_BYTES, root=folder)
     said = dict(_settings(text.decode(errors="replace")))
     home = said.get("home", "")
     version = said.get("version", said.get("version_info", ""))
@@ -232,7 +224,7 @@ def _read_modules(
     names = list_names(folder, MAX_ENTRIES)
     lock = b""
     if mode_of(folder, NODE_LOCK):
-        lock = read_file(folder, NODE_LOCK, MAX_LOCK_BYTES)
+        lock = read_file(NODE_LOCK, MAX_LOCK_BYTES, root=folder)
     packages: Sequence[Package] = ()
     if details:
         wanted = _wanted(project, os.path.dirname(path))
@@ -252,7 +244,7 @@ def _wanted(project: ProjectMount, path: str) -> frozenset[str]:
     """Names of the packages that package.json asks for."""
     try:
         with open_folder(project, path) as folder:
-            text = read_file(folder, "package.json", MAX_LOCK_BYTES)
+            text = read_file("package.json", MAX_LOCK_BYTES, root=folder)
     except OSError:
         return frozenset()
     said = _object(text)
@@ -306,3 +298,76 @@ def why_unreadable(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return "it is not there"
     return (error.strerror or str(error)).lower()
+
+
+# Files of a project, opened without following links.
+
+
+def open_project(project: ProjectMount) -> int:
+    """Open the directory of a project; return its descriptor.
+
+    Raises:
+        OSError: it is not there, or is another one now.
+    """
+    fd = os.open(project.path, DIRECTORY | os.O_NOFOLLOW)
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (project.device, project.inode):
+        os.close(fd)
+        raise OSError(errno.ESTALE, "another directory is there now", project.path)
+    return fd
+
+
+@contextmanager
+def open_folder(project: ProjectMount, path: str) -> Generator[int]:
+    """Open a directory of a project for a block; gives its descriptor.
+
+    Args:
+        path: relative to the project; empty for the project itself.
+
+    Raises:
+        OSError: it is not there, is none, or there is a link on the way.
+    """
+    root = open_project(project)
+    try:
+        fd = open_below(root, "/".join(parts(path)), DIRECTORY, mounts=True)
+    finally:
+        os.close(root)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def parts(path: str) -> list[str]:
+    """Split a relative path into names.
+
+    Raises:
+        OSError: it leads out of its directory.
+    """
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names or path.startswith("/") or "\0" in path:
+        raise OSError(errno.EINVAL, "the path leads out of the project", path)
+    return names
+
+
+def is_folder(folder: int, name: str) -> bool:
+    """Return whether an open directory has a directory of that name; a link is none."""
+    return stat.S_ISDIR(mode_of(folder, name))
+
+
+def mode_of(folder: int, name: str) -> int:
+    """Type and mode of an entry, links not followed; 0 if there is none."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def list_names(folder: int, at_most: int) -> list[str]:
+    """Sorted names of an open directory's entries; only some of them beyond `at_most`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in islice(entries, at_most))
