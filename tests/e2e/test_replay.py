@@ -87,6 +87,17 @@ def test_what_was_special_about_an_execution(client: nsm.Client) -> None:
     assert "standard input" in found[2].why
 
 
+def test_a_script_gets_its_arguments_again(
+    client: nsm.Client, shared: Supervisor, tmp_path: Path
+) -> None:
+    script = tmp_path / "s.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    command = [program("nsm"), "run", "--session", "scripted", "-e", "python", str(script), "a"]
+    subprocess.run(command, env=shared.variables, timeout=TIMEOUT_S, check=True)
+    report = client.replay(client.transcript("scripted"))
+    assert (report.same, report.agrees) == (1, True)
+
+
 def test_interrupted_code_runs_as_long_as_it_did(client: nsm.Client, shared: Supervisor) -> None:
     run(client, "x = 1")
     with shared.client() as other:

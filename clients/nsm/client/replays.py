@@ -325,6 +325,7 @@ class _Replay:
             project_mode=rules.project_mode,
             timeout_s=limit_s,
             reset=start.reset,
+            argv=start.argv,
             must_exist=True,
         )
         return read(
@@ -369,6 +370,8 @@ def _why_skipped(recorded: RecordedExecution) -> str:
         return "nsm's own code saved or restored the session"
     if start.code_omitted:
         return f"the transcript lacks {start.code_omitted:,} characters of its code"
+    if start.argv_omitted:
+        return f"the transcript lacks {start.argv_omitted:,} of its arguments"
     return ""
 
 

@@ -213,8 +213,13 @@ def _check(entry: Entry, last: int) -> int:
                 message = f"its interpreter is {entry.interpreter[:40]!r}"
                 raise ValueError(message)
         case ExecutionStart():
-            _check_text(entry.code, entry.client, entry.execution_id)
-            _check_numbers(entry.number, entry.code_omitted, seconds=entry.started_at * 1e-3)
+            _check_text(entry.code, entry.client, entry.execution_id, *entry.argv)
+            _check_numbers(
+                entry.number,
+                entry.code_omitted,
+                entry.argv_omitted,
+                seconds=entry.started_at * 1e-3,
+            )
             if entry.number <= last:
                 raise ValueError("the numbers of its executions do not rise")
             return entry.number

@@ -71,6 +71,8 @@ def _code_cell(execution: RecordedExecution, interpreter: str) -> dict[str, Any]
         code += f"\n{comment} [{start.code_omitted:,} characters of code left out]"
     note: dict[str, Any] = {"client": start.client, "started_at": start.started_at}
     note |= {key: True for key in ("stdin", "reset") if getattr(start, key)}
+    if start.argv:
+        note["argv"] = list(start.argv)
     if end is not None:
         note |= {"exit_code": end.exit_code, "duration_s": end.duration_s}
     return {

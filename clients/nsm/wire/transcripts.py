@@ -53,6 +53,8 @@ class ExecutionStart(NamedTuple):
         started_at: Unix time, seconds; for display.
         stdin: it had standard input, which is not in the transcript.
         reset: it ran in a fresh interpreter of the session.
+        argv: path of the file that the code was from, and its arguments; empty for other code.
+        argv_omitted: number of arguments that are left out at the end.
     """
 
     execution_id: str
@@ -63,6 +65,8 @@ class ExecutionStart(NamedTuple):
     started_at: float
     stdin: bool = False
     reset: bool = False
+    argv: tuple[str, ...] = ()
+    argv_omitted: int = 0
 
 
 class OutputPiece(NamedTuple):
@@ -196,7 +200,7 @@ def to_wire(entry: Entry) -> tuple[str, dict[str, Any]]:
         case SessionStart():
             return "session", data
         case ExecutionStart():
-            return "execution", data
+            return "execution", data | {"argv": list(entry.argv)}
         case JobStart():
             return "job", data
         case JobEnd():

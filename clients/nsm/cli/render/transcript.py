@@ -15,6 +15,7 @@ loses its colours: what a model had printed must neither drive a person's termin
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, assert_never
 
 from nsm.cli.render import formats
@@ -153,6 +154,10 @@ def code(start: ExecutionStart) -> str:
     text = _marked(CODE, harmless(start.code))
     if start.code_omitted:
         text += f"[{start.code_omitted:,} characters of code left out]\n"
+    if given := start.argv[1:]:
+        text += f"[arguments: {one_line(shlex.join(given))}]\n"
+    if start.argv_omitted:
+        text += f"[{start.argv_omitted:,} arguments left out]\n"
     return text
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from nsm.dataclass import dataclass, field, replace
@@ -153,6 +154,9 @@ class LiveOutput:
 MAX_CODE_CHARS = 64 * 1024
 """Kept beginning of one execution's code."""
 
+MAX_ARGUMENTS_CHARS = 16 * 1024
+"""Kept arguments of a script together."""
+
 MAX_STREAM_CHARS = 256 * 1024
 """Kept head and tail of each stream of one execution."""
 
@@ -207,6 +211,8 @@ class TranscriptRecord:
 
     __slots__ = (
         "_answer",
+        "_argv",
+        "_argv_omitted",
         "_client",
         "_code",
         "_code_omitted",
@@ -232,6 +238,9 @@ class TranscriptRecord:
         self._client = request.client.name
         self._code = request.code[:MAX_CODE_CHARS]  # the code itself if it is short
         self._code_omitted = len(request.code) - len(self._code)
+        sizes = accumulate(map(len, request.argv))
+        kept = sum(size <= MAX_ARGUMENTS_CHARS for size in sizes)
+        self._argv, self._argv_omitted = request.argv[:kept], len(request.argv) - kept
         self._stdin = request.stdin
         self._reset = request.reset
         self._started_at = time.time()
@@ -278,7 +287,7 @@ class TranscriptRecord:
             if live is not None:  # the only record of what it printed
                 self.live = live
                 self.size_bytes += live.size_bytes
-        self.size_bytes += _size(self._code)
+        self.size_bytes += _size(self._code) + sum(map(sys.getsizeof, self._argv))
         self._answer = answer
 
     def start(self) -> ExecutionStart:
@@ -292,6 +301,8 @@ class TranscriptRecord:
             started_at=self._started_at,
             stdin=self._stdin,
             reset=self._reset,
+            argv=self._argv,
+            argv_omitted=self._argv_omitted,
         )
 
     def drop_images(self) -> int:

@@ -145,6 +145,11 @@ def test_own_code_of_a_save_is_one_line(interpreter: str) -> None:
     assert "evil" in code(start._replace(code=f"{first}\nevil()"))
 
 
+def test_arguments_of_a_script() -> None:
+    start = started("f()")._replace(argv=("/p/s.py", "a", "b\x1b c"), argv_omitted=1200)
+    assert code(start) == "> f()\n[arguments: a 'b\\x1b c']\n[1,200 arguments left out]\n"
+
+
 def test_code() -> None:
     assert code(started("")) == "> \n"
     assert code(started("a\n\nb")) == "> a\n> \n> b\n"

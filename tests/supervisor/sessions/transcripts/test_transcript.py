@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import PYTHON
+from nsm.dataclass import replace
 from nsm.wire import transcripts as wire
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
 from nsm.wire.results import PLACE, Truncation
@@ -29,6 +30,7 @@ from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, Strea
 from nsmd.sessions.transcripts import TranscriptStore, transcript
 from nsmd.sessions.transcripts.record import (
     HEAD_CHARS,
+    MAX_ARGUMENTS_CHARS,
     MAX_CODE_CHARS,
     MAX_IMAGE_CHARS,
     MAX_SHOWN_CHARS,
@@ -404,6 +406,18 @@ async def test_what_else_an_execution_was_given(it: Bench) -> None:
     it.transcript.begin("e2", request("", reset=True), streamed=False)
     starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
     assert [(e.stdin, e.reset) for e in starts] == [(True, False), (False, True)]
+
+
+async def test_arguments_of_scripts_are_kept_within_a_bound(it: Bench) -> None:
+    long = "a" * MAX_ARGUMENTS_CHARS
+    for argv in (("/p/s.py", "a", "b c"), ("/p/s.py", long, "b")):
+        it.transcript.begin("e", replace(request(""), argv=argv), streamed=False)
+        it.transcript.finish(Outcome(stdout="", stderr="", exit_code=0))
+    starts = [e for e in entries(it.transcript.read()) if isinstance(e, ExecutionStart)]
+    assert [(e.argv, e.argv_omitted) for e in starts] == [
+        (("/p/s.py", "a", "b c"), 0),
+        (("/p/s.py",), 2),
+    ]
 
 
 async def test_a_transcript_that_begins_late_says_so(it: Bench) -> None:
