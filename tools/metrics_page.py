@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from nsmd.telemetry.counts import BOUNDS, SHOWN
 from nsmd.telemetry.families import FAMILIES, Family
-from nsmd.telemetry.histogram import BOUNDS, SHOWN
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 

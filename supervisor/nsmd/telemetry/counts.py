@@ -10,21 +10,18 @@ neither percentiles nor the longest duration.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from nsm.wire.errors import NsmError
-from nsmd.agent_link.job_frames import JobFacts
-from nsmd.bridge.calls import ProgramCall
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
-from nsmd.sessions.jobs import JobStarted
 from nsmd.sessions.session import Session
-from nsmd.telemetry.families import FAMILIES, Labels, Value
-from nsmd.telemetry.histogram import Histogram
+from nsmd.telemetry.families import FAMILIES
 
 ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
 
@@ -38,6 +35,26 @@ MAX_ENVIRONMENTS = 100
 """Largest number of environments with a label of their own."""
 
 
+_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
+"""Ten steps per decade: ISO 3, the R10 series of preferred numbers."""
+
+_DECADES = range(-5, 4)
+
+BOUNDS: tuple[float, ...] = tuple(
+    float(f"{step}e{decade}") for decade in _DECADES for step in _STEPS
+)
+"""Upper bounds of the buckets, in seconds, from 10 us to more than two hours. Each is some 25 %
+above the one before it, so the error of a percentile is at most that.
+"""
+
+SHOWN: tuple[int, ...] = tuple(
+    index
+    for index, bound in enumerate(BOUNDS)
+    if 1e-4 <= bound <= 5e3 and index % len(_STEPS) in (0, 4, 7)
+)
+"""Positions in `BOUNDS` of those that Prometheus gets: 1, 2.5 and 5 of each decade."""
+
+
 def outcome_of(answer: RunOutcome | NsmError | None) -> ExecutionOutcome:
     """Outcome of an execution in a word."""
     if not isinstance(answer, RunOutcome):
@@ -48,6 +65,111 @@ def outcome_of(answer: RunOutcome | NsmError | None) -> ExecutionOutcome:
     if outcome.interrupted:
         return "interrupted"
     return "error" if outcome.exit_code else "ok"
+
+
+class Histogram:
+    """Durations in seconds, in fixed buckets: cheap to add to, with percentiles later.
+
+    Attributes:
+        counts: counts by bucket; the last is for durations longer than all bounds.
+        sum_s: sum of all durations.
+        max_s: longest duration; 0 before the first.
+    """
+
+    __slots__ = ("counts", "max_s", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.sum_s = 0.0
+        self.max_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Histogram of {self.count}, at most {self.max_s:g} s>"
+
+    @property
+    def count(self) -> int:
+        """Number of durations."""
+        return sum(self.counts)
+
+    def copy(self) -> Histogram:
+        """Copy its present state."""
+        other = Histogram()
+        other.counts, other.sum_s, other.max_s = self.counts.copy(), self.sum_s, self.max_s
+        return other
+
+    def add(self, seconds: float) -> None:
+        """Add a duration; a negative one counts as 0."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        if seconds > 0:
+            self.sum_s += seconds
+            if seconds > self.max_s:
+                self.max_s = seconds
+
+    def quantile(self, share: float) -> float | None:
+        """Estimate the duration that this share of them did not exceed; None before the first.
+
+        Args:
+            share: above 0, at most 1.
+        """
+        wanted = share * self.count
+        seen = 0
+        for index, count in enumerate(self.counts):
+            if count and seen + count >= wanted:
+                lower = BOUNDS[index - 1] if index else 0.0
+                upper = BOUNDS[index] if index < len(BOUNDS) else self.max_s
+                upper = min(upper, self.max_s)
+                return max(0.0, lower + (upper - lower) * (wanted - seen) / count)
+            seen += count
+        return None
+
+    def shown(self) -> Iterator[tuple[float, int]]:
+        """Yield bounds, and the number of durations up to each, for Prometheus; without infinity,
+        which would have all.
+        """
+        seen, index = 0, 0
+        for shown in SHOWN:
+            seen += sum(self.counts[index : shown + 1])
+            index = shown + 1
+            yield BOUNDS[shown], seen
+
+
+def together(histograms: Iterable[Histogram]) -> Histogram:
+    """Combine several histograms into one."""
+    whole = Histogram()
+    for histogram in histograms:
+        pairs = zip(whole.counts, histogram.counts, strict=True)
+        whole.counts = [one + other for one, other in pairs]
+        whole.sum_s += histogram.sum_s
+        whole.max_s = max(whole.max_s, histogram.max_s)
+    return whole
+
+
+Labels = tuple[str, ...]
+"""Values of a metric's labels, in the order of its `labels`."""
+
+Value = float | Histogram
+Readings = Mapping[str, Mapping[Labels, Value]]
+"""Metrics by name, with a value for each set of labels."""
+
+COUNTED: tuple[EventKind, ...] = (
+    "execution_finished",
+    "session_started",
+    "session_ready",
+    "session_ended",
+    "session_taken_up",
+    "job_started",
+    "job_ended",
+    "pool_hit",
+    "pool_miss",
+    "pool_refilled",
+    "client_came",
+    "client_left",
+    "memory_pressure",
+    "configuration_reloaded",
+    "restarted",
+    "program_ended",
+)
+"""Events that are counted."""
 
 
 class Counts:
@@ -69,26 +191,7 @@ class Counts:
         self._for_everyone = for_everyone
         self._labels: dict[str, str] = {}
         self._starting: dict[str, float] = {}  # start time by session
-        takers: Mapping[EventKind, Callable[[Happening], None]] = {
-            "execution_finished": self._execution_finished,
-            "session_started": self._session_started,
-            "session_ready": self._session_ready,
-            "session_ended": self._session_ended,
-            "session_taken_up": self._session_taken_up,
-            "job_started": self._job_started,
-            "job_ended": self._job_ended,
-            "pool_hit": self._pool_taken,
-            "pool_miss": self._pool_taken,
-            "pool_refilled": self._pool_refilled,
-            "client_came": self._client_came,
-            "client_left": self._client_left,
-            "memory_pressure": self._memory_pressure,
-            "configuration_reloaded": self._reloaded,
-            "restarted": self._restarted,
-            "program_ended": self._program_ended,
-        }
-        for kind, taker in takers.items():
-            events.subscribe(taker, (kind,))
+        events.subscribe(self._count, COUNTED)
 
     def __repr__(self) -> str:
         return f"<Counts of {len(self._labels)} environments>"
@@ -131,25 +234,64 @@ class Counts:
         self._labels[name] = name
         return name
 
-    # Events.
+    def _count(self, happening: Happening) -> None:
+        subject, facts = cast("Any", happening.subject), happening.facts
+        match happening.kind:
+            case "execution_finished":
+                self._execution_finished(happening, subject)
+            case "session_started":
+                self._starting[happening.session] = happening.at_s
+            case "session_ready":
+                self._session_ready(happening, subject)
+            case "session_ended":
+                self._session_ended(happening, subject)
+            case "session_taken_up":
+                self._add("nsm_sessions_taken_up", self.environment_of(subject))
+            case "job_started":
+                session, _ = subject
+                self._add("nsm_jobs_started", self.environment_of(session))
+            case "job_ended":
+                session, job = subject
+                self._add("nsm_jobs_ended", self.environment_of(session), job.outcome)
+            case "pool_hit" | "pool_miss":
+                result = happening.kind.removeprefix("pool_")
+                self._add("nsm_pool_takes", self.environment_of(subject), result)
+            case "pool_refilled":
+                env = self.environment_of(subject)
+                self._took("nsm_pool_refill_seconds", facts["seconds"], env)
+            case "client_came":
+                self._add("nsm_clients", facts["protocol"])
+                self._add("nsm_clients_connected", facts["protocol"])
+            case "client_left":
+                self._add("nsm_clients", facts["protocol"], by=-1)
+            case "memory_pressure":
+                self._add("nsm_memory_pressure")
+                ended = len(facts.get("sessions", ()))
+                self._add("nsm_memory_pressure_sessions_ended", by=ended)
+            case "configuration_reloaded":
+                self._add("nsm_configuration_reloads")
+            case "restarted":
+                # A listener that knows the number says it; else this counts as one more.
+                told, restarts = facts.get("restarts"), self.counted["nsm_restarts_survived"]
+                restarts[()] = told if isinstance(told, int) else restarts[()] + 1
+            case "program_ended":
+                self._add("nsm_bridge_calls", facts["outcome"])
+                if isinstance(answer := subject.answer, ProgramEnd):
+                    self._took("nsm_bridge_call_seconds", answer.duration_s, facts["outcome"])
+            case _:
+                pass
 
-    def _execution_finished(self, happening: Happening) -> None:
-        execution = happening.subject
-        assert isinstance(execution, Execution), "that is what finishes"
-        env = self.environment_of(execution.session)
-        answer, submitted_s, sent_s = execution.answer, execution.submitted_s, execution.sent_s
+    def _execution_finished(self, happening: Happening, execution: Execution) -> None:
+        env, outcome = self.environment_of(execution.session), outcome_of(execution.answer)
+        submitted_s, sent_s = execution.submitted_s, execution.sent_s
         if execution.earlier:  # nobody knows how long it has taken
-            self._add("nsm_executions_taken_up", env, outcome_of(answer))
+            self._add("nsm_executions_taken_up", env, outcome)
         else:
-            self._took(
-                "nsm_execution_latency_seconds",
-                happening.at_s - submitted_s,
-                env,
-                outcome_of(answer),
-            )
-        if sent_s is not None and not execution.earlier:
-            self._took("nsm_execution_wait_seconds", sent_s - submitted_s, env)
-        if isinstance(answer, RunOutcome) and answer.denials:
+            took_s = happening.at_s - submitted_s
+            self._took("nsm_execution_latency_seconds", took_s, env, outcome)
+            if sent_s is not None:
+                self._took("nsm_execution_wait_seconds", sent_s - submitted_s, env)
+        if isinstance(execution.answer, RunOutcome) and execution.answer.denials:
             self._add("nsm_denials", env)
         for limit in execution.limit_events:
             self._add("nsm_limits_hit", limit.kind, limit.enforced_by, by=limit.times)
@@ -163,25 +305,14 @@ class Counts:
                 what=limit.what,
             )
 
-    def _session_started(self, happening: Happening) -> None:
-        self._starting[happening.session] = happening.at_s
-
-    def _session_ready(self, happening: Happening) -> None:
-        session = happening.subject
-        assert isinstance(session, Session), "that is what is ready"
+    def _session_ready(self, happening: Happening, session: Session) -> None:
         began_s = self._starting.pop(happening.session, None)
         if began_s is not None:
             kind = "cold" if session.policy is None else session.policy.kind
-            self._took(
-                "nsm_session_start_seconds",
-                happening.at_s - began_s,
-                self.environment_of(session),
-                kind,
-            )
+            env, took_s = self.environment_of(session), happening.at_s - began_s
+            self._took("nsm_session_start_seconds", took_s, env, kind)
 
-    def _session_ended(self, happening: Happening) -> None:
-        session = happening.subject
-        assert isinstance(session, Session), "that is what ends"
+    def _session_ended(self, happening: Happening, session: Session) -> None:
         env = self.environment_of(session)
         lost = bool(happening.facts.get("lost"))
         if self._starting.pop(happening.session, None) is not None and lost:
@@ -190,57 +321,3 @@ class Counts:
             self._add("nsm_sessions_ended", env, "lost" if lost else "ended")
         if session.jobs:
             self._add("nsm_jobs_ended", env, "lost", by=len(session.jobs))
-
-    def _session_taken_up(self, happening: Happening) -> None:
-        session = happening.subject
-        assert isinstance(session, Session), "that is what is taken up"
-        self._add("nsm_sessions_taken_up", self.environment_of(session))
-
-    def _job_started(self, happening: Happening) -> None:
-        session, _ = cast("tuple[Session, JobStarted]", happening.subject)
-        self._add("nsm_jobs_started", self.environment_of(session))
-
-    def _job_ended(self, happening: Happening) -> None:
-        session, job = cast("tuple[Session, JobFacts]", happening.subject)
-        self._add("nsm_jobs_ended", self.environment_of(session), job.outcome)
-
-    def _pool_taken(self, happening: Happening) -> None:
-        session = happening.subject
-        assert isinstance(session, Session), "that is what the pool has"
-        result = "hit" if happening.kind == "pool_hit" else "miss"
-        self._add("nsm_pool_takes", self.environment_of(session), result)
-
-    def _pool_refilled(self, happening: Happening) -> None:
-        session = happening.subject
-        assert isinstance(session, Session), "that is what the pool has"
-        self._took(
-            "nsm_pool_refill_seconds", happening.facts["seconds"], self.environment_of(session)
-        )
-
-    def _client_came(self, happening: Happening) -> None:
-        self._add("nsm_clients", happening.facts["protocol"])
-        self._add("nsm_clients_connected", happening.facts["protocol"])
-
-    def _client_left(self, happening: Happening) -> None:
-        self._add("nsm_clients", happening.facts["protocol"], by=-1)
-
-    def _restarted(self, happening: Happening) -> None:
-        # A listener that knows the number says it; else this counts as one more.
-        told: Any = happening.facts.get("restarts")
-        restarts = self.counted["nsm_restarts_survived"]
-        restarts[()] = told if isinstance(told, int) else restarts[()] + 1
-
-    def _memory_pressure(self, happening: Happening) -> None:
-        self._add("nsm_memory_pressure")
-        self._add("nsm_memory_pressure_sessions_ended", by=len(happening.facts.get("sessions", ())))
-
-    def _reloaded(self, happening: Happening) -> None:
-        del happening
-        self._add("nsm_configuration_reloads")
-
-    def _program_ended(self, happening: Happening) -> None:
-        call, outcome = happening.subject, happening.facts["outcome"]
-        assert isinstance(call, ProgramCall), "that is what ends"
-        self._add("nsm_bridge_calls", outcome)
-        if isinstance(call.answer, ProgramEnd):
-            self._took("nsm_bridge_call_seconds", call.answer.duration_s, outcome)

@@ -19,8 +19,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from nsmd.host.processes import share_of, stat_fields
-from nsmd.telemetry.families import FAMILIES, Family, Labels, Readings, Value
-from nsmd.telemetry.histogram import Histogram
+from nsmd.telemetry.counts import Histogram, Labels, Readings, Value
+from nsmd.telemetry.families import FAMILIES, Family
 
 
 class _Read(Collector):

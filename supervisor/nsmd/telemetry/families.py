@@ -10,16 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Literal, NamedTuple, cast
 
-from nsmd.telemetry.histogram import Histogram
-
 Kind = Literal["counter", "gauge", "histogram"]
-
-Labels = tuple[str, ...]
-"""Values of a metric's labels, in the order of its `labels`."""
-
-Value = float | Histogram
-Readings = Mapping[str, Mapping[Labels, Value]]
-"""Metrics by name, with a value for each set of labels."""
 
 _TABLE = """\
 # Executions

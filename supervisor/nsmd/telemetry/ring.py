@@ -33,22 +33,11 @@ _MOST_CHARS = 200
 _MOST_ITEMS = 50
 """Largest number of items of one list."""
 
-
-_Values = tuple[str | float | None, ...]
-
-_Kept = tuple[EventKind, float, str, tuple[str, ...], _Values, Mapping[str, Any]]
-"""Kind, time, session, names and values of the subject, further facts."""
-
-_SPARE = ("env",)
-_SESSION = ("env", "name", "client")
-_EXECUTION = ("execution_id", "env", "name", "client")
-_FINISHED = (*_EXECUTION, "outcome", "duration_s")
-_OF_JOB = ("job", "env", "name")
-_JOB = (*_OF_JOB, "client")
-_JOB_ENDED = (*_OF_JOB, "outcome", "exit_code", "duration_s")
-_PROGRAM = ("call_id", "client")
-_OPERATION = ("client", "op", "error")
 _NO_FACTS: Mapping[str, Any] = {}
+
+
+_Kept = tuple[EventKind, float, str, dict[str, Any], Mapping[str, Any]]
+"""Kind, time, session, facts of the subject, further facts."""
 
 
 class RingEvent(NamedTuple):
@@ -88,39 +77,14 @@ class Ring:
         if happening.kind == "operation" and happening.facts["op"] in NOT_TOLD:
             return
         self.count += 1
-        subject, facts = happening.subject, happening.facts
-        names: tuple[str, ...] = ()
-        about: _Values = ()
+        more = happening.facts
         # A call passes here several times: only plain values are kept, and formatted when somebody
         # asks.
-        if isinstance(subject, Execution):
-            request = subject.request
-            names = _EXECUTION
-            about = (subject.id, subject.origin.env, subject.session.name, request.client.name)
-            if happening.kind == "execution_finished":
-                took_s = None if subject.earlier else happening.at_s - subject.submitted_s
-                names, about = _FINISHED, (*about, outcome_of(subject.answer), took_s)
-        elif isinstance(subject, Session):
-            tenancy, env = subject.tenancy, subject.spec.environment.name
-            if tenancy is None:
-                names, about = _SPARE, (env,)
-            else:
-                names, about = _SESSION, (env, tenancy.name, tenancy.client)
-        elif happening.kind == "job_started":
-            session, started = cast("tuple[Session, JobStarted]", subject)
-            names, about = _JOB, (*_of_job(session, started.job), started.client.name)
-        elif happening.kind == "job_ended":
-            session, job = cast("tuple[Session, JobFacts]", subject)
-            names = _JOB_ENDED
-            about = (*_of_job(session, job), job.outcome, job.exit_code, job.duration_s)
-        elif isinstance(subject, ProgramCall):
-            names, about = _PROGRAM, (subject.id, subject.asked.caller.client)
-        elif isinstance(
-            subject, ClientIdentity
-        ):  # of an operation, whose arguments may be anything
-            names, about = _OPERATION, (subject.name, facts["op"], facts.get("error"))
-            facts = _NO_FACTS
-        self._kept.append((happening.kind, time(), happening.session, names, about, facts))
+        about = _about(happening, happening.subject)
+        if isinstance(happening.subject, ClientIdentity):  # whose arguments may be anything
+            about |= {"op": more["op"], "error": more.get("error")}
+            more = _NO_FACTS
+        self._kept.append((happening.kind, time(), happening.session, about, more))
         if self._more is not None:
             self._more.set()
             self._more = None
@@ -132,7 +96,7 @@ class Ring:
         first = self.count - len(self._kept) + 1
         begin = max(number + 1, first)
         kept = islice(self._kept, begin - first, None)
-        return [_told(number, each) for number, each in enumerate(kept, begin)]
+        return [_event(number, each) for number, each in enumerate(kept, begin)]
 
     async def more(self, number: int) -> None:
         """Wait until there is an event after that number."""
@@ -142,15 +106,43 @@ class Ring:
             await self._more.wait()
 
 
-def _of_job(session: Session, job: JobFacts) -> tuple[str, str, str | None]:
-    return job.job, session.spec.environment.name, session.name
+def _about(happening: Happening, subject: object) -> dict[str, Any]:
+    """Facts of the subject of an event."""
+    match subject:
+        case Execution():
+            session, client = subject.session, subject.request.client
+            about = {"execution_id": subject.id, "env": subject.origin.env, "name": session.name}
+            about["client"] = client.name
+            if happening.kind == "execution_finished":
+                took_s = None if subject.earlier else happening.at_s - subject.submitted_s
+                return {**about, "outcome": outcome_of(subject.answer), "duration_s": took_s}
+            return about
+        case Session():
+            about = {"env": subject.spec.environment.name}
+            if (tenancy := subject.tenancy) is not None:  # else it is a spare
+                about |= {"name": tenancy.name, "client": tenancy.client}
+            return about
+        case (Session() as session, JobStarted() as started):
+            return {**_job(session, started.job), "client": started.client.name}
+        case (Session() as session, JobFacts() as job):
+            ended = {"outcome": job.outcome, "exit_code": job.exit_code}
+            return {**_job(session, job), **ended, "duration_s": job.duration_s}
+        case ProgramCall():
+            return {"call_id": subject.id, "client": subject.asked.caller.client}
+        case ClientIdentity():
+            return {"client": subject.name}
+        case _:
+            return {}
 
 
-def _told(number: int, kept: _Kept) -> RingEvent:
-    kind, at, session, names, about, more = kept
-    facts: dict[str, Any] = dict(zip(names, about, strict=True))
-    facts |= more
-    return RingEvent(number, kind, at, session, {name: _plain(facts[name]) for name in facts})
+def _job(session: Session, job: JobFacts) -> dict[str, Any]:
+    return {"job": job.job, "env": session.spec.environment.name, "name": session.name}
+
+
+def _event(number: int, kept: _Kept) -> RingEvent:
+    kind, at, session, about, more = kept
+    facts = {name: _plain(value) for name, value in {**about, **more}.items()}
+    return RingEvent(number, kind, at, session, facts)
 
 
 def _plain(value: object) -> object:

@@ -1,10 +1,12 @@
-"""All counts, and figures that are read when somebody asks."""
+"""All counts, and figures that are read when somebody asks; percentiles for people."""
 
 from __future__ import annotations
 
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from time import perf_counter
+from typing import Any
 
 import trio
 
@@ -16,15 +18,66 @@ from nsmd.model.events import Happening
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, has_nvidia
 from nsmd.ports.port_manager import PortTraffic
-from nsmd.telemetry.counts import Counts
-from nsmd.telemetry.families import FAMILIES, Labels, Readings, Value
-from nsmd.telemetry.lag import LoopLag
+from nsmd.telemetry.counts import Counts, Histogram, Labels, Readings, Value, together
+from nsmd.telemetry.families import FAMILIES
 from nsmd.telemetry.ring import Ring
 
 SHELL = "project"
 """Name of all environments that are projects' own shells."""
 
+PAUSE_S = 0.1
+"""Time between two looks."""
+
+PASSES = 4
+"""Passes in a look: a request is often handled in a later pass than the one that reads it."""
+
 _ZERO: Mapping[Labels, Value] = {(): 0}
+
+
+class LoopLag(trio.abc.Instrument):
+    """Measures how long the event loop keeps waiting events from being handled.
+
+    It looks at a few passes at a time, when something happens and the last look was a while ago.
+    Looking at each pass would cost a hundredth of a call, and a task that wakes up to see how late
+    it is would keep an idle supervisor awake.
+
+    Attributes:
+        busy: durations of passes, each from the moment when the loop woke up, or the look began, to
+            its next check for events.
+        due_s: earliest time of the next look, on trio's clock.
+    """
+
+    def __init__(self) -> None:
+        self.busy = Histogram()
+        self.due_s = 0.0
+        self._woke_s = 0.0
+        self._left = 0
+
+    def __repr__(self) -> str:
+        return f"<LoopLag {self.busy!r}>"
+
+    def look(self, now_s: float) -> None:
+        """Begin a look, in a task of the loop.
+
+        Args:
+            now_s: time on trio's clock, at least `due_s`.
+        """
+        self.due_s = now_s + PAUSE_S
+        if not self._left:
+            trio.lowlevel.add_instrument(self)
+            self._woke_s = perf_counter()
+        self._left = PASSES
+
+    def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002 (trio's)
+        """The loop has got its events."""
+        self._woke_s = perf_counter()
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 (trio's)
+        """The loop has handled its events."""
+        self.busy.add(perf_counter() - self._woke_s)
+        self._left -= 1
+        if not self._left:
+            trio.lowlevel.remove_instrument(self)
 
 
 @dataclass(slots=True)
@@ -40,15 +93,9 @@ class Surroundings:
     """Sources of figures that are read only when somebody asks.
 
     Attributes:
-        connections: returns the number of connections.
-        max_connections: largest number of connections.
         templates: returns the process ids of templates.
-        audit_lost: returns the number of lost lines of the audit.
-        programs_running: returns the number of bridge calls under way.
-        ports: returns the traffic of ports.
         unaudited: returns why bridge calls cannot be recorded; else empty.
         unkept: returns why sessions would not outlive this supervisor; else empty.
-        ending: says whether new sessions are accepted.
         started_s: start, on trio's clock.
     """
 
@@ -249,3 +296,45 @@ def _text_of(readings: Readings, templates: Collection[int], accept: str) -> tup
     from nsmd.telemetry.exposition import process_readings, text_of  # noqa: PLC0415
 
     return text_of({**readings, **process_readings(templates)}, accept)
+
+
+def report(telemetry: Telemetry) -> dict[str, Any]:
+    """Make the answer to `stats`: durations in seconds, since the supervisor started."""
+    counts = telemetry.counts
+    pool = {"hits": 0, "misses": 0}
+    for (_, result), count in counts.counted["nsm_pool_takes"].items():
+        pool["hits" if result == "hit" else "misses"] += count
+    environments = sorted({env for env, _ in counts.timed["nsm_execution_latency_seconds"]})
+    return {
+        "uptime_s": telemetry.uptime_s,
+        "environments": [_environment(counts, env) for env in environments],
+        "starts": [
+            {"env": env, "kind": kind, "times": _times(histogram)}
+            for (env, kind), histogram in sorted(counts.timed["nsm_session_start_seconds"].items())
+        ],
+        "pool": pool,
+        "event_loop": _times(telemetry.lag.busy),
+    }
+
+
+def _environment(counts: Counts, env: str) -> dict[str, Any]:
+    latency = counts.timed["nsm_execution_latency_seconds"]
+    mine = {outcome: each for (of, outcome), each in latency.items() if of == env}
+    return {
+        "env": env,
+        "outcomes": {outcome: histogram.count for outcome, histogram in sorted(mine.items())},
+        "latency": _times(together(mine.values())),
+        "wait": _times(counts.timed["nsm_execution_wait_seconds"].get((env,), Histogram())),
+    }
+
+
+def _times(histogram: Histogram) -> dict[str, Any]:
+    count = histogram.count
+    return {
+        "total": count,
+        "mean_s": histogram.sum_s / count if count else None,
+        "p50_s": histogram.quantile(0.5),
+        "p90_s": histogram.quantile(0.9),
+        "p99_s": histogram.quantile(0.99),
+        "max_s": histogram.max_s if count else None,
+    }

@@ -20,7 +20,7 @@ from nsmd.model.values import LimitEvent, RunOutcome, Sources, Tenancy
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
-from nsmd.telemetry.lag import PASSES, PAUSE_S
+from nsmd.telemetry.telemetry import PASSES, PAUSE_S
 from outcomes_agent import outcomes
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ import metrics_page
 from control_bench import bench
 from nsm._version import __version__
 from nsmd.telemetry import families
+from nsmd.telemetry.counts import Histogram
 from nsmd.telemetry.exposition import text_of
 from nsmd.telemetry.families import FAMILIES
-from nsmd.telemetry.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
 
-    from nsmd.telemetry.families import Readings
+    from nsmd.telemetry.counts import Readings
 
     Parse = Callable[[str], Iterable[Metric]]
 

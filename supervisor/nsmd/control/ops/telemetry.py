@@ -10,7 +10,7 @@ from nsm.wire.errors import UnknownSessionError
 from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.telemetry import Ring, RingEvent
-from nsmd.telemetry.stats import report
+from nsmd.telemetry.telemetry import report
 
 
 async def metrics(call: Call) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from nsmd.telemetry.histogram import BOUNDS, SHOWN, Histogram, together
+from nsmd.telemetry.counts import BOUNDS, SHOWN, Histogram, together
 
 
 def filled(*seconds: float) -> Histogram:
