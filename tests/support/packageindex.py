@@ -7,19 +7,16 @@ import gzip
 import hashlib
 import io
 import json
-import re
-import socket
 import ssl
 import tarfile
 import threading
 import zipfile
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
 import trio
@@ -28,20 +25,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from nsmd.environments.packages.index_proxy.known_indexes import PORT
-from nsmd.environments.packages.index_proxy.proxy import IndexProxy, open_index_proxy
-from nsmd.environments.packages.indexes import Indexes
-from nsmd.model.host_rules import Address
-
 HOST = "index.example.test"
-KEY = bytes(range(32))
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"
-
-
-async def resolve(name: str) -> list[Address]:
-    """Names below `.test` are this machine."""
-    return [IPv4Address("127.0.0.1")] if name.endswith(".test") or name == "localhost" else []
 
 
 @dataclass(frozen=True)
@@ -398,82 +384,3 @@ def npm_tarball(
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return data.getvalue()
-
-
-@dataclass
-class Jail:
-    """The proxy as a jail has it.
-
-    Attributes:
-        port: where it listens, here on the host's own loopback.
-        environment: variables for programs.
-    """
-
-    proxy: IndexProxy
-    port: int
-    environment: Mapping[str, str]
-
-    async def send(self, data: bytes) -> bytes:
-        """Send bytes on a connection of its own. Returns all that comes back."""
-        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
-        answer = b""
-        async with stream:
-            await stream.send_all(data)
-            await stream.send_eof()
-            while piece := await stream.receive_some():
-                answer += piece
-        return answer
-
-    async def get(self, url: str, *headers: str, method: str = "GET") -> Got:
-        """Fetch a URL as a client of a proxy does."""
-        lines = [f"{method} {url} HTTP/1.1", "Host: index.nsm.internal", *headers]
-        data = await self.send("\r\n".join([*lines, "Connection: close", "", ""]).encode())
-        head, _, body = data.partition(b"\r\n\r\n")
-        first, *rest = head.decode("latin-1").split("\r\n")
-        told = {n.lower(): v for n, _, v in (line.partition(": ") for line in rest)}
-        if told.get("transfer-encoding") == "chunked":
-            body = _unchunked(body)
-        return Got(int(first.split()[1]), first.partition(" ")[2][4:], told, body, data)
-
-
-@dataclass
-class Got:
-    """An answer."""
-
-    status: int
-    reason: str
-    headers: Mapping[str, str]
-    body: bytes
-    raw: bytes
-
-
-def links(page: bytes) -> list[str]:
-    """Return the links of a page."""
-    return [unescape(link) for link in re.findall(r'href="([^"]*)"', page.decode())]
-
-
-def _unchunked(data: bytes) -> bytes:
-    body = b""
-    while data:
-        size, _, data = data.partition(b"\r\n")
-        body += data[: int(size, 16)]
-        data = data[int(size, 16) + 2 :]
-    return body
-
-
-@asynccontextmanager
-async def opened(indexes: Indexes, *hosts: str, key: bytes = KEY) -> AsyncGenerator[Jail]:
-    """Run a proxy and what a jail sees of it."""
-    async with (
-        open_index_proxy(indexes, key=key, hosts=hosts, resolve=resolve) as proxy,
-        trio.open_nursery() as nursery,
-    ):
-        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        port = listener.getsockname()[1]
-        nursery.start_soon(proxy.serve, listener)
-        environment = {
-            name: value.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{port}")
-            for name, value in proxy.environment.items()
-        }
-        yield Jail(proxy, port, environment)
-        nursery.cancel_scope.cancel()

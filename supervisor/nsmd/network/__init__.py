@@ -10,6 +10,7 @@ addresses        which addresses are public
 decisions        decisions on requests of code: verdicts, refusals, counters
 proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
 resolver         look-ups of names, and connections
+user_proxy       the user's own proxy, which leads to some hosts
 serving          bytes passed on between two connections
 host_check       which hosts and addresses code may reach
 secrets          values that helpers put into requests, in the place of stand-ins

@@ -23,10 +23,11 @@ from nsmd.network.decisions import (
     Verdict,
 )
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
-from nsmd.network.host_check import may_stay, usable_addresses
+from nsmd.network.host_check import check_name, may_stay, usable_addresses
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.resolver import FewAtOnce, Resolve, connect
 from nsmd.network.secrets.grant import Grant
+from nsmd.network.user_proxy import NOBODY, UserHosts, connect_through
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class AllowedHosts:
     Args:
         whose: owner for the log, e.g. ``session 3f2a``.
         owner: id of the session or box.
+        user: hosts that the user has named for it one by one, and the user's own proxy.
     """
 
     __slots__ = (
@@ -76,16 +78,26 @@ class AllowedHosts:
         "_port",
         "_problem",
         "_starting",
+        "_user",
         "_watched",
         "_whose",
         "mode",
     )
 
-    def __init__(self, whose: str, rule: NetworkRule, owner: str, *, gateway: Gateway) -> None:
+    def __init__(
+        self,
+        whose: str,
+        rule: NetworkRule,
+        owner: str,
+        *,
+        gateway: Gateway,
+        user: UserHosts = NOBODY,
+    ) -> None:
         self._whose = whose
         self._owner = owner
         self.mode: NetworkMode = rule.mode
         self._allowed = AllowList.of(rule.allow) if rule.mode == "allow" else AllowList()
+        self._user = user
         self._gateway = gateway
         self._held = 0  # of the gateway's room
         self._broker: BrokerProcess | None = None
@@ -263,7 +275,8 @@ class AllowedHosts:
             if busy:
                 raise RefusedError("busy", busy)  # noqa: TRY301
             self._check_plain(asked)
-            server, address = await self._connect(host, port)
+            plain = asked.protocol == "http"
+            server, address = await self._connect(host, port, plain=plain)
         except RefusedError as refused:
             self.decided(asked.protocol, shown, port, refused.verdict, refused.detail)
             await connection.send("refuse", f"{refused.verdict} {refused.detail}")
@@ -305,13 +318,31 @@ class AllowedHosts:
                 "requests, and nsm reads requests with https:// only. Use the https:// URL.",
             )
 
-    async def _connect(self, host: Host, port: int) -> tuple[trio.SocketStream, Address]:
+    async def _connect(
+        self, host: Host, port: int, *, plain: bool
+    ) -> tuple[trio.SocketStream, Address]:
+        """Connect to a host; returns the address of the connection, too.
+
+        Args:
+            plain: for a request without TLS, for which the user may have another proxy.
+
+        Raises:
+            RefusedError: it may not be reached, or does not answer.
+        """
+        allowed = self._allowed if self.mode == "allow" else None
+        resolve = self._look_up or self._gateway.resolver
+        reads_requests = self._reads_requests(host, port)
+        if proxy := self._user.proxy_for(host, port, plain=plain):
+            check_name(allowed, host, port, reads_requests=reads_requests)
+            if not self._user.named.permits(host, port):
+                raise RefusedError(
+                    "address",
+                    f"{show_host(host)} is not reached: behind the user's own proxy nsm cannot "
+                    "tell whether its address is public. The user can name this host.",
+                )
+            return await connect_through(proxy, host, port, resolve)
         addresses = await usable_addresses(
-            self._allowed if self.mode == "allow" else None,
-            host,
-            port,
-            self._look_up or self._gateway.resolver,
-            reads_requests=self._reads_requests(host, port),
+            allowed, host, port, resolve, reads_requests=reads_requests, user=self._user
         )
         try:
             return await connect(addresses, port)
@@ -390,7 +421,7 @@ class AllowedHosts:
     def _may_stay(self, host: Host, port: int, address: Address) -> bool:
         return (
             self.mode == "allow"
-            and may_stay(self._allowed, host, port, address)
+            and may_stay(self._allowed, host, port, address, self._user)
             and (not self._allowed.requests_to(host, port) or self._reads_requests(host, port))
         )
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
 
-import trio
-
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, Host, show_host
 from nsmd.network.addresses import is_own, why_not_public
 from nsmd.network.decisions import RefusedError
-from nsmd.network.resolver import MAX_ADDRESSES, RESOLVE_TIMEOUT_S, Resolve
+from nsmd.network.resolver import MAX_ADDRESSES, Resolve, look_up
+from nsmd.network.user_proxy import NOBODY, UserHosts
 
 LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
@@ -57,8 +56,12 @@ async def usable_addresses(
     resolve: Resolve,
     *,
     reads_requests: bool = False,
+    user: UserHosts = NOBODY,
 ) -> Sequence[Address]:
     """Find the addresses that a connection to a host may use, the best first.
+
+    Args:
+        user: names hosts that may have private addresses.
 
     Raises:
         RefusedError: there are none, or `check_name` refuses the host.
@@ -68,7 +71,9 @@ async def usable_addresses(
         if not allowed.names_machine(port):
             raise RefusedError("address", f"{HOST_NAME} has to be allowed by its name.")
         return LOOPBACK
-    found = await _look_up(host, resolve) if isinstance(host, str) else [host]
+    found = await look_up(host, resolve) if isinstance(host, str) else [host]
+    if user.named.permits(host, port):
+        return found[:MAX_ADDRESSES]
     reasons: list[str] = []
     usable: list[Address] = []
     for address in found[:MAX_ADDRESSES]:
@@ -86,7 +91,9 @@ async def usable_addresses(
     )
 
 
-def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> bool:
+def may_stay(
+    allowed: AllowList, host: Host, port: int, address: Address, user: UserHosts = NOBODY
+) -> bool:
     """Return whether this list would also allow an existing connection.
 
     The name alone does not decide: a private address needs two patterns, and either may be removed.
@@ -95,19 +102,9 @@ def may_stay(allowed: AllowList, host: Host, port: int, address: Address) -> boo
         return False
     if host == HOST_NAME:
         return allowed.names_machine(port)
+    if user.named.permits(host, port):
+        return True
     return _whose(address) is None or allowed.names_address(address, port)
-
-
-async def _look_up(name: str, resolve: Resolve) -> Sequence[Address]:
-    found: Sequence[Address] = ()
-    try:
-        with trio.move_on_after(RESOLVE_TIMEOUT_S):
-            found = await resolve(name)
-    except (OSError, ValueError):
-        found = ()
-    if not found:
-        raise RefusedError("unresolved", f"{name} is allowed, but has no address.")
-    return found
 
 
 def _whose(address: Address) -> str | None:

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, ip_address
 import trio
 
 from nsmd.model.host_rules import Address
+from nsmd.network.decisions import RefusedError
 
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 """Addresses of a name, the best first; none if nobody knows it. Raises `OSError`."""
@@ -61,6 +62,23 @@ class FewAtOnce:
     async def __call__(self, name: str) -> Sequence[Address]:
         async with self._limiter:
             return await self._resolver(name)
+
+
+async def look_up(name: str, resolve: Resolve) -> Sequence[Address]:
+    """Look up a name that may be reached.
+
+    Raises:
+        RefusedError: nobody knows it.
+    """
+    found: Sequence[Address] = ()
+    try:
+        with trio.move_on_after(RESOLVE_TIMEOUT_S):
+            found = await resolve(name)
+    except (OSError, ValueError):
+        found = ()
+    if not found:
+        raise RefusedError("unresolved", f"{name} is allowed, but has no address.")
+    return found
 
 
 async def connect(addresses: Sequence[Address], port: int) -> tuple[trio.SocketStream, Address]:

@@ -16,8 +16,9 @@ from netbench import Names
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
 from nsmd.network.addresses import embedded, is_own, why_not_public
 from nsmd.network.decisions import RefusedError
-from nsmd.network.host_check import usable_addresses
+from nsmd.network.host_check import may_stay, usable_addresses
 from nsmd.network.resolver import MAX_LOOK_UPS, MAX_SESSION_LOOK_UPS, FewAtOnce, connect
+from nsmd.network.user_proxy import UserHosts
 
 SPECIAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16
@@ -126,6 +127,19 @@ async def test_an_address_is_the_world_s_or_named(
     else:
         found = await usable_addresses(AllowList.of(allow), parse_host(host), 443, names)
         assert [str(address) for address in found] == reached
+
+
+@pytest.mark.parametrize("answer", ["127.0.0.1", "10.0.0.1", "::1", "fd00::1", "169.254.169.254"])
+async def test_a_host_that_the_user_names_may_be_private(answer: str) -> None:
+    names, allowed = Names({"a.test": [answer], "b.test": [answer]}), AllowList.of(["*:*"])
+    user = UserHosts(named=AllowList.of(["a.test:443"]))
+    found = await usable_addresses(allowed, "a.test", 443, names, user=user)
+    assert [str(address) for address in found] == [answer]
+    assert may_stay(allowed, "a.test", 443, ip_address(answer), user)
+    for host, port in (("a.test", 444), ("b.test", 443)):
+        with pytest.raises(RefusedError, match="is not reached"):
+            await usable_addresses(allowed, host, port, names, user=user)
+        assert not may_stay(allowed, host, port, ip_address(answer), user)
 
 
 async def test_a_public_address_of_this_machine_is_still_its_own() -> None:

@@ -1,13 +1,11 @@
 """Environments that nsm makes from packages. No module imports a later one.
 
 The installer, a process of its own, makes one environment: it starts uv, npm or py-rattler in a
-jail, whose only way out is the proxy to the user's indexes.
+jail, whose only way out is nsm's proxy, which leads to the user's indexes.
 
-web_urls            URLs of indexes and of what their pages link to
 yaml_files          YAML that somebody else has written
 indexes             the user's indexes of packages
 jail_start          the first program in the jail of a build
-index_proxy         HTTP proxy through which a build reaches these indexes
 text_files          text files that somebody else has written
 locks               exact versions and hashes, as requirements files
 requirements        wanted packages, read from requirements files and pyproject.toml
@@ -21,6 +19,7 @@ conda_program       a program in the jail: py-rattler resolves and links package
 build_jail          the jail of a build
 tools               uv and npm, and their commands
 failures            reasons why these failed
+build_network       hosts that a build may reach, and the user's settings for its programs
 installer_protocol  what the supervisor and the installer say to each other
 python_packages     environments of Python packages
 node_packages       environments of Node packages

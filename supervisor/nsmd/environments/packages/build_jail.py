@@ -1,9 +1,10 @@
-"""The jail of a build, in which uv, npm or py-rattler runs, with no way out but the index proxy."""
+"""The jail of a build, in which uv, npm or py-rattler runs, with no way out but nsm's proxy."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import subprocess
 from collections import deque
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 
 import trio
 
-from nsm.dataclass import dataclass, field
+from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsmd.environments.commands.log_text import lines_of
@@ -43,6 +44,9 @@ TAIL_LINES = 200
 
 _CHUNK_BYTES = 64 * 1024
 
+_QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]+")
+"""URL with a query, which may be a signature that opens a file to everybody."""
+
 Serve = Callable[[socket.socket], Awaitable[None]]
 """Serves connections of a listening socket in the jail, until it is cancelled."""
 
@@ -72,6 +76,8 @@ class BuildJail:
         environment: directory below it that is `ENV`.
         shown: host directories and files that the jail shows, and where.
         variables: variables of its commands.
+        files: texts of files that only the jail has, by path.
+        hidden: texts that no line shows, such as passwords.
         say: gets each line that a command prints.
         image, links: its root directory and links in it; commands may then change nothing. None for
             the host's.
@@ -84,15 +90,22 @@ class BuildJail:
     environment: str
     shown: Sequence[tuple[str, str]] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    hidden: Sequence[str] = field(default=(), repr=False)
     say: Callable[[str], None]
     image: ImageRoot | None = None
     links: Links = ()
+
+    def alone(self, place: str) -> BuildJail:
+        """Return the same jail with no more of the build than its own directory."""
+        variables = {**self.variables, "TMPDIR": os.path.join(BUILD, "tmp")}
+        return replace(self, directory=place, variables=variables)
 
     async def run(self, command: Sequence[str], *, serve: Serve | None = None) -> JailOutcome:
         """Run a command to its end.
 
         Args:
-            serve: serves what it asks the indexes for; None for no way out.
+            serve: serves its connections to hosts; None for no way out.
 
         Cancellation: kills it.
         """
@@ -109,7 +122,7 @@ class BuildJail:
                     owned.enter_context(ours).setblocking(False)
                     channel = theirs.enter_context(its).fileno()
                 process = self._start(command, channel, written, theirs)
-            reader = _Output(output, self.say)
+            reader = _Output(output, self.say, self.hidden)
             try:
                 async with trio.open_nursery() as nursery:
                     if serve is not None and ours is not None:
@@ -128,7 +141,8 @@ class BuildJail:
         with open(jail_start.__file__, "rb") as file:
             starter = file.read()
         usual = SYNTHETIC_FILES if self.image is None else ()
-        contents = {STARTER: starter, **{path: text.encode() for path, text in usual}}
+        texts = {**dict(usual), **self.files}
+        contents = {STARTER: starter, **{path: text.encode() for path, text in texts.items()}}
         files = [
             FileData(descriptor=memory_file(content, theirs), target=path)
             for path, content in contents.items()
@@ -200,10 +214,11 @@ class BuildJail:
 class _Output:
     """Output of a command: its lines are passed on, and the last ones kept."""
 
-    def __init__(self, descriptor: int, say: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, say: Callable[[str], None], hidden: Sequence[str]) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._descriptor = descriptor
         self._say = say
+        self._hidden = hidden
         self._rest = b""
 
     async def to_its_end(self) -> None:
@@ -219,7 +234,10 @@ class _Output:
                 rest = b""
             self._rest = rest
             for line in lines:
-                for text in lines_of(line.decode(errors="replace")):
+                shown = _QUERY.sub(r"\1?****", line.decode(errors="replace"))
+                for secret in self._hidden:
+                    shown = shown.replace(secret, "****")
+                for text in lines_of(shown):
                     self.tail.append(text)
                     self._say(text)
             if not data:

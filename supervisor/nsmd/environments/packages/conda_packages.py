@@ -17,10 +17,10 @@ from nsmd.environments.host_presets import MINIMUM_PYTHON, Unreadable, find_pyth
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import conda_lists, conda_locks, conda_program, locks
 from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages.build_network import BuildSettings, conda_settings
 from nsmd.environments.packages.conda_lists import CondaWanted
 from nsmd.environments.packages.conda_locks import FILE_NAME, PLATFORM, CondaLock
 from nsmd.environments.packages.failures import InstallError, why_failed
-from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Index, Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
@@ -34,6 +34,7 @@ from nsmd.environments.packages.store import (
     read_left,
 )
 from nsmd.environments.packages.tools import PLACE, PYTHON
+from nsmd.model.host_rules import AllowList
 
 META = "conda-meta"
 """Directory with a file for each installed package."""
@@ -91,6 +92,9 @@ class PyRattler:
     def install(self, work: str, *, builds: bool) -> list[str]:
         del builds
         return [*self._command, "fetch", f"{work}/{_FILES}", f"{_CACHE}/packages"]
+
+    def run_scripts(self) -> list[str]:
+        return []
 
     def link(self) -> list[str]:
         """Make the command that links what was fetched, in a jail of its own."""
@@ -190,23 +194,25 @@ class CondaPackages:
             for number, index in enumerate(indexes.conda):
                 numbers.setdefault(index.name, number)
             wanted = {
-                "order": list(range(len(indexes.conda))),
+                "channels": [each.url.removesuffix("/") for each in indexes.conda],
                 "specs": [_in_channel(spec, numbers) for spec in self.given.specs],
                 "platform": PLATFORM,
                 "cache": f"{_CACHE}/channels",
             }
             staging.write(_WANTED, [json.dumps(wanted)])
 
-    def write_lock(self, staging: Staging, lock: CondaLock, known: KnownIndexes) -> None:
-        files: list[tuple[str, str, str]] = []
+    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
+        return conda_settings(indexes, listed)
+
+    def write_lock(self, staging: Staging, lock: CondaLock, indexes: Indexes) -> None:
+        known = {each.url.removesuffix("/") for each in indexes.conda}
         for pin in lock.pins:
-            url = known.proxy_url(pin.url)
-            if url is None:
+            if pin.channel not in known:
                 raise InstallError(
                     f"The lock has a package from {pin.channel}, which is no channel of the list",
                     f"`nsm env update {self.request.name}` makes the lock again.",
                 )
-            files.append((url, pin.place, pin.sha256))
+        files = [(pin.url, pin.place, pin.sha256) for pin in lock.pins]
         staging.write(_FILES, [json.dumps(files)])
 
     async def finish(
@@ -220,8 +226,7 @@ class CondaPackages:
         staging.check("")
         fetched = os.path.join(staging.mount, _CACHE.removeprefix(f"{BUILD}/"), "packages")
         # From here on code of the packages may run, so this jail can change no cache.
-        alone = replace(jail, directory=staging.place, shown=[*jail.shown, (fetched, _FETCHED)])
-        alone = replace(alone, variables={**jail.variables, "TMPDIR": os.path.join(BUILD, "tmp")})
+        alone = replace(jail, shown=[*jail.shown, (fetched, _FETCHED)]).alone(staging.place)
         ran = await alone.run(PyRattler("", self.python.program, ()).link())
         if ran.status != 0:
             raise InstallError(*why_failed(ran, PyRattler.name, (), done="linked"))

@@ -12,11 +12,13 @@ import hashlib
 import json
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 ENV = "/env"
 
@@ -30,8 +32,7 @@ def resolve(request_path: str, result_path: str, *options: str) -> None:
     from rattler.repo_data import SourceConfig  # noqa: PLC0415
 
     request = _read(request_path)
-    channels = os.environ["NSM_CONDA_CHANNELS"].split()
-    order: list[int] = request["order"]
+    channels: list[str] = request["channels"]
     # Shards of a channel may be on other hosts than the channel.
     config = SourceConfig(sharded_enabled=False)
     if "--offline" in options:
@@ -39,14 +40,18 @@ def resolve(request_path: str, result_path: str, *options: str) -> None:
 
     async def solve() -> list[rattler.RepoDataRecord]:
         return await rattler.solve(
-            sources=[rattler.Channel(channels[number]) for number in order],
+            sources=[rattler.Channel(channel) for channel in channels],
             specs=[
                 rattler.MatchSpec(spec if number is None else f"{channels[number]}::{spec}")
                 for number, spec in request["specs"]
             ],
             platforms=[request["platform"], "noarch"],
             virtual_packages=rattler.VirtualPackage.detect(),
-            gateway=rattler.Gateway(cache_dir=request["cache"], default_config=config),
+            gateway=rattler.Gateway(
+                cache_dir=request["cache"],
+                default_config=config,
+                client=rattler.Client.authenticated_client(),
+            ),
         )
 
     found: list[tuple[int, str, str]] = []
@@ -73,7 +78,7 @@ def fetch(list_path: str, cache: str, *options: str) -> None:
         _say(f"fetching {os.path.basename(place)}")
         new, digest = os.path.join(cache, f"{sha256}.{os.getpid()}"), hashlib.sha256()
         try:
-            with urlopen(url, timeout=_TIMEOUT_S) as answer, open(new, "xb") as file:  # noqa: S310  # the proxy's
+            with urlopen(_request(url), timeout=_TIMEOUT_S) as answer, open(new, "xb") as file:  # noqa: S310  # of a channel
                 while chunk := answer.read(1 << 20):
                     digest.update(chunk)
                     file.write(chunk)
@@ -87,6 +92,18 @@ def fetch(list_path: str, cache: str, *options: str) -> None:
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(get, _read(list_path)))
+
+
+def _request(url: str) -> Request:
+    """Make a request with the user's login for that host, as py-rattler's file has it."""
+    request = Request(url)  # noqa: S310  # of a channel
+    with open(os.environ["RATTLER_AUTH_FILE"], encoding="utf-8") as file:
+        login = json.load(file).get(urlsplit(url).hostname, {}).get("BasicHTTP")
+    if login is not None:
+        text = f"{login['username']}:{login['password']}"
+        told = f"Basic {b64encode(text.encode()).decode()}"
+        request.add_unredirected_header("Authorization", told)  # for that host alone
+    return request
 
 
 def cached(cache: str, place: str, sha256: str) -> str:

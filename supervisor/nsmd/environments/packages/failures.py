@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from nsmd.environments.packages.build_jail import JailOutcome
-from nsmd.environments.packages.index_proxy.proxy_urls import HOST as PROXY_HOST
 
 MAX_CAUSE_CHARS = 600
 
@@ -23,9 +22,26 @@ _OTHER_FILES = (
     "The index has other files than those hashes are of. Hashes of your own requirements file are "
     "yours to correct; those of nsm's lock are renewed by `nsm env update`."
 )
+_CERTIFICATE = "`cert` of pip, SSL_CERT_FILE or npm's `cafile` name the certificates to trust."
+_CREDENTIALS = (
+    "Your user and password for that index are missing or not accepted; see `nsm env log`, and "
+    "your configuration or ~/.netrc."
+)
 _HINTS: Mapping[str, str] = {
-    "configuration does not name that host": "`[packages] hosts` in config.toml names further "
-    "hosts that builds may reach.",
+    "`[packages] hosts` in config.toml names": "An index may keep its files on another host: name "
+    "that host there, if packages may come from it.",
+    "have to be allowed by themselves": "`[packages] hosts` in config.toml may name the host.",
+    "The user can name this host": "`[packages] hosts` in config.toml may name it.",
+    "UnknownIssuer": _CERTIFICATE,
+    "invalid peer certificate": _CERTIFICATE,
+    "SELF_SIGNED_CERT": _CERTIFICATE,
+    "UNABLE_TO_VERIFY": _CERTIFICATE,
+    "UNABLE_TO_GET_ISSUER": _CERTIFICATE,
+    "CERTIFICATE_VERIFY_FAILED": _CERTIFICATE,
+    "401 Unauthorized": _CREDENTIALS,
+    "403 Forbidden": _CREDENTIALS,
+    "E401": _CREDENTIALS,
+    "E403": _CREDENTIALS,
     "No space left on device": "Free some space, then `nsm env update`.",
     "Disk quota exceeded": "Free some space, then `nsm env update`.",
     "Hash mismatch": _OTHER_FILES,
@@ -39,6 +55,12 @@ _HINTS: Mapping[str, str] = {
     "unsatisfiable": "Check names and versions.",
 }
 """Advice by words in the output of uv and of builds, which have no error codes."""
+
+_NO_ANSWER = re.compile(
+    r"Failed to fetch|[Rr]equest failed|error sending request|operation timed out"
+    r"|code E(?:[A-Z]*TIMEDOUT|[A-Z]*CONN[A-Z]*|AI_AGAIN|NOTFOUND|5\d\d|4(?:01|03|07|29))"
+    r"|urlopen error|HTTP Error|HTTP status"
+)
 
 _ERROR = re.compile(r"(?:ERROR|[Ee]rror): ?(?P<text>.*)|(?P<raised>[A-Z]\w*Error: .+)")
 
@@ -56,7 +78,7 @@ _NPM_END = (
     *("The requested resource", "In most cases", "Note that you can"),
 )
 """Beginnings of what npm says after the reason."""
-_NPM_REQUEST = re.compile(r" - [A-Z]+ http\S+.*")
+_NPM_REQUEST = re.compile(r" - [A-Z]+ (http\S+).*")
 _UV_START = re.compile(r"(?:error:| *\u00d7)")
 
 
@@ -92,10 +114,14 @@ def why_failed(
         cause = f"{tool} said nothing ({ended})"
     seen = "\n".join((*problems, *ran.tail))
     hint = next((hint for words, hint in _HINTS.items() if words in seen), "")
-    if problems:  # of indexes: what tools say of these is about URLs that nobody knows
-        last = problems[-1].rstrip(".")
-        cause = last if PROXY_HOST in cause or last in cause else f"{cause} ({last})"
-    return f"The packages cannot be {done}: {cause[:MAX_CAUSE_CHARS].rstrip('.')}", hint
+    # Of a refused connection tools say no more than that the proxy has refused it.
+    reason = f" ({problems[-1]})" if problems else ""
+    return f"The packages cannot be {done}: {cause[:MAX_CAUSE_CHARS].rstrip('.')}{reason}", hint
+
+
+def no_answer(ran: JailOutcome) -> bool:
+    """Return whether a command may have failed since an index did not answer as it should."""
+    return any(_NO_ANSWER.search(line) for line in ran.tail)
 
 
 def _of_compiler(tail: Sequence[str]) -> str:
@@ -128,7 +154,9 @@ def _of_npm(tail: Sequence[str]) -> str:
     told = [match["text"].strip() for match in lines if match["code"] != "code" and match["text"]]
     before = itertools.takewhile(lambda text: not text.startswith(_NPM_END), told)
     # What is being resolved is our own `package.json`.
-    reasons = (_NPM_REQUEST.sub("", text) for text in before if not text.startswith("While resolv"))
+    reasons = (
+        _NPM_REQUEST.sub(r" (\1)", text) for text in before if not text.startswith("While resolv")
+    )
     return " ".join(dict.fromkeys(reasons))
 
 

@@ -11,9 +11,8 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import trio
 
@@ -24,10 +23,9 @@ from nsmd.environments.commands.progress import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail, JailOutcome
+from nsmd.environments.packages.build_network import BuildNetwork, BuildSettings, proxy_variables
 from nsmd.environments.packages.conda_packages import CondaPackages
-from nsmd.environments.packages.failures import InstallError, why_failed
-from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
-from nsmd.environments.packages.index_proxy.proxy_urls import shortened
+from nsmd.environments.packages.failures import InstallError, no_answer, why_failed
 from nsmd.environments.packages.indexes import Indexes, read_indexes
 from nsmd.environments.packages.installer_protocol import (
     Installed,
@@ -48,9 +46,6 @@ from nsmd.environments.packages.tools import PackageTool
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap
 from nsmd.model.host_rules import AllowList
-
-if TYPE_CHECKING:
-    from nsmd.environments.packages.index_proxy.proxy import IndexProxy
 
 TELL_INTERVAL_S = 0.5
 
@@ -133,8 +128,19 @@ class Packages(Protocol):
         """Make an empty environment, and the files to resolve from."""
         ...
 
-    def write_lock(self, staging: Staging, lock: Any, known: KnownIndexes) -> None:
+    def write_lock(self, staging: Staging, lock: Any, indexes: Indexes) -> None:
         """Make the files to install from."""
+        ...
+
+    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
+        """Make the settings of what installs them.
+
+        Args:
+            listed: further hosts that the user lists.
+
+        Raises:
+            InstallError: they cannot be used.
+        """
         ...
 
     async def finish(
@@ -165,8 +171,7 @@ class Installer:
         self._environ = environ
         self._store = EnvironmentStore(request.store)
         self._progress = CommandProgress(phase="resolving")
-        self._proxy: IndexProxy | None = None
-        self._owned = AsyncExitStack()
+        self._network: BuildNetwork | None = None
 
     async def make(self) -> Installed:
         """Make the environment, unless it is there.
@@ -231,58 +236,58 @@ class Installer:
         builds = self._request.wanted.allow_builds
         if (bwrap := self._launcher.bwrap_path) is None:
             raise missing_bwrap()
-        indexes = self._indexes = self._read_indexes(packages)
+        indexes = self._read_indexes(packages)
         tool = packages.tool(indexes)
+        settings = packages.settings(indexes, AllowList.of(self._request.hosts))
+        self._network = BuildNetwork(self._request.name, settings, self._request.hosts)
         with self._store.building(alone=builds) as staging:
-            listed = AllowList.of(self._request.hosts)
-            known = KnownIndexes(indexes, key=self._store.key(), listed=listed)
             packages.prepare(staging, indexes)
-            async with self._owned:
-                jail = BuildJail(
-                    bwrap=bwrap,
-                    user=self._launcher.user,
-                    python=packages.python.program,
-                    directory=staging.mount,
-                    environment=staging.environment,
-                    shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
-                    variables={
-                        **known.environment,
-                        **tool.variables,
-                        "TMPDIR": os.path.join(staging.work, "tmp"),
-                    },
-                    say=self._said,
+            plain = BuildJail(
+                bwrap=bwrap,
+                user=self._launcher.user,
+                python=packages.python.program,
+                directory=staging.mount,
+                environment=staging.environment,
+                shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
+                variables={
+                    **proxy_variables(),
+                    **tool.variables,
+                    "TMPDIR": os.path.join(staging.work, "tmp"),
+                },
+                say=self._said,
+            )
+            jail = replace(
+                plain,
+                shown=[*plain.shown, *((each, each) for each in settings.shown)],
+                variables={**plain.variables, **settings.variables},
+                files=settings.files,
+                hidden=settings.secrets,
+            )
+            if lock is None:
+                lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
+            path = self._path(packages, lock)
+            if not self._store.claim(path):
+                packages.write_lock(staging, lock, indexes)
+                self._phase("installing")
+                command = tool.install(staging.work, builds=builds)
+                # The lock names each file by its hash, so the indexes have no more to say.
+                cached = replace(jail, say=_ignore)
+                if tool.prefers_cache or not await self._from_cache(cached, tool, command):
+                    await self._run(jail, tool, command, "installed")
+                if builds and (command := tool.run_scripts()):
+                    # Code runs from here on: without settings, nor a cache that may name secrets.
+                    await self._run(plain.alone(staging.place), tool, command, "built")
+                self._phase("compiling")
+                details = await packages.finish(staging, plain, self._store, lock)
+                self._phase("publishing")
+                path = await trio.to_thread.run_sync(
+                    self._store.publish, staging, os.path.basename(path), details
                 )
-                if lock is None:
-                    lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
-                path = self._path(packages, lock)
-                if not self._store.claim(path):
-                    packages.write_lock(staging, lock, known)
-                    self._phase("installing")
-                    command = tool.install(staging.work, builds=builds)
-                    # The lock names each file by its hash, so the indexes have no more to say.
-                    cached = replace(jail, say=_ignore)
-                    if tool.prefers_cache or not await self._from_cache(cached, tool, command):
-                        await self._run(jail, tool, command, "installed")
-                    self._phase("compiling")
-                    details = await packages.finish(staging, jail, self._store, lock)
-                    self._phase("publishing")
-                    path = await trio.to_thread.run_sync(
-                        self._store.publish, staging, os.path.basename(path), details
-                    )
         return path, lock
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Serve a jail. The first one has the proxy opened."""
-        if self._proxy is None:
-            # A build from the cache needs none of this, and else the tool starts meanwhile.
-            from nsmd.environments.packages.index_proxy.proxy import (  # noqa: PLC0415
-                open_index_proxy,
-            )
-
-            key, hosts = self._store.key(), self._request.hosts
-            opening = open_index_proxy(self._indexes, key=key, hosts=hosts)
-            self._proxy = await self._owned.enter_async_context(opening)
-        await self._proxy.serve(listener)
+        assert self._network is not None, "a build has one"
+        await self._network.serve(listener)
 
     def _read_indexes(self, packages: Packages) -> Indexes:
         program = packages.python.program
@@ -332,8 +337,11 @@ class Installer:
             InstallError: it fails.
         """
         ran = await self._try(jail, command)
-        problems = list(self._proxy.problems) if self._proxy is not None else []
-        if ran.status != 0 and not (problems and await self._from_cache(jail, tool, command)):
+        if ran.status == 0:
+            return
+        problems = self._network.problems if self._network is not None else []
+        unreached = problems or no_answer(ran)
+        if not (unreached and await self._from_cache(jail, tool, command)):
             message, hint = why_failed(ran, tool.name, problems, done=done)
             raise InstallError(message, hint)
 
@@ -357,7 +365,6 @@ class Installer:
             self._tell()
 
     def _said(self, line: str) -> None:
-        line = shortened(line)
         write_line(line)
         self._progress = replace(self._progress, activity=line.strip()[:200])
 
@@ -366,7 +373,7 @@ class Installer:
         self._tell()
 
     def _tell(self) -> None:
-        received = self._proxy.bytes_received if self._proxy is not None else 0
+        received = self._network.bytes_received if self._network is not None else 0
         write_progress(replace(self._progress, downloaded_bytes=received))
 
     def _keep_lock(self, packages: Packages, lock: PackageLock) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
@@ -13,9 +14,10 @@ from nsmd.environments.host_presets import Unreadable, find_node
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks, node_locks
 from nsmd.environments.packages.build_jail import BuildJail
+from nsmd.environments.packages.build_network import BuildSettings, npm_settings
 from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Indexes
+from nsmd.environments.packages.indexes.reading import NPM
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
 from nsmd.environments.packages.node_locks import NodeLock
@@ -29,6 +31,7 @@ from nsmd.environments.packages.store import (
 )
 from nsmd.environments.packages.tools import RESOLVED, Npm, find_npm
 from nsmd.host.package_manager import install_command
+from nsmd.model.host_rules import AllowList
 from nsmd.model.packages import npm_versions
 
 
@@ -129,8 +132,13 @@ class NodePackages:
         manifest = {"name": "environment", "private": True, "dependencies": wanted}
         staging.write(f"{RESOLVED}/{node_locks.MANIFEST}", [json.dumps(manifest)])
 
-    def write_lock(self, staging: Staging, lock: NodeLock, known: KnownIndexes) -> None:
-        for name, text in lock.files(known.npm_registries).items():
+    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
+        del listed
+        return npm_settings(indexes)
+
+    def write_lock(self, staging: Staging, lock: NodeLock, indexes: Indexes) -> None:
+        registries = {each.scope: each.url for each in indexes.npm}
+        for name, text in lock.files(registries).items():
             write_new(os.path.join(staging.environment, name), text)
 
     async def finish(
@@ -139,6 +147,12 @@ class NodePackages:
         del jail
         staging.check(NODE_MODULES)
         made = staging.environment
+        # Sessions see these files, and the URL of a registry is nobody's business there.
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(made, NODE_MODULES, f".{node_locks.FILE}"))
+        for name, text in lock.files({"": NPM}).items():
+            os.unlink(os.path.join(made, name))
+            write_new(os.path.join(made, name), text)
         versions = await trio.to_thread.run_sync(_installed, made, lock)
         await trio.to_thread.run_sync(share_packages, store, made, versions)
         return EnvironmentDetails(

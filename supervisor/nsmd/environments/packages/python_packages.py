@@ -12,8 +12,8 @@ from nsmd.environments.host_presets import Unreadable, find_python
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import locks, project_locks, requirements
 from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages.build_network import BuildSettings, python_settings
 from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.index_proxy.known_indexes import KnownIndexes
 from nsmd.environments.packages.indexes import Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import Lock, LockError
@@ -26,6 +26,7 @@ from nsmd.environments.packages.store import (
     read_left,
 )
 from nsmd.environments.packages.tools import PYTHON, PackageTool, find_uv
+from nsmd.model.host_rules import AllowList
 
 MANY_SOURCES = 100
 """Number of sources that one process compiles; starting several takes as long as some sources."""
@@ -120,8 +121,11 @@ class PythonPackages:
         staging.write("wanted.txt", self.lines)
         _make_venv(staging.environment, self.python)
 
-    def write_lock(self, staging: Staging, lock: Lock, known: KnownIndexes) -> None:
-        del known
+    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
+        return python_settings(indexes, listed, builds=self.request.wanted.allow_builds)
+
+    def write_lock(self, staging: Staging, lock: Lock, indexes: Indexes) -> None:
+        del indexes
         staging.write("lock.txt", [lock.body])
 
     async def finish(

@@ -24,7 +24,6 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
-from nsm import paths
 from nsm.dataclass import dataclass
 from nsm.wire.decode import DecodeError, decode
 from nsmd.model.values import Interpreter
@@ -155,20 +154,6 @@ class EnvironmentStore:
             return sorted(name for name in os.listdir(self.directory) if _HASH.fullmatch(name))
         except FileNotFoundError:
             return []
-
-    def key(self) -> bytes:
-        """Secret of this store, for the proxy's URLs; made when it is first needed.
-
-        Raises:
-            OSError: it can be neither read nor written.
-        """
-        path = os.path.join(self.directory, ".key")
-        with suppress(FileNotFoundError), open(path, "rb") as file:
-            if len(key := file.read()) == 32:
-                return key
-        key = secrets.token_bytes(32)
-        paths.replace_file(path, key)
-        return key
 
     @contextmanager
     def building(self, *, alone: bool) -> Generator[Staging]:

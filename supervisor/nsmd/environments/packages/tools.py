@@ -71,6 +71,12 @@ class PackageTool(Protocol):
         """Make the command that installs what the packages' `write_lock` has written."""
         ...
 
+    def run_scripts(self) -> list[str]:
+        """Make the command that runs the packages' own scripts after an installation with `builds`,
+        in a jail whose `BUILD` is the build's own directory; empty if `install` has run all.
+        """
+        ...
+
 
 class Uv:
     """uv.
@@ -88,8 +94,6 @@ class Uv:
         self.shown = ((os.path.realpath(program), self._program),)
         self.variables: Mapping[str, str] = {
             "UV_CACHE_DIR": f"{BUILD}/cache/uv",
-            # Mostly the configuration is pip's, so this chooses as pip does.
-            "UV_INDEX_STRATEGY": "unsafe-best-match",
             "UV_LINK_MODE": "hardlink",
             "UV_NO_PROGRESS": "1",
             "UV_PYTHON_DOWNLOADS": "never",
@@ -118,6 +122,9 @@ class Uv:
             *("--no-deps", *_wheels_only(builds=builds), "-r", f"{work}/lock.txt"),
         ]
 
+    def run_scripts(self) -> list[str]:
+        return []
+
 
 class Npm:
     """npm.
@@ -142,9 +149,9 @@ class Npm:
             "npm_config_userconfig": os.devnull,
             "npm_config_logs_max": "0",
             "npm_config_progress": "false",
-            # The proxy is near, and has tried again itself.
-            "npm_config_fetch_retries": "1",
-            "npm_config_fetch_retry_mintimeout": "500",
+            "npm_config_audit": "false",
+            "npm_config_fund": "false",
+            "npm_config_update_notifier": "false",
         }
 
     def __repr__(self) -> str:
@@ -162,12 +169,16 @@ class Npm:
         return node_locks.resolved(text, wanted_hash)
 
     def install(self, work: str, *, builds: bool) -> list[str]:
-        scripts = () if builds else ("--ignore-scripts",)
+        del builds
         return [
-            *(*self._program, "ci", "--prefer-offline", "--loglevel", "http", *scripts),
+            *(*self._program, "ci", "--prefer-offline", "--loglevel", "http", "--ignore-scripts"),
             # Not `ENV`, since npm takes a link for another package.
             *("--prefix", f"{work}/env"),
         ]
+
+    def run_scripts(self) -> list[str]:
+        own = ("--prefix", f"{BUILD}/env", "--cache", f"{BUILD}/npm")
+        return [*self._program, "rebuild", "--loglevel", "http", *own]
 
 
 def _wheels_only(*, builds: bool) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStor
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from package_world import SEARCH_PATH, installation
+from packageindex import Authority, index_server
 
 pytest.importorskip("rattler", reason="py-rattler is missing: make installs it")
 pytestmark = pytest.mark.jail
@@ -52,6 +54,7 @@ class CondaWorld:
         self._thread.start()
         self.store = EnvironmentStore(str(folder / "envs"))
         self.list = folder / "environment.yml"
+        self.variables: dict[str, str] = {}
 
     def close_server(self) -> None:
         self._server.shutdown()
@@ -66,7 +69,10 @@ class CondaWorld:
     async def make(
         self, *, hosts: tuple[str, ...] | None = None, path: Path | None = None
     ) -> Installed:
-        run = replace(installation(self.folder), hosts=(self.host,) if hosts is None else hosts)
+        run = replace(
+            installation(self.folder, variables=self.variables),
+            hosts=(self.host,) if hosts is None else hosts,
+        )
         with (self.folder / "log").open("ab") as log:
             return await run.make(
                 "science",
@@ -174,6 +180,27 @@ async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: Conda
     (world.folder / "home/.condarc").write_text(f"channel_alias: http://{world.host}\n")
     world.write("python", channel="mine")
     assert world.version in world.details(await world.make(hosts=())).version
+
+
+@pytest.mark.slow
+async def test_a_channel_with_tls_and_a_login(world: CondaWorld, authority: Authority) -> None:
+    world.channel.add_module("tiny", "1.2")
+    world.variables = {"PIP_CONFIG_FILE": os.devnull, "SSL_CERT_FILE": authority.certificate}
+    with index_server(authority.server) as server:
+        for path in world.channel.folder.rglob("*"):
+            if path.is_file():
+                place = f"/mine/{path.relative_to(world.channel.folder)}"
+                server.add(place, "application/octet-stream", path.read_bytes())
+        server.login = "ada:hunter2"
+        world.write("python", "tiny", channel=server.url("/mine", "127.0.0.1"))
+        hosts = (f"127.0.0.1:{server.port}",)
+        assert "401" in await world.why_not(hosts=hosts)
+        (world.folder / "home").mkdir(exist_ok=True)
+        (world.folder / "home/.netrc").write_text("machine 127.0.0.1 login ada password hunter2\n")
+        made = await world.make(hosts=hosts)
+    assert world.details(made).versions["tiny"] == "1.2"
+    for path in (world.folder / "envs").rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsmd.environments.packages.build_jail import JailOutcome
-from nsmd.environments.packages.failures import why_failed
+from nsmd.environments.packages.failures import no_answer, why_failed
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies
@@ -21,7 +21,8 @@ UV_TREE = """\
 
 UV_INDEX = """\
 error: Request failed after 3 retries in 9.6s
-  cause: Failed to fetch: http://index.nsm.internal/python/x/simple/demo/"""
+  cause: Failed to fetch: https://index.test/simple/demo/
+  cause: tunnel error: unsuccessful"""
 
 
 UV_HEADER = f"""\
@@ -40,9 +41,9 @@ npm error command failed
 npm error ../src/demo.cc:3:10: fatal error: portaudio.h: No such file or directory"""
 
 NPM_MISSING = """\
-npm http fetch GET 404 http://index.nsm.internal/npm/x/nothere 1083ms (cache skip)
+npm http fetch GET 404 https://npm.test/nothere 1083ms (cache skip)
 npm error code E404
-npm error 404 npm.test has no nothere - GET http://index.nsm.internal/npm/x/nothere
+npm error 404 Not Found - GET https://npm.test/nothere - Not found
 npm error 404
 npm error 404  The requested resource 'nothere@*' could not be found or you do not have
 npm error 404 Note that you can also install from a
@@ -81,7 +82,7 @@ npm error Usage:"""
 @pytest.mark.parametrize(
     ("printed", "message"),
     [
-        (NPM_MISSING, "npm.test has no nothere"),
+        (NPM_MISSING, "Not Found (https://npm.test/nothere)"),
         (NPM_OLD, "No matching version found for zod@^99"),
         (
             NPM_CONFLICT,
@@ -125,13 +126,23 @@ def test_why(tool: str, printed: str, message: str, hint: str) -> None:
     assert hint in advice
 
 
-def test_what_npm_repeats_of_the_proxy_is_told_once() -> None:
-    ran = JailOutcome(status=1, tail=("npm error 502 no connection to npm.test",))
-    said, _ = why_failed(ran, "npm", ["no connection to npm.test"], done="resolved")
-    assert said == "The packages cannot be resolved: no connection to npm.test"
-
-
-def test_what_the_proxy_says_is_told_in_place_of_its_urls() -> None:
+def test_why_a_connection_was_not_made_is_told_as_well() -> None:
     ran = JailOutcome(status=2, tail=tuple(UV_INDEX.splitlines()))
-    said, _ = why_failed(ran, "uv", ["pypi.org could not be reached."], done="resolved")
-    assert said == "The packages cannot be resolved: pypi.org could not be reached"
+    said, _ = why_failed(ran, "uv", ["index.test has no address"], done="resolved")
+    assert said.endswith("tunnel error: unsuccessful (index.test has no address)")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("error: Failed to fetch: https://index.test/simple/demo/", True),
+        ("npm error code ECONNREFUSED", True),
+        ("npm error code E503", True),
+        ("error: <urlopen error [Errno 111] Connection refused>", True),
+        ("npm error code E404", False),
+        ("npm error code ETARGET", False),
+        ("error: No solution found when resolving dependencies", False),
+    ],
+)
+def test_the_cache_is_tried_where_an_index_does_not_answer(line: str, *, expected: bool) -> None:
+    assert no_answer(JailOutcome(status=1, tail=("first", line))) is expected

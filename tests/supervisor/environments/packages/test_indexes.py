@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 
 from nsmd.environments.packages.indexes import Indexes, read_indexes
 from nsmd.environments.packages.indexes.npm_files import parse_npmrc
-from nsmd.environments.packages.indexes.user_proxy import is_excepted
-from nsmd.model.host_rules import Host
 
 PYPI = "https://pypi.org/simple/"
 
@@ -56,7 +53,7 @@ def test_without_configuration_packages_come_from_the_public_indexes(world: Worl
     indexes = world.read()
     assert urls(indexes) == [PYPI]
     assert [index.url for index in indexes.npm] == ["https://registry.npmjs.org/"]
-    assert indexes.python[0].credentials is None
+    assert indexes.python[0].login is None
     assert indexes.find_links == indexes.directories == indexes.constraints == ()
     assert indexes.python_problems == indexes.npm_problems == indexes.notes == ()
 
@@ -133,9 +130,8 @@ def test_all_of_pip_s_settings(world: World) -> None:
     indexes = world.read({"NO_PROXY": "a.test, .B.test"})
     first, second = indexes.python
     assert (first.name, first.url) == ("index.test", "https://index.test:8443/simple/")
-    assert first.credentials is not None
-    assert (first.credentials.user, first.credentials.password) == ("ada", "p@ss")
-    assert (second.url, second.credentials) == ("http://plain.test/simple", None)
+    assert first.login == ("ada", "p@ss")
+    assert (second.url, second.login) == ("http://plain.test/simple", None)
     assert [page.url for page in indexes.link_pages] == ["https://links.test/page.html"]
     assert indexes.find_links == indexes.directories == (str(wheels),)
     assert indexes.constraints == (pins,)
@@ -175,14 +171,11 @@ def test_netrc_has_credentials_for_indexes_and_for_listed_hosts(world: World) ->
         "machine other.test login bob password hidden\ndefault login x password y\n",
     )
     indexes = world.read({"PIP_INDEX_URL": "https://index.test/simple"})
-    credentials = indexes.python[0].credentials
-    assert credentials is not None
-    assert (credentials.user, credentials.password) == ("ada", "secret")
-    assert credentials.authorization() == b"Basic " + base64.b64encode(b"ada:secret")
+    assert indexes.python[0].login == ("ada", "secret")
     assert set(indexes.logins) == {"index.test", "other.test"}
-    assert world.read().python[0].credentials is None
+    assert world.read().python[0].login is None
     chosen = world.write("n", "machine pypi.org login eve password pw\n")
-    assert world.read({"NETRC": chosen}).python[0].credentials is not None
+    assert world.read({"NETRC": chosen}).python[0].login == ("eve", "pw")
     world.write("home/.netrc", "machine index.test login ada pasword secret\n")
     assert world.read().notes == (f"{world.home}/.netrc is no valid netrc and was not read",)
 
@@ -216,8 +209,7 @@ def test_uv_s_configuration_counts_where_it_names_an_index(world: World) -> None
     assert urls(indexes) == ["https://default.test/simple", "https://internal.test/simple"]
     internal = indexes.python[1]
     assert internal.name == "internal-1"
-    assert internal.credentials is not None
-    assert internal.credentials.password == "secret"
+    assert internal.login == ("ada", "secret")
     assert [page.url for page in indexes.link_pages] == ["https://flat.test/page"]
     assert indexes.index_strategy == "unsafe-best-match"
     assert indexes.python_access.insecure_hosts == ("plain.test",)
@@ -261,22 +253,34 @@ def test_npm_s_configuration(world: World) -> None:
         """.replace("\n        ", "\n"),
     )
     indexes = world.read({"TOKEN": "npm_1", "HTTP_PROXY": "http://other.test", "PATH": ""})
-    default, acme, other = indexes.npm
-    assert default.url == "https://registry.test:8443/npm/"
-    assert default.credentials is not None
-    assert default.credentials.authorization() == b"Bearer npm_1"
-    assert (acme.scope, acme.url) == ("@acme", "https://acme.test/")
-    assert acme.credentials is not None
-    assert (acme.credentials.user, acme.credentials.password) == ("ada", "secret")
-    assert other.credentials is not None
-    assert (other.credentials.user, other.credentials.password) == ("bob", "hid:den")
+    assert [(each.scope, each.url) for each in indexes.npm] == [
+        ("", "https://registry.test:8443/npm/"),
+        ("@acme", "https://acme.test/"),
+        ("@other", "https://acme.test/other/"),
+    ]
+    assert indexes.npm_settings == {
+        "npm_config_registry": "https://registry.test:8443/npm/",
+        "npm_config_//registry.test:8443/:_authToken": "npm_1",
+        "npm_config_@acme:registry": "https://acme.test/",
+        "npm_config_//acme.test/:username": "ada",
+        "npm_config_//acme.test/:_password": encoded("secret"),
+        "npm_config_@other:registry": "https://acme.test/other/",
+        "npm_config_//acme.test/other/:_auth": encoded("bob:hid:den"),
+        "npm_config_ca": "first\nline\n\nsecond",
+        "npm_config_strict-ssl": "false",
+        "npm_config_fetch-timeout": "300000",
+        "npm_config_fetch-retries": "4",
+    }
+    assert "npm_1" not in repr(indexes)
     access = indexes.npm_access
     assert access.certificates == f"{world.home}/ca.pem"
-    assert access.certificate_texts == ("first\nline", "second")
-    assert access.insecure_hosts == ("*",)
     assert access.proxies == {"http": "http://other.test", "https": "http://proxy.test:8080"}
     assert access.no_proxy == ("a.test", "b.test")
-    assert (access.timeout_s, access.retries) == (300, 4)
+    world.write("home/.npmrc", "registry=https://ada:secret@registry.test/npm\n")
+    (registry,) = (indexes := world.read({"PATH": ""})).npm
+    assert registry.url == "https://registry.test/npm/"
+    login = indexes.npm_settings["npm_config_//registry.test/npm/:_auth"]
+    assert login == encoded("ada:secret")
     variable = {"npm_config_registry": "https://v.test/", "NPM_CONFIG_USERCONFIG": "/nowhere"}
     assert [index.url for index in world.read({**variable, "PATH": ""}).npm] == ["https://v.test/"]
 
@@ -309,7 +313,7 @@ def test_npm_itself_reads_the_same(world: World) -> None:
 def test_a_token_whose_variable_is_missing_is_a_problem(world: World) -> None:
     world.write("home/.npmrc", "//registry.npmjs.org/:_authToken=${TOKEN}\n")
     indexes = world.read({"PATH": ""})
-    assert indexes.npm[0].credentials is None
+    assert indexes.npm_settings == {"npm_config_registry": "https://registry.npmjs.org/"}
     assert indexes.npm_problems
     world.write("home/.npmrc", "//registry.npmjs.org/:_authToken=a b\n")
     assert world.read({"PATH": ""}).npm_problems
@@ -324,12 +328,21 @@ def test_a_token_whose_variable_is_missing_is_a_problem(world: World) -> None:
         ("home/.config/pip/pip.conf", "[global]\nconstraint = secret.txt\n"),
         ("home/.config/uv/uv.toml", "index = ["),
         ("etc/pip.conf", "[global]\nextra-index-url = ftp://secret/\n"),
+        ("etc/pip.conf", "[global]\nindex-url = https://secret\x7f.test/\n"),
+        ("etc/pip.conf", "[global]\nindex-url = https://secret@0x7f.1/\n"),
+        ("etc/pip.conf", "[global]\nindex-url = https://secret@a@b.test/\n"),
+        ("etc/pip.conf", f"[global]\nindex-url = https://secret.test/{'a' * 9000}\n"),
     ],
 )
 def test_no_index_is_left_out_in_silence(world: World, place: str, text: str) -> None:
     world.write(place, text)
     (problem,) = world.read().python_problems
     assert "secret" not in problem
+
+
+@pytest.mark.parametrize("variable", ["PIP_CONFIG_FILE", "UV_CONFIG_FILE"])
+def test_a_file_that_a_variable_names_has_to_be_there(world: World, variable: str) -> None:
+    assert world.read({variable: "/nowhere/x"}).python_problems == ("/nowhere/x does not exist",)
 
 
 def test_files_that_cannot_be_read(world: World) -> None:
@@ -344,31 +357,6 @@ def test_files_that_cannot_be_read(world: World) -> None:
     with open(path, "wb") as file:
         file.write(b"#" * (1 << 21))
     assert "larger than" in world.read().python_problems[0]
-
-
-@pytest.mark.parametrize(
-    ("host", "port", "excepted", "expected"),
-    [
-        ("a.test", 443, "a.test", True),
-        ("b.a.test", 443, "a.test", True),
-        ("b.a.test", 443, ".a.test", True),
-        ("b.a.test", 443, "*.a.test", True),
-        ("ba.test", 443, "a.test", False),
-        ("a.test", 443, "a.test:443", True),
-        ("a.test", 443, "a.test:80", False),
-        ("a.test", 443, "*", True),
-        ("a.test", 443, "", False),
-        (ip_address("10.1.2.3"), 80, "10.0.0.0/8", True),
-        (ip_address("10.1.2.3"), 80, "10.1.2.3:80", True),
-        (ip_address("11.1.2.3"), 80, "10.0.0.0/8,a.test", False),
-        (ip_address("::1"), 80, "::1", True),
-        (ip_address("fd00::1"), 80, "[fd00::/8]", True),
-    ],
-)
-def test_hosts_without_the_user_s_proxy(
-    host: Host, port: int, excepted: str, expected: bool
-) -> None:
-    assert is_excepted(host, port, tuple(each for each in excepted.split(",") if each)) is expected
 
 
 LINES = st.text(st.sampled_from("abc=[]\"'\\;#${}:@/_ \n\r"), max_size=60)

@@ -170,7 +170,7 @@ async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
 @pytest.mark.slow
 async def test_what_cannot_be_had(it: Workshop) -> None:
     it.index.add_npm("left", "1.0.0")
-    assert "has no nothere" in await it.why_not("nothere")
+    assert "/npm/nothere" in await it.why_not("nothere")
     assert "left@9" in await it.why_not("left@9")
 
 

@@ -3,9 +3,9 @@
 A project's own configuration is not read: it may come from anybody, and would send builds, and
 variables of the user, to hosts of its choice. No module imports a later one.
 
-values        indexes, credentials, and how they are reached
+urls          URLs of indexes
+values        indexes, and how they are reached
 files         configuration files, read with a bound
-user_proxy    the user's own proxy, from variables
 pip_files     pip's configuration files and variables
 uv_files      uv's configuration files and variables
 npm_files     npm's configuration files and variables
@@ -16,6 +16,6 @@ reading       all of them together
 """
 
 from nsmd.environments.packages.indexes.reading import read_indexes
-from nsmd.environments.packages.indexes.values import Index, IndexAccess, IndexCredentials, Indexes
+from nsmd.environments.packages.indexes.values import Index, IndexAccess, Indexes
 
-__all__ = ["Index", "IndexAccess", "IndexCredentials", "Indexes", "read_indexes"]
+__all__ = ["Index", "IndexAccess", "Indexes", "read_indexes"]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nsm.dataclass import dataclass
 from nsmd.environments.packages.indexes.files import config_home, expand, read_text
-from nsmd.environments.packages.indexes.values import Index, IndexCredentials
-from nsmd.environments.packages.web_urls import BadUrlError, WebUrl, parse_url
+from nsmd.environments.packages.indexes.urls import BadUrlError, WebUrl, parse_url
+from nsmd.environments.packages.indexes.values import Index
 from nsmd.environments.packages.yaml_files import YamlError, parse, rows, table, words
 from nsmd.model.host_rules import Host, show_host
 
@@ -108,7 +108,7 @@ class ChannelReader:
 
     Args:
         settings: the user's.
-        logins: credentials by host.
+        logins: users and passwords by host.
         permits: whether the user lists a host and port for builds.
         problems: gets a sentence for each channel that cannot be used.
     """
@@ -116,7 +116,7 @@ class ChannelReader:
     def __init__(
         self,
         settings: CondaSettings,
-        logins: Mapping[str, IndexCredentials],
+        logins: Mapping[str, tuple[str, str]],
         permits: Callable[[Host, int], bool],
         problems: list[str],
     ) -> None:
@@ -124,7 +124,9 @@ class ChannelReader:
         self._logins = logins
         self._permits = permits
         self._problems = problems
-        self._own = {url.origin for url in map(_parsed, settings.urls) if url is not None}
+        self._own = {
+            (url.scheme, url.place) for url in map(_parsed, settings.urls) if url is not None
+        }
 
     def read(self, channels: Sequence[str]) -> list[Index]:
         """Return the places of channels, the first one preferred; each has its channel's name."""
@@ -135,12 +137,10 @@ class ChannelReader:
                     self._problems.append(f"the channel {channel[:200]} {why}")
                     continue
                 url, login = parse_url(text)
-                host = show_host(url.host)
-                credentials = IndexCredentials(user=login[0], password=login[1]) if login else None
                 index = Index(
                     name=channel,
                     url=str(url.as_directory()),
-                    credentials=credentials or self._logins.get(host),
+                    login=login or self._logins.get(show_host(url.host)),
                 )
                 if index.url not in (each.url for each in found):
                     found.append(index)
@@ -156,10 +156,10 @@ class ChannelReader:
             return "has a token in its URL; put it into ~/.netrc, as a password"
         if url.scheme == "https" and url.host in PUBLIC:
             return ""
-        if url.origin in self._own or self._permits(url.host, url.port):
+        if (url.scheme, url.place) in self._own or self._permits(url.host, url.port):
             return ""
         return (
-            f"is on {show_host(url.host, url.port)}, which neither ~/.condarc nor "
+            f"is on {url.place}, which neither ~/.condarc nor "
             "`[packages] hosts` in config.toml names"
         )
 

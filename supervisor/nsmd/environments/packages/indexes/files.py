@@ -61,14 +61,10 @@ def config_directories(environ: Mapping[str, str], etc: str) -> list[str]:
     return [each for each in said.split(":") if os.path.isabs(each)]
 
 
-def to_seconds(text: str, unit_s: float = 1.0) -> float | None:
-    """Parse a duration, and return it in seconds; None if it is none, or out of bounds.
-
-    Args:
-        unit_s: unit of the text, in seconds.
-    """
+def to_seconds(text: str) -> float | None:
+    """Parse a number of seconds; None if it is none, or out of bounds."""
     try:
-        seconds = float(text) * unit_s
+        seconds = float(text)
     except ValueError:
         return None
     return seconds if 0 < seconds < 86_400 else None

@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping
 
 from nsmd.environments.packages.indexes.files import expand, read_text
-from nsmd.environments.packages.indexes.values import IndexCredentials
 
 
 def read_netrc(
     environ: Mapping[str, str], home: str, problems: list[str]
-) -> dict[str, IndexCredentials]:
-    """Read credentials by host. The entry `default`, which is for every host, is left out.
+) -> dict[str, tuple[str, str]]:
+    """Read users and passwords by host. The entry `default`, which is for every host, is left out.
 
     Args:
         problems: gets a sentence if the file cannot be read.
@@ -30,7 +29,7 @@ def read_netrc(
         problems.append(f"{path} is no valid netrc and was not read")
         return {}
     return {
-        host.lower(): IndexCredentials(user=user or "", password=password or "")
+        host.lower(): (user or "", password or "")
         for host, (user, _, password) in hosts.items()
         if host != "default"
     }

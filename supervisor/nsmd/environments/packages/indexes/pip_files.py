@@ -28,7 +28,8 @@ def read_pip_settings(
     """
     by_section: dict[str, dict[str, str]] = {name: {} for name in _SECTIONS}
     for path in _paths(environ, home, etc, prefix):
-        for section, name, value in _read(path, problems):
+        required = path == environ.get("PIP_CONFIG_FILE")
+        for section, name, value in _read(path, problems, required=required):
             by_section[section][name] = value
     settings = {**by_section["global"], **by_section["install"]}
     for variable, value in environ.items():
@@ -52,8 +53,8 @@ def _paths(environ: Mapping[str, str], home: str, etc: str, prefix: str | None) 
     return [*paths, chosen] if chosen else paths
 
 
-def _read(path: str, problems: list[str]) -> list[tuple[str, str, str]]:
-    text = read_text(path, problems)
+def _read(path: str, problems: list[str], *, required: bool) -> list[tuple[str, str, str]]:
+    text = read_text(path, problems, required=required)
     if text is None:
         return []
     parser = configparser.RawConfigParser()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import re
-from base64 import b64decode
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 from nsmd.environments.packages.indexes.conda_channels import ChannelReader, read_conda_settings
@@ -16,11 +14,11 @@ from nsmd.environments.packages.indexes.local_links import linked_directories, l
 from nsmd.environments.packages.indexes.netrc_logins import read_netrc
 from nsmd.environments.packages.indexes.npm_files import read_npm_settings
 from nsmd.environments.packages.indexes.pip_files import read_pip_settings
-from nsmd.environments.packages.indexes.user_proxy import no_proxy_of, proxies_of
+from nsmd.environments.packages.indexes.urls import BadUrlError, parse_url
 from nsmd.environments.packages.indexes.uv_files import UvIndex, read_uv_settings
-from nsmd.environments.packages.indexes.values import Index, IndexAccess, IndexCredentials, Indexes
-from nsmd.environments.packages.web_urls import BadUrlError, WebUrl, parse_url
+from nsmd.environments.packages.indexes.values import Index, IndexAccess, Indexes
 from nsmd.model.host_rules import Host, show_host
+from nsmd.network.user_proxy import no_proxy_of, proxies_of
 
 PYPI = "https://pypi.org/simple/"
 NPM = "https://registry.npmjs.org/"
@@ -29,6 +27,14 @@ STRATEGIES = frozenset({"first-index", "unsafe-first-match", "unsafe-best-match"
 """Values of uv's `index-strategy`."""
 
 _SCOPE = re.compile(r"(@[a-z0-9~-][a-z0-9._~-]*):registry")
+
+_PASSED = re.compile(
+    r"ca|strict-ssl|fetch-timeout|fetch-retries|//[^\s=]+:(?:_authToken|_auth|username|_password)"
+)
+"""npm's settings that npm gets as they are."""
+
+_LOGIN = re.compile(r"(?:(?!\$\{)[\x21-\x7e])+")
+_TEXT = re.compile(r"[^\0]*")
 
 _NONE = frozenset({"", "false", "null"})
 """Values of npm's settings that mean none."""
@@ -78,6 +84,7 @@ def read_indexes(
         index_strategy=python.strategy(),
         python_access=python.access(),
         npm_access=npm.access(),
+        npm_settings=npm.variables,
         logins=python.logins,
         python_problems=tuple(python.problems),
         npm_problems=tuple(npm.problems),
@@ -139,10 +146,8 @@ class _Python:
             self.problems.append(f"an index in the configuration of pip or uv {error}")
             return None
         host = show_host(url.host)
-        login = login or written
-        credentials = IndexCredentials(user=login[0], password=login[1]) if login else None
         return Index(
-            name=name or host, url=str(url), credentials=credentials or self.logins.get(host)
+            name=name or host, url=str(url), login=login or written or self.logins.get(host)
         )
 
     def _local(self, text: str) -> str | None:
@@ -210,13 +215,33 @@ class _Python:
 
 
 class _Npm:
+    """npm's settings: npm itself gets those that concern registries."""
+
     def __init__(self, environ: Mapping[str, str], home: str, *, etc: str) -> None:
         self.problems: list[str] = []
         self._environ, self._home = environ, home
         self._settings = read_npm_settings(environ, home, etc=etc, problems=self.problems)
+        self.variables = dict(self._passed())
 
     def _get(self, key: str) -> str:
         return (self._settings.get(key) or [""])[-1]
+
+    def _passed(self) -> Iterable[tuple[str, str]]:
+        for key, values in self._settings.items():
+            if not _PASSED.fullmatch(key):
+                continue
+            valid = _LOGIN if key.startswith("//") else _TEXT
+            if not all(map(valid.fullmatch, values)):
+                self.problems.append(
+                    "a setting in the configuration of npm has a character that none has; is a "
+                    "variable missing that its ${...} names?"
+                )
+                continue
+            texts = [text.replace("\\n", "\n").strip() for text in values if text not in _NONE]
+            if key == "strict-ssl":
+                texts = values[-1:]
+            if texts:
+                yield f"npm_config_{key}", "\n\n".join(texts)
 
     def registries(self) -> Iterable[Index]:
         """Return the default registry, then those of scopes."""
@@ -231,39 +256,14 @@ class _Npm:
         except BadUrlError as error:
             self.problems.append(f"the registry{f' of {scope}' if scope else ''} of npm {error}")
             return
-        credentials = self._credentials(url.as_directory())
-        if credentials is None and login is not None:
-            credentials = IndexCredentials(user=login[0], password=login[1])
-        yield Index(
-            name=show_host(url.host),
-            url=str(url.as_directory()),
-            credentials=credentials,
-            scope=scope,
+        url = url.as_directory()
+        self.variables[f"npm_config_{scope}:registry" if scope else "npm_config_registry"] = str(
+            url
         )
-
-    def _credentials(self, url: WebUrl) -> IndexCredentials | None:
-        """Find credentials for a URL: those of the longest path that has some."""
-        key = f"//{url.authority}{url.path}"
-        while len(key) > 2:
-            if token := self._get(f"{key}:_authToken"):
-                return self._checked(IndexCredentials(token=token))
-            if text := self._get(f"{key}:_auth"):
-                user, _, password = _decoded(text).partition(":")
-                return IndexCredentials(user=user, password=password)
-            user, password = self._get(f"{key}:username"), self._get(f"{key}:_password")
-            if user and password:
-                return IndexCredentials(user=user, password=_decoded(password))
-            key = re.sub(r"([^/]+|/)$", "", key)
-        return None
-
-    def _checked(self, credentials: IndexCredentials) -> IndexCredentials | None:
-        if re.fullmatch(r"[\x21-\x7e]+", credentials.token) and "${" not in credentials.token:
-            return credentials
-        self.problems.append(
-            "a token in the configuration of npm has a character that no token has; is a variable "
-            "missing that its ${...} names?"
-        )
-        return None
+        if login is not None:  # npm takes none from a URL
+            told = b64encode(":".join(login).encode()).decode()
+            self.variables.setdefault(f"npm_config_//{url.authority}{url.path}:_auth", told)
+        yield Index(name=show_host(url.host), url=str(url), scope=scope)
 
     def access(self) -> IndexAccess:
         """Return the settings for connections to these registries."""
@@ -278,17 +278,9 @@ class _Npm:
         cafile = self._get("cafile")
         return IndexAccess(
             certificates=expand(cafile, self._home) if cafile not in _NONE else None,
-            certificate_texts=tuple(
-                text.replace("\\n", "\n")
-                for text in self._settings.get("ca", ())
-                if text not in _NONE
-            ),
             more_certificates=environ.get("NODE_EXTRA_CA_CERTS") or None,
-            insecure_hosts=("*",) if self._get("strict-ssl") == "false" else (),
             proxies=proxies,
             no_proxy=no_proxy_of({"no_proxy": excepted}) if excepted else no_proxy_of(environ),
-            timeout_s=_first(partial(to_seconds, unit_s=0.001), self._get("fetch-timeout")),
-            retries=_first(to_count, self._get("fetch-retries")),
         )
 
 
@@ -296,10 +288,3 @@ def _first(parse: Callable[[str], Number | None], *texts: str | None) -> Number 
     """Return the number in the first text that has one."""
     found = (parse(text) for text in texts if text)
     return next((number for number in found if number is not None), None)
-
-
-def _decoded(text: str) -> str:
-    try:
-        return b64decode(text + "=" * (-len(text) % 4)).decode(errors="replace")
-    except (binascii.Error, ValueError):
-        return ""

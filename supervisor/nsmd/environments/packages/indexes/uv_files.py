@@ -67,7 +67,7 @@ def read_uv_settings(
     tables = [
         each
         for path in _paths(environ, home, etc)
-        if (table := _read(path, problems)) is not None
+        if (table := _read(path, problems, environ)) is not None
         for each in (_table(table, "pip"), table)  # `[pip]` is for `uv pip` alone
     ]
     default, others = _named_by_variables(environ)
@@ -112,8 +112,8 @@ def _paths(environ: Mapping[str, str], home: str, etc: str) -> list[str]:
     return [user, first] if first else [user]
 
 
-def _read(path: str, problems: list[str]) -> dict[str, Any] | None:
-    text = read_text(path, problems)
+def _read(path: str, problems: list[str], environ: Mapping[str, str]) -> dict[str, Any] | None:
+    text = read_text(path, problems, required=path == environ.get("UV_CONFIG_FILE"))
     if text is None:
         return None
     try:

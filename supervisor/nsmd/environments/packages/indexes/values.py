@@ -1,30 +1,10 @@
-"""Indexes, credentials, and how they are reached: values."""
+"""The user's indexes, and how they are reached: values."""
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
 
 from nsm.dataclass import dataclass, field
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexCredentials:
-    """Name and password, or a token, for one host; only ever sent to that host.
-
-    Attributes:
-        token: sent as a bearer token, in place of name and password.
-    """
-
-    user: str = field(default="", repr=False)  # some put a token there
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-
-    def authorization(self) -> bytes:
-        """Return the value of the header `Authorization`."""
-        if self.token:
-            return b"Bearer " + self.token.encode()
-        return b"Basic " + b64encode(f"{self.user}:{self.password}".encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +14,13 @@ class Index:
     Attributes:
         name: name for messages, from the configuration or made of the host.
         url: its URL, without credentials: ``http:``, ``https:`` or ``file:``.
-        credentials: None if it needs none.
+        login: user and password; None if it needs none. Those of npm are in its settings.
         scope: of npm: the scope that it serves (``@company``); empty for all others.
     """
 
     name: str
     url: str = field(repr=False)  # some have a token in their path
-    credentials: IndexCredentials | None = field(default=None, repr=False)
+    login: tuple[str, str] | None = field(default=None, repr=False)
     scope: str = ""
 
 
@@ -49,12 +29,10 @@ class IndexAccess:
     """Settings for connections to all indexes of one kind.
 
     Attributes:
-        certificates: file or directory of certificates to trust in place of the usual ones.
-        certificate_texts: certificates to trust in place of the usual ones, as texts (PEM).
+        certificates: file of certificates to trust in place of the usual ones, or directories.
         more_certificates: file of certificates to trust as well.
-        client_certificate: file with the user's own certificate and perhaps its key.
-        client_key: file with that key, if it has one of its own.
-        insecure_hosts: ``HOST`` or ``HOST:PORT`` whose certificate is not checked; ``*`` is all.
+        client_certificate: file with the user's own certificate and its key.
+        insecure_hosts: ``HOST`` or ``HOST:PORT`` whose certificate is not checked.
         proxies: the user's own proxy for ``http`` and ``https``; may hold a password.
         no_proxy: hosts that are reached without it, as in ``NO_PROXY``.
         timeout_s: None for the usual one.
@@ -62,10 +40,8 @@ class IndexAccess:
     """
 
     certificates: str | None = None
-    certificate_texts: tuple[str, ...] = ()
     more_certificates: str | None = None
     client_certificate: str | None = None
-    client_key: str | None = None
     insecure_hosts: tuple[str, ...] = ()
     proxies: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     no_proxy: tuple[str, ...] = ()
@@ -78,7 +54,7 @@ class Indexes:
     """All indexes of the user.
 
     Attributes:
-        python: the first one is the default; those with a ``file:`` URL need no proxy.
+        python: the first one is the default.
         npm: the one without a scope is the default.
         conda: places of the channels of conda that a build asks, the first one preferred.
         link_pages: pages with links to Python packages (`--find-links URL`).
@@ -87,7 +63,8 @@ class Indexes:
             ``file:`` indexes.
         constraints: absolute paths of files with constraints for every resolution.
         index_strategy: uv's setting of that name; empty if there is none.
-        logins: credentials by host, from netrc.
+        npm_settings: npm's settings that concern registries, as its variables; with credentials.
+        logins: users and passwords by host, from netrc.
         python_problems: sentences about configuration of pip and uv that is invalid or cannot be
             read. A build must not begin then: it might take packages from elsewhere than the user
             has chosen.
@@ -106,8 +83,9 @@ class Indexes:
     index_strategy: str = ""
     python_access: IndexAccess = IndexAccess()
     npm_access: IndexAccess = IndexAccess()
-    logins: Mapping[str, IndexCredentials] = field(
-        default_factory=dict[str, IndexCredentials], repr=False
+    npm_settings: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    logins: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]], repr=False
     )
     python_problems: tuple[str, ...] = ()
     npm_problems: tuple[str, ...] = ()
