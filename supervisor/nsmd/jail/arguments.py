@@ -68,7 +68,6 @@ class BindMount:
 
     Attributes:
         source: host path, or the number of an open descriptor of it.
-        target: absolute path in the jail.
         layer: directory for an overlay's changes, and an empty directory beside it.
     """
 
@@ -91,15 +90,11 @@ class JailContent:
 
     Attributes:
         mounts: beyond the base system; sorted here so that parents come first.
-        path: value of PATH.
         info_fd: descriptor on which bwrap tells the process id of the jail's PID 1; None where
             nobody asks.
-        filter_fd: descriptor of the system call filter for the command; None for none.
         variables: variables of the command, in addition to those of every jail, or in their place.
-        host_network: it has the host's network, not one of its own.
         links: symbolic links, at paths where the jail has nothing else.
         image: its root directory is a container image's, and shows none of the host's base system.
-        devices: devices beyond those of every jail.
     """
 
     host: HostSystem
@@ -183,12 +178,7 @@ def build_arguments(content: JailContent, writable: Sequence[tuple[str, str]]) -
 def agent_command(
     environment: Environment, limits: Mapping[str, int], *, host_network: bool = False
 ) -> list[str]:
-    """Command that the jail runs as PID 1 (`docs/contributing/agent-protocol.md`, Start).
-
-    Args:
-        limits: as in `hello`.
-        host_network: the jail has the host's network.
-    """
+    """Command that the jail runs as PID 1 (`docs/contributing/agent-protocol.md`, Start)."""
     return [
         *python_command(environment.agent_python, environment.image),
         *("-I", AGENT_PATH),
@@ -223,7 +213,6 @@ def writable_root(
     """Describe a root directory that is a copy of an image's (agent-protocol.md, Templates).
 
     Args:
-        size_mb: largest size of the changes, MiB.
         more: directories of the template's jail that it has, beside those that each has.
         copied: files of the template's jail that it has copies of.
     """
@@ -310,11 +299,7 @@ def _mounts(mounts: Sequence[BindMount]) -> Iterator[str]:
 
 
 def variables_of(path: str) -> Mapping[str, str]:
-    """Variables of every jail.
-
-    Args:
-        path: value of PATH.
-    """
+    """Variables of every jail."""
     return {
         "HOME": WORKSPACE,
         "LANG": "C.UTF-8",
@@ -378,7 +363,6 @@ def needed_links(links: Links, shown: Sequence[str], places: Sequence[str] = PLA
 
     Args:
         shown: paths in the jail of the host's directories, the project included.
-        places: as for `needed_binds`.
     """
     taken = [*shown, *(place for place in places if place not in _WRITABLE)]
     return tuple(

@@ -84,15 +84,10 @@ class _Plan:
     """A program to start.
 
     Attributes:
-        program: absolute path.
-        arguments: after its name.
-        channel: kind of the socket that it gets as descriptor 0.
         variables: variables of its environment, without those for descriptors.
-        speaker: the part that should speak first, for people.
         limited: environment whose limits we must enforce; None if the agent does.
         policy: policy of the session; None for a template, whose forks get their own.
         code_variables: variables of the code in the jail.
-        group: as in `Launcher.launch`.
     """
 
     artifact: Artifact
@@ -112,9 +107,7 @@ class ArtifactLauncher:
     """Launcher of jails from artifacts' programs, for environments that have an artifact.
 
     Args:
-        user: user that jails run as.
         home: our directory that older artifacts get as HOME, made when needed.
-        limits: limits of all sessions.
         nursery: owns the stand-ins for agents of artifacts that have none.
     """
 
@@ -266,10 +259,6 @@ class ArtifactLauncher:
     async def _look_at(self, program: str) -> None:
         """Check that a program can be started, and that its file system answers: otherwise starting
         it would block everybody else.
-
-        Raises:
-            StartFailedError: it is not there, the jails' user cannot go there, or its file system
-                does not answer.
         """
         with trio.move_on_after(LOOK_TIMEOUT_S) as bound:
             await trio.to_thread.run_sync(
@@ -362,10 +351,6 @@ class WrapperHome:
     jail.nix makes each wrapper create a `passwd` and a `group` for its HOME's user once, and shows
     them in every jail. In this directory they already exist: they name nobody, and wrappers that
     start at once do not disturb each other.
-
-    Args:
-        user: user that wrappers run as.
-        path: path of the directory, made when needed.
     """
 
     def __init__(self, user: JailUser, path: str) -> None:
@@ -376,11 +361,7 @@ class WrapperHome:
         return f"<WrapperHome {self._path}>"
 
     def path(self) -> str:
-        """Path of the directory for that user.
-
-        Raises:
-            StartFailedError: it cannot be made, or that user cannot go there.
-        """
+        """Path of the directory for that user."""
         try:
             self._make()
             return self._user.way_to(os.path.realpath(self._path))

@@ -60,10 +60,8 @@ class Bubblewrap:
     """A bwrap with known features.
 
     Attributes:
-        path: absolute.
         version: version from its output, e.g. `0.8.0`; distributions backport features, so decide
             by `options`.
-        options: options that `bwrap --help` lists.
     """
 
     path: str
@@ -109,11 +107,7 @@ def find_bwrap(search_path: str) -> str | None:
 
 
 def probe_bwrap(path: str) -> Bubblewrap:
-    """Ask a bwrap for its version and options; takes some 4 ms.
-
-    Raises:
-        StartFailedError: it cannot be executed or does not answer.
-    """
+    """Ask a bwrap for its version and options; takes some 4 ms."""
     options = frozenset(re.findall(r"^ +(--[a-z0-9-]+)", _ask(path, "--help"), re.MULTILINE))
     version = _ask(path, "--version").removeprefix("bubblewrap").strip()
     return Bubblewrap(path=path, version=version, options=options)
@@ -188,8 +182,6 @@ async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
         pid: its PID 1, which has all of its mounts; the caller keeps it from being another
             process's.
         inodes: largest number of files and directories of file systems in memory, by path.
-
-    Cancellation: waits for the end of the process.
     """
     try:
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

@@ -72,11 +72,7 @@ class HostSystem:
 
 
 def scan_host(root: str = "/") -> HostSystem:
-    """Scan a host's root directory.
-
-    Args:
-        root: path of that directory; other than `/` in tests only.
-    """
+    """Scan a host's root directory."""
     links: list[tuple[str, str]] = []
     directories: list[str] = []
     for name in _TOP_LEVEL:
@@ -167,12 +163,7 @@ KEPT_S = 60.0
 
 
 class GitSettings:
-    """Content of `GIT_SETTINGS_PATH` for jails.
-
-    Args:
-        search_path: value of PATH to find git on.
-        variables: the user's, by which git finds the user's configuration.
-    """
+    """Content of `GIT_SETTINGS_PATH` for jails."""
 
     def __init__(self, search_path: str, variables: Mapping[str, str]) -> None:
         self._search_path = search_path

@@ -23,10 +23,6 @@ class TemplateSpec:
     template.
 
     Attributes:
-        agent_python, binds, links, path, preload, artifact, image, shown_devices: as in
-            `Environment`.
-        project: as in `JailSpec`.
-        host_network: its sessions have the host's network, not one of their own.
         variables: variables during the import of preloaded modules; empty without such modules or
             devices.
         worker: the image's Python, of which workers are forked; empty if its sessions run none.
@@ -58,8 +54,6 @@ class Launcher(Protocol):
 
         This is apart from `launch`, so that jails which wait for one template do not use up the
         limit on launches. `launch` finds out whether there is a template then.
-
-        Raises, Cancellation: as `launch`.
         """
         ...
 

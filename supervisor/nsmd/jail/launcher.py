@@ -95,17 +95,11 @@ class JailPlan:
 
     Attributes:
         command: command of PID 1, or of its only child.
-        arguments: makes bwrap's arguments from the jail's content.
         channel: kind of the socket that the command gets as descriptor 0.
-        binds, links, path, project, image, devices: as in `TemplateSpec`.
-        variables: as in `Environment`.
         programs: our own files: content by path.
         speaker: the part that should speak first, for people.
         copy: room for an overlay's changes; None if the project is read-only.
         system_calls: filter that bwrap installs for the command, in classic BPF.
-        host_network: as in `TemplateSpec`.
-        group: as in `Launcher.launch`.
-        git: git's configuration (`GitSettings`).
     """
 
     command: list[str]
@@ -138,18 +132,11 @@ class BwrapLauncher:
             it, until it is on `search_path`.
         jail_uid: user and group of all jails on the host, if the supervisor runs as root; else they
             run as its own user.
-        mounts: from `enter_private_mounts`, also for root.
         agent_source: the agent's program; None for the installed one.
-        limits: limits of all sessions.
-        search_path: value of PATH to find bwrap on.
 
     Attributes:
-        git: git's configuration in jails.
         system_calls: filter of code in jails, in classic BPF; None if there is no table for this
             machine's system calls.
-
-    Raises:
-        ValueError: jails would run as root.
     """
 
     def __init__(
@@ -183,10 +170,6 @@ class BwrapLauncher:
         """Make the launcher for this process; as root, the process first gets mounts of its own.
 
         Call it in the main thread before others exist.
-
-        Args:
-            search_path: value of PATH to find bwrap on.
-            jail_uid: for a supervisor that runs as root.
         """
         mounts = enter_private_mounts() if os.geteuid() == 0 else None
         return cls(
@@ -210,11 +193,7 @@ class BwrapLauncher:
 
     @asynccontextmanager
     async def open_artifacts(self, home: str) -> AsyncGenerator[None]:
-        """Launch environments that Nix built, too; leaving ends what runs beside their jails.
-
-        Args:
-            home: our directory for older artifacts (`ArtifactLauncher`).
-        """
+        """Launch environments that Nix built, too; leaving ends what runs beside their jails."""
         async with trio.open_nursery() as nursery:
             self._artifacts = ArtifactLauncher(self.user, home, self.limits, nursery)
             yield
@@ -277,11 +256,7 @@ class BwrapLauncher:
 
     @contextmanager
     def _copy_place(self, spec: JailSpec) -> Generator[OverlaySpace | None]:
-        """Make room for an overlay of the project, if it has that mode.
-
-        Raises:
-            NoCopyError: bwrap cannot make one.
-        """
+        """Make room for an overlay of the project, if it has that mode."""
         if spec.project is None or not spec.project.copied:
             yield None
             return
@@ -325,8 +300,6 @@ class BwrapLauncher:
 
         Args:
             system_calls: filter of its sessions, in classic BPF; an artifact has its own.
-
-        Raises, Cancellation: as `launch`.
         """
         if (artifacts := self._artifacts_of(spec.artifact)) is not None:
             return await artifacts.launch_template(spec)

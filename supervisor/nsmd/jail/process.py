@@ -36,13 +36,8 @@ second finds processes that were being started then, and the third nothing.
 
 
 def open_descendant(pid: int, root: int) -> int | None:
-    """Open a pidfd of a process below our child `root`, which has not been reaped.
-
-    Returns:
-        None if it is gone, or is not below it.
-
-    Raises:
-        OSError: there is no descriptor left.
+    """Open a pidfd of a process below our child `root`, which has not been reaped; None if it is
+    gone, or not below it. OSError means that there is no descriptor left, here and below.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -56,13 +51,8 @@ def open_descendant(pid: int, root: int) -> int | None:
 
 
 def open_jail_below(root: int) -> tuple[int, int] | None:
-    """Find PID 1 of the outermost PID namespace below our child: its process id, and a pidfd.
-
-    Returns:
-        None if there is none.
-
-    Raises:
-        OSError: there is no descriptor left.
+    """Find PID 1 of the outermost PID namespace below our child: its process id, and a pidfd. None
+    if there is none.
     """
     for pid in _descendants(root):
         if _is_init(pid):
@@ -102,11 +92,7 @@ def kill_group(leader: int) -> None:
 
 
 def _signal_descendant(pid: int, root: int, number: int) -> None:
-    """Signal a process below our child, unless it is gone.
-
-    Raises:
-        OSError: there is no descriptor left.
-    """
+    """Signal a process below our child, unless it is gone."""
     pidfd = open_descendant(pid, root)
     if pidfd is not None:
         try:

@@ -50,12 +50,7 @@ program.
 
 
 class ProgramCode:
-    """An installed program, for any Python.
-
-    Args:
-        program: name of its main module here, which need not be imported.
-        path: path in a jail.
-    """
+    """An installed program, for any Python."""
 
     def __init__(self, program: str, path: str) -> None:
         self._program = program
@@ -66,13 +61,8 @@ class ProgramCode:
     async def for_python(self, python: str) -> bytes:
         """Return the program for that Python; takes 0.1 s the first time.
 
-        Args:
-            python: absolute path of an interpreter, in jails and on the host.
-
         Returns:
             Content of a .pyc file, or the source if compiling fails.
-
-        Cancellation: leaves nothing behind.
         """
         async with self._compiling:
             if python not in self._compiled:
@@ -121,11 +111,7 @@ def _compile(python: str, program: str, path: str) -> bytes:
 
 
 def _told_by(python: str, program: str, *arguments: str, given: bytes = b"") -> bytes:
-    """Run a program in another Python, and return its output.
-
-    Raises:
-        OSError, subprocess.SubprocessError: it cannot be run, or failed.
-    """
+    """Run a program in another Python, and return its output."""
     return subprocess.run(
         [python, "-I", "-S", "-B", "-c", program, *arguments],
         input=given,

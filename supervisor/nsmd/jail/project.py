@@ -24,16 +24,7 @@ from nsmd.model.values import CheckedDirectory
 
 
 class NoCopyError(BadProjectError):
-    """A jail cannot have an overlay of the project.
-
-    Args:
-        path: path of the project.
-        why: reason, a sentence without its final dot.
-        hint: what to do; None for what helps with most reasons.
-
-    Attributes:
-        why: the same reason.
-    """
+    """A jail cannot have an overlay of the project; `why` is a sentence without its final dot."""
 
     def __init__(self, path: str, why: str, hint: str | None = None) -> None:
         self._path = path
@@ -44,22 +35,13 @@ class NoCopyError(BadProjectError):
         )
 
     def in_place_of_a_fork(self, reason: str) -> NoCopyError:
-        """Add that the session should have been a fork, which could have an overlay.
-
-        Args:
-            reason: why it is no fork.
-        """
+        """Add that the session should have been a fork, which could have an overlay."""
         why = f"no session can be forked ({reason}), and in a jail of its own {self.why}"
         return NoCopyError(self._path, why, self.hint)
 
 
 class NoWritableRootError(StartFailedError):
-    """A jail cannot have an overlay of an image's files as its root directory.
-
-    Args:
-        environment: name of the environment.
-        why: reason, a sentence without its final dot.
-    """
+    """A jail cannot have an overlay of an image's files as its root directory."""
 
     def __init__(
         self, environment: str, why: str = "only forks of a template can have one"
@@ -101,11 +83,7 @@ class ProjectCopy:
         return f"<ProjectCopy {self.changed}>"
 
     def duplicate(self) -> ProjectCopy:
-        """Duplicate the descriptors, for a task that may outlive the jail.
-
-        Raises:
-            OSError: there are no descriptors left.
-        """
+        """Duplicate the descriptors, for a task that may outlive the jail."""
         changed = os.dup(self.changed)
         try:
             return ProjectCopy(changed, None if self.shown is None else os.dup(self.shown))
@@ -152,11 +130,7 @@ def open_project(user: JailUser, project: CheckedDirectory) -> tuple[str, int]:
 
 
 def _way_to_own(user: JailUser, path: str) -> str:
-    """Return a path by which the files belong to that user.
-
-    Raises:
-        NoCopyError: that user's jails could not have an overlay of them.
-    """
+    """Return a path by which the files belong to that user."""
     try:
         return user.way_to_own(path)
     except OSError as error:
@@ -226,11 +200,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class OverlaySpace:
-    """Room of one jail, made before the jail. Close it after the start, successful or not.
-
-    Args:
-        size_mb: largest size of the changes, MiB.
-    """
+    """Room of one jail, made before the jail. Close it after the start, successful or not."""
 
     def __init__(self, size_mb: int) -> None:
         self._size_mb = size_mb
@@ -243,12 +213,7 @@ class OverlaySpace:
         return [self._theirs.fileno()]
 
     def command(self, project: int, user: JailUser) -> list[str]:
-        """Return the words before bwrap's path and arguments; start them as our own user.
-
-        Args:
-            project: descriptor of the directory, to be inherited, too.
-            user: user that bwrap runs as.
-        """
+        """Return the words before bwrap's path and arguments; start them as our own user."""
         given = {
             "place": PLACE,
             "project": project,
@@ -261,11 +226,7 @@ class OverlaySpace:
         return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(given)]
 
     def take(self) -> ProjectCopy:
-        """Return the layer of a jail that has started.
-
-        Raises:
-            OSError: there is no descriptor left for it.
-        """
+        """Return the layer of a jail that has started."""
         _, fds, _ = receive(self._ours, size=1)
         if len(fds) != 1:
             raise OSError("the room for an overlay of the project was not handed over")

@@ -59,9 +59,7 @@ class RunOnlyJail(Jail):
     """Jail for artifacts that only run one piece of code: between executions there is no jail.
 
     Args:
-        channel: the supervisor's end.
         ended_fd: becomes readable when the task has ended.
-        scope: cancelling it ends the task.
     """
 
     __slots__ = ("_scope",)
@@ -87,15 +85,8 @@ async def start_run_only(
     """Start a stand-in for a session: it takes executions, each in a new jail.
 
     Args:
-        policy: policy of its executions.
-        user: user that jails run as.
         variables: variables of the program, without the project's path.
-        limits: limits of all sessions.
         nursery: owns the task.
-
-    Raises:
-        BadProjectError: as `Launcher.launch`.
-        OSError: there is no descriptor left.
     """
     if spec.project is not None:  # now, not at the first execution
         os.close(open_project(user, spec.project)[1])
@@ -122,7 +113,6 @@ class _Standin:
 
     Args:
         end: the agent's end of the channel; owned, like `ended_fd`, by `run`.
-        ended_fd: eventfd to write to when nothing is left.
     """
 
     def __init__(
@@ -260,11 +250,7 @@ class _Started:
 
 
 class _Execution:
-    """One run of the program.
-
-    Args:
-        frame: the `execute` frame.
-    """
+    """One run of the program."""
 
     def __init__(self, frame: Mapping[str, Any]) -> None:
         self.id: str = frame["id"]
@@ -288,9 +274,6 @@ class _Execution:
 
         Args:
             start: gets descriptors: standard input, output, errors, and one for `NSM_INFO_FD`.
-
-        Raises:
-            NsmError, OSError: the program could not be started.
 
         Cancellation: ends it.
         """

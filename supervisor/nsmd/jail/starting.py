@@ -64,9 +64,7 @@ class Ends:
     """Both ends of the descriptors of a program that is to make a jail.
 
     Attributes:
-        channel: to the agent; `agent_end` is the program's end.
         info_fd: pipe for the process id of the jail's PID 1; `info_end` is the program's end.
-        stderr_fd: from `make_stderr`.
     """
 
     channel: socket.socket
@@ -80,11 +78,7 @@ def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> En
     """Make the descriptors for a program.
 
     Args:
-        kind: kind of the channel.
         ours, theirs: close the ends of either side.
-
-    Raises:
-        OSError: there is no descriptor left.
     """
     channel, agent_end = socket.socketpair(socket.AF_UNIX, kind)
     theirs.enter_context(agent_end)
@@ -109,9 +103,6 @@ def open_info_pipe() -> tuple[int, int]:
     So the pipe never breaks. If the supervisor were killed while a jail starts, a broken pipe would
     kill bwrap and leave its child waiting for it for ever (main() of bubblewrap.c, child_wait_fd),
     at a point where neither the end of a channel nor that of a parent has any effect yet.
-
-    Raises:
-        OSError: there is no descriptor left.
     """
     info_fd, write_only = os.pipe2(os.O_CLOEXEC)
     try:
@@ -141,10 +132,6 @@ def spawn(
     Args:
         user: None for a program that becomes that user itself.
         inherited: descriptors that it gets beside the first three.
-        variables: its environment.
-
-    Raises:
-        OSError: it could not be started.
     """
     credentials = Credentials(None, None, None) if user is None else user.credentials()
     return subprocess.Popen(
@@ -199,9 +186,6 @@ _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
 def gate(group: int | None) -> Sequence[str]:
     """Return the words before a command that enters a control group. They wait for a line on its
     channel, then become the command.
-
-    Args:
-        group: as in `Launcher.launch`; None for no gate.
     """
     return () if group is None else _GATE
 
@@ -234,7 +218,6 @@ async def jail_of(
         starter: the program, which leads a session and process group of its own.
         ends: our ends are owned from now on.
         speaker: the part that should speak first, for people.
-        group: as in `Launcher.launch`; the command was started with its `gate`.
         tells: the program tells the process id of the jail's PID 1.
 
     Raises:
@@ -377,16 +360,8 @@ def hand_over(
     """Make the variables of a program's environment, and the descriptors that it inherits.
 
     Args:
-        user: user that jails run as.
         owned: closes the descriptors, except `info_end`.
-        info_end: descriptor for the process id of the jail.
         policy: content of the jail's policy file; empty for a template.
-        code_variables: variables of the code in the jail.
-
-    Raises:
-        StartFailedError: the program does not take a descriptor that it must get.
-        BadProjectError: as `Launcher.launch`.
-        OSError: there is no descriptor left.
     """
     variables: dict[str, str] = {}
     inherited: list[int] = []

@@ -72,9 +72,6 @@ class PrivateMounts:
         Args:
             owner: user and group that the files of its owner and group belong to under that path;
                 files of all others belong to nobody then.
-
-        Raises:
-            OSError: it is not there, or cannot be bound.
         """
         # The same directory has the same identity; one that was replaced gets a bind of its own.
         found = os.stat(directory)
@@ -98,10 +95,6 @@ def enter_private_mounts(base: str = BASE) -> PrivateMounts | None:
 
     Call it in the main thread, before others exist: they would stay outside. Later mounts on the
     host appear inside; the reverse does not happen.
-
-    Args:
-        base: directory for the binds; its parent must be open to all users and writable by root
-            only.
 
     Returns:
         None if the kernel refuses, as in most containers; that is logged.
@@ -150,12 +143,7 @@ def mount_as(directory: str, target: str, owner: tuple[int, int], shown: int) ->
     below an overlay). Blocks for some 30 ms.
 
     Args:
-        target: an existing directory.
-        owner: user and group on the disk.
         shown: user and group in the mount; files of all others belong to nobody there.
-
-    Raises:
-        OSError: the kernel or the file system refuses.
     """
     with _user_namespace(owner, shown) as namespace:
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
@@ -215,13 +203,6 @@ class OtherGroupError(PermissionError):
 
     Files of such a group can be read and written, and not copied within an overlay: an ordinary
     user's namespace has the number of one group, that of its process (user_namespaces(7)).
-
-    Args:
-        group: number of the directory's group.
-        own: number of the supervisor's.
-
-    Attributes:
-        hint: what the user can do.
     """
 
     def __init__(self, group: int, own: int) -> None:
@@ -249,10 +230,6 @@ class JailUser:
 
     Even inside a user namespace, host uid 0 owns what the kernel protects by owner, such as
     /proc/sys, so a jail cannot hold it.
-
-    Args:
-        uid: user and group of jails, if the supervisor runs as root; else ignored.
-        mounts: paths to directories that this user cannot reach.
 
     Raises:
         ValueError: jails would run as root.
@@ -284,11 +261,7 @@ class JailUser:
         return Credentials(user=self.uid, group=self.uid, extra_groups=[])
 
     def why_impossible(self, proc: str = "/proc") -> str | None:
-        """Why root cannot become this user here; None if it probably can.
-
-        Args:
-            proc: directory of procfs; other than `/proc` in tests only.
-        """
+        """Why root cannot become this user here; None if it probably can."""
         if not self._changes:
             return None
         try:
@@ -303,11 +276,7 @@ class JailUser:
         return "this user namespace denies setgroups" if groups_denied else None
 
     def why_unreadable(self, path: str) -> str | None:
-        """Why this user cannot read a directory or file; None if it can.
-
-        Args:
-            path: absolute, symlinks resolved.
-        """
+        """Why this user cannot read a directory or file; None if it can."""
         try:
             if not self._changes:
                 readable = os.access(path, os.R_OK)
@@ -332,9 +301,6 @@ class JailUser:
     def why_no_way(self, path: str) -> str | None:
         """Why this user cannot reach a file by its own path; None if it can, or if there is no
         file.
-
-        Args:
-            path: absolute, symlinks resolved.
         """
         if not self._changes:
             return None  # the attempt will show
@@ -344,11 +310,7 @@ class JailUser:
             return None
 
     def give(self, path: str) -> None:
-        """Make this user the owner of a directory.
-
-        Raises:
-            OSError: that fails.
-        """
+        """Make this user the owner of a directory."""
         if self._changes:
             os.chown(path, self.uid, self.uid)
 
@@ -382,9 +344,6 @@ class JailUser:
     def way_to(self, directory: str) -> str:
         """Return a path by which this user reaches a directory; the path itself if the user can use
         it.
-
-        Raises:
-            OSError: there is none.
         """
         if not self._changes:
             return directory

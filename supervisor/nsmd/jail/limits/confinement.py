@@ -61,7 +61,6 @@ class Look(NamedTuple):
     """Observation of a session by the watchdog.
 
     Attributes:
-        memory_bytes: memory of its processes together.
         eaters: these processes, if that may be too much.
         held: memory among it that they hold by descriptors, if nothing else counts it.
     """
@@ -76,14 +75,10 @@ class Confinement:
     """Limits of one session, or of a box: the mechanism, and which of them has ended something.
 
     Args:
-        jail: the caller owns it.
         program_bytes: memory that its processes may have together, without files in memory.
         watch: makes the watchdog look at it from now on.
         notice: text for the standard error of a process that the watchdog kills; empty for none.
         steady: it keeps its weight however long it computes, as boxes do.
-
-    Attributes:
-        runs: an execution is under way.
     """
 
     __slots__ = (
@@ -427,9 +422,6 @@ class Watchdog:
     It looks only at sessions in which an execution is under way, or has left a process behind;
     while there is none it sleeps. An execution that starts and ends between two looks, as most do,
     costs an entry in a set.
-
-    Args:
-        in_thread: runs a look in a thread, so that nobody waits.
     """
 
     def __init__(

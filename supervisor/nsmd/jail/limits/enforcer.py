@@ -60,9 +60,7 @@ class LimitEnforcer:
     """Limits of sessions and boxes: by control groups, or by a watchdog if there are none.
 
     Args:
-        tree: tree in which groups are made; None if there can be none.
         why: reason why there are none, for people; `fix` is what to do about it.
-        limits: limits of all sessions.
         anchor: holds a scope for sessions, from this supervisor or an earlier one.
 
     Attributes:
@@ -241,11 +239,7 @@ class LimitEnforcer:
             return True
 
     def kept_by(self, store: DescriptorStore | None, environment: Mapping[str, str]) -> None:
-        """Keep the descriptors of the sessions' groups in this store from now on.
-
-        Args:
-            environment: variables of this process, for asking again.
-        """
+        """Keep the descriptors of the sessions' groups in this store from now on."""
         self._store, self._environment = store, environment
         if store is not None and self.anchor is not None:
             self.anchor.keep(store)
@@ -366,7 +360,6 @@ async def find_enforcer(
     Call it before anything is started: started processes are in the group where this process is.
 
     Args:
-        root: directory of `/proc` and `/run`; other than `/` in tests only.
         kept: descriptors of an earlier supervisor; those for this are taken.
         again: this process was a supervisor before it became this program.
     """

@@ -69,10 +69,8 @@ class _Line:
     """The templates of one specification, one after another.
 
     Attributes:
-        template: the one in use.
         starting: held while one is started, so that all who wait get the same.
         failures: failures in a row; those that happen together count once.
-        retry_s: time before which no template is tried.
     """
 
     template: Template | None = None
@@ -84,13 +82,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateTrial:
-    """Result of preloading the modules of an environment.
-
-    Attributes:
-        reason: why there is no template at all; empty if there is one.
-        imported, failed: as in `Template`.
-        memory_bytes: memory of the template; None if unknown.
-    """
+    """Result of preloading the modules of an environment."""
 
     reason: str = ""
     imported: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -102,11 +94,7 @@ class TemplateLauncher:
     """Launcher of sessions as forks of templates, or cold if that does not work.
 
     Args:
-        cold: starts templates' jails, and sessions' own.
-        system_calls: the filter of forked sessions, in classic BPF.
         nursery: owns the templates; cancelling it ends them with all their sessions.
-        template_store: keeps templates for the next supervisor; None if nothing does.
-        watching: reports changes of templates' files; None if nothing does.
     """
 
     def __init__(
@@ -153,11 +141,7 @@ class TemplateLauncher:
             self._nursery.start_soon(self._make_again, spec)
 
     def take_up(self, kept: Kept) -> None:
-        """Take over the templates of an earlier supervisor.
-
-        Args:
-            kept: descriptors; those of templates are owned from now on.
-        """
+        """Take over the templates of an earlier supervisor."""
         for record, template in self._template_store.taken_up(kept):
             if template is None:
                 self._nursery.start_soon(reap_child, record.starter)
@@ -355,11 +339,7 @@ class TemplateLauncher:
         return (f"not preloaded in {name}: {'; '.join(texts)}",)
 
     async def _launch_cold(self, spec: JailSpec, group: int | None, reason: str) -> Jail:
-        """Start a session in a jail of its own.
-
-        Args:
-            reason: why it is no fork.
-        """
+        """Start a session in a jail of its own."""
         try:
             jail = await self._cold.launch(spec, group)
         except (NoCopyError, NoWritableRootError) as error:
@@ -370,11 +350,7 @@ class TemplateLauncher:
         return jail
 
     async def _why_not_forked(self, spec: JailSpec, group: int | None) -> Jail | str:
-        """Fork a session, or return why that fails.
-
-        Raises:
-            StartFailedError: there is no room for one, and less for a jail.
-        """
+        """Fork a session, or return why that fails."""
         plan = self._plans(spec, spec.rehearsed)
         if plan.impossible:
             return plan.impossible
@@ -510,10 +486,6 @@ async def open_templates(
     """Open a launcher that forks if it can, or the given one if forking is impossible or off.
 
     Leaving ends all templates and their remaining sessions.
-
-    Args:
-        store, kept: keeps templates for the next supervisor, and those of the last one.
-        uid: the jails' user on the host.
     """
     if not enabled:
         close_all(kept or {})
@@ -546,11 +518,7 @@ async def open_launcher(
     """Start the launcher of all sessions of a supervisor.
 
     Args:
-        bwrap: launcher for the host's own interpreters.
         home: directory for older artifacts (`nsmd.jail.artifact`).
-        enforcement: how sessions' limits are enforced; each session's policy says it.
-        templates: fork sessions if possible.
-        store, kept: as in `open_templates`.
     """
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (

@@ -41,10 +41,7 @@ class ForkPlan:
     """Plan for forking sessions of one specification.
 
     Attributes:
-        template: their template.
         impossible: why they need jails of their own; empty if they can be forks.
-        request: request to the template.
-        policy: their policy.
     """
 
     template: TemplateSpec
@@ -57,7 +54,6 @@ def plan_fork(cold: BwrapLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
     """Plan how to fork sessions of a specification. Equal arguments give equal plans.
 
     Args:
-        cold: launcher that knows their policy and limits.
         rehearsed: `spec.rehearsed`, given again since comparisons of specifications leave it out.
     """
     template = template_of(spec)
@@ -189,9 +185,6 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
 
     The first part is the same for many sessions, and the template remembers it. The rest, after the
     first NUL, is for one session only: other forks of the template may belong to other clients.
-
-    Args:
-        policy: policy of the session, which gets it in a file.
     """
     environment, project = spec.environment, spec.project
     programs = {environment.interpreter: environment.program} if environment.program else {}
@@ -221,8 +214,6 @@ class Files:
 
     Attributes:
         state: differs if another file is at one of the paths, or has other content.
-        changed_s: time of the last change of one of them, on the system's clock.
-        places: paths to watch.
     """
 
     state: str

@@ -75,7 +75,6 @@ class Birth:
 
     Args:
         channel: the supervisor's end of the agent's socket; owned until `jail` returns.
-        now: reads the event loop's clock.
         announced_s: time in which its PID 1 has to announce itself.
 
     Attributes:
@@ -107,15 +106,7 @@ class Birth:
         hang_up(self._channel)
 
     async def jail(self, *, copies: bool, announced: Callable[[Jail], None]) -> Jail:
-        """Wait until its agent speaks.
-
-        Args:
-            copies: it was asked to make an overlay.
-            announced: called when its PID 1 has announced itself.
-
-        Raises:
-            OSError, TemplateError: as `Template.fork`.
-        """
+        """Wait until its agent speaks."""
         self._copies, self._announced = copies, announced
         self._poller.watch(self._channel.fileno(), self._readable)
         try:
@@ -238,16 +229,11 @@ class Template:
     Args:
         jail: its socket is the control socket; owned from now on.
         pidfd: pidfd of the process that forks; owned from now on.
-        failed: modules that it could not preload, and why.
-        imported: modules that it has preloaded, and the seconds that each import took.
 
     Attributes:
-        files: its files on the host; empty if they never change.
         state: state of these files when it was made (`nsmd.jail.templates.spec`).
         suspect: something there has changed, and nobody has checked it yet.
         unwatched: nobody would notice a change.
-        is_open: it can be forked, as far as known.
-        on_closed: called once it can no longer be asked for forks.
     """
 
     def __init__(
@@ -358,10 +344,6 @@ class Template:
     async def fork(self, request: bytes, group: int | None = None) -> Jail:
         """Fork a session. Returns when its agent has begun to speak.
 
-        Args:
-            request: from `request_for`.
-            group: as in `Launcher.launch`.
-
         Raises:
             OSError: there are no descriptors left.
             TemplateGoneError: the template is gone.
@@ -433,12 +415,8 @@ async def start_template(
 ) -> Template:
     """Start a template. Returns when it waits for requests.
 
-    Args:
-        system_calls: filter of its sessions, in classic BPF.
-
     Raises:
         TemplateError: it does not work; the message says why.
-        StartFailedError, BadProjectError: as `Launcher.launch`.
 
     Cancellation: ends the template.
     """
@@ -471,11 +449,7 @@ async def start_template(
 
 
 async def _after_imports(spec: TemplateSpec, jail: Jail) -> tuple[bytes, list[int]]:
-    """Read what a template says once it has imported all. It has said something already.
-
-    Raises:
-        TemplateError: an import takes too long.
-    """
+    """Read what a template says once it has imported all. It has said something already."""
     while True:
         message, fds = b"", list[int]()
         with suppress(OSError):

@@ -37,11 +37,7 @@ class TemplateRecord:
 
     Attributes:
         made_of: digest of its programs (`made_of`).
-        pid: host process id of its jail's PID 1.
-        starter: process id of the program that made the jail, a child of the supervisor; 0 for
-            none.
         channel: identity of its control socket.
-        failed, imported, files, state: as in `Template`.
     """
 
     spec: TemplateSpec
@@ -65,21 +61,12 @@ def read_programs() -> bytes:
 
 
 def made_of(system_calls: bytes, uid: int) -> str:
-    """Digest of everything in a template that its specification does not contain.
-
-    Args:
-        system_calls: filter of its sessions.
-        uid: its user on the host.
-    """
+    """Digest of everything in a template that its specification does not contain."""
     return hashlib.sha256(read_programs() + system_calls + b"%d" % uid).hexdigest()
 
 
 class TemplateStore:
-    """Store of templates for the next supervisor.
-
-    Args:
-        made: calls `made_of`; called itself when the digest is first needed.
-    """
+    """Store of templates for the next supervisor."""
 
     def __init__(self, store: DescriptorStore, made: Callable[[], str]) -> None:
         self._store = store
@@ -115,11 +102,7 @@ class TemplateStore:
                 yield _name_of(template), entry
 
     def _entry(self, template: Template, owned: ExitStack) -> Sequence[int]:
-        """Make the descriptors to store, with a record.
-
-        Raises:
-            OSError: there is no descriptor left for the record.
-        """
+        """Make the descriptors to store, with a record."""
         channel = template.jail.socket.fileno()
         record = TemplateRecord(
             spec=template.spec,
@@ -139,9 +122,6 @@ class TemplateStore:
     def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
         """Take over the templates of an earlier supervisor. Yields each one's record, and the
         template itself if it lives. Dead ones are dropped.
-
-        Args:
-            kept: descriptors; those under our names are owned from now on.
         """
         for name, descriptors in kept.items():
             if not name.startswith(PREFIX):
@@ -174,11 +154,7 @@ def close_all(kept: Kept) -> None:
 
 
 def _record(left: list[int]) -> TemplateRecord:
-    """Read the record among some descriptors.
-
-    Raises:
-        RecordError: there is none.
-    """
+    """Read the record among some descriptors."""
     found = None
     for fd in list(left):
         if (data := records.read_file(fd)) is not None:
