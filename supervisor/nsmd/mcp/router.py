@@ -157,6 +157,12 @@ class Router:
         finally:
             self._forget(request_id)  # only now, since a waiting answer counts as under way
 
+    async def _refuse(self, answer: JSONRPCMessage) -> None:
+        """Answer what no loop has got. Not by `send`: a request under way that has the same id
+        would lose it.
+        """
+        await self._queue(answer)
+
     async def _queue(self, message: JSONRPCMessage) -> None:
         try:
             await self._out.send(wire.encode(message))
@@ -219,7 +225,7 @@ class Router:
 
     async def _take(self, line: bytes | jsonlines.TooLong) -> None:
         if isinstance(line, jsonlines.TooLong):
-            await self.send(wire.too_long(line))
+            await self._refuse(wire.too_long(line))
             return
         if not line.strip():
             return
@@ -227,11 +233,11 @@ class Router:
         if self._attachment_id is not None:
             number, line = line_numbers.split(line, self._attachment_id)
         if why := json_limits.problem(line):
-            await self.send(wire.misshapen(line, why))
+            await self._refuse(wire.misshapen(line, why))
             return
         for message in wire.decode(line):
             if isinstance(message, wire.ErrorAnswer):
-                await self.send(wire.error_message(message))
+                await self._refuse(wire.error_message(message))
             else:
                 await self._route(message, number)
 
@@ -251,11 +257,10 @@ class Router:
         if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
             refusal = wire.ErrorAnswer(id=request.id, code=INVALID_REQUEST, message=why)
-            # Not by `send`: that would end the first one.
-            await self._queue(wire.error_message(refusal))
+            await self._refuse(wire.error_message(refusal))
             return
         if len(self._calls) >= MAX_CALLS:
-            await self.send(wire.too_many(request, MAX_CALLS))
+            await self._refuse(wire.too_many(request, MAX_CALLS))
             return
         call = McpRequest(era=_era_of(request), number=number)
         self._calls[request.id] = call

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from fake_runner import FakeExecution, FakeRunner, a_result, echo
 from json_peer import Message, call_params, text_of
 from mcp_peer import attachment
+from nsm import jsonlines
 from nsm.wire.errors import SessionEndedError
 from nsmd.environments.pending import EnvironmentPendingError
 from nsmd.mcp.router import MAX_CALLS
@@ -97,6 +98,32 @@ async def test_an_id_in_use_is_refused_and_the_first_is_answered() -> None:
         refusal = await peer.receive()
         assert (refusal["id"], refusal["error"]["code"]) == (50, -32600)
         (await runner.next()).finish("first")
+        assert text_of((await peer.receive())["result"]) == "first"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        f'"params":{"[" * 100}{"]" * 100}',
+        f'"params":"{"x" * jsonlines.MAX_LINE_BYTES}"',
+        '"params":"none"',
+    ],
+    ids=["deep", "long", "no_object"],
+)
+async def test_a_refused_line_does_not_free_the_id_of_a_call(refused: str) -> None:
+    runner = FakeRunner()
+    async with attachment(runner) as peer:
+        await peer.attach()
+        await peer.initialize()
+        call = {"jsonrpc": "2.0", "id": "=7", "method": "tools/call", "params": call_params(CODE)}
+        await peer.send(call)
+        first = await runner.next()
+        await peer.send_raw(b'{"jsonrpc":"2.0","id":"=7","method":"x",%s}\n' % refused.encode())
+        answer = await peer.receive()
+        assert (answer["id"], "error" in answer) == ("=7", True)
+        await peer.send(call)
+        assert "is in use" in (await peer.receive())["error"]["message"]
+        first.finish("first")
         assert text_of((await peer.receive())["result"]) == "first"
 
 
