@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, Request, RequestParams, Result, TextConten
 import nsm
 from e2e_support import end_supervisor, program, supervisor, wait_gone
 from http_support import CONFIG, sdk_client, token_of, url_of
-from nsmd.mcp.tasks import EXTENSION
+from nsmd.mcp.jobs import EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

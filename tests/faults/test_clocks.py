@@ -16,14 +16,14 @@ import nsm
 import nsmbox
 import nsmd
 from control_bench import bench
+from fake_programs import FakePrograms
 from fake_runner import FakeRunner, echo
 from nsm.cli.audit_log import files
 from nsmd.audit.journal import Journal
 from nsmd.bridge.ledger import Ledger, ended
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 from nsmd.http.asgi_app import SESSION_IDLE_S, open_front
-from nsmd.mcp.attach import Attach
-from nsmd.mcp.interfaces import TAKEN_BACK
+from nsmd.mcp.attachment import TAKEN_BACK, Attach
 from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule
 
@@ -120,7 +120,11 @@ async def test_clients_over_http_keep_their_sessions(
     )
     attach = Attach().kept_to(client_limits, confined=True)
     opened = open_front(
-        attach, FakeRunner(echo), None, max_result_chars=1000, max_body_bytes=100_000
+        attach,
+        FakeRunner(echo).service,
+        FakePrograms().service,
+        max_result_chars=1000,
+        max_body_bytes=100_000,
     )
     async with opened as front:
         params = {
@@ -216,7 +220,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "host/nvml.py",
         "jail/templates/freshness.py",
         "jail/templates/launcher.py",
-        "mcp/tasks.py",
+        "mcp/jobs.py",
         "network/secrets/authority.py",
         "sessions/changes/review.py",
         "sessions/execution.py",

@@ -50,8 +50,8 @@ from nsmd.environments.builds import builder
 from nsmd.environments.commands import monitor
 from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
-from nsmd.mcp import displays
-from nsmd.mcp.attach import VARIABLES
+from nsmd.mcp import render
+from nsmd.mcp.attachment import VARIABLES
 from nsmd.model import read_rate, values
 from nsmd.model.settings import EnvironmentSettings, HostSettings, SecretSettings, Settings
 from nsmd.ports import relay, session_ports
@@ -310,10 +310,10 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         program_monitor.PIECE_CHARS,
         program_monitor.MAX_WAITING_LINES,
         program_monitor.MAX_WAITING_CHARS,
-        displays.MAX_IMAGE_CHARS,
-        displays.MAX_IMAGE_SIDE,
-        displays.MAX_IMAGES,
-        displays.MAX_IMAGES_CHARS,
+        render.MAX_IMAGE_CHARS,
+        render.MAX_IMAGE_SIDE,
+        render.MAX_IMAGES,
+        render.MAX_IMAGES_CHARS,
     ],
 )
 def test_fixed_limits(limit: int) -> None:

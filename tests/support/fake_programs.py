@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import trio
 
 from nsm.wire.errors import NsmError, UnknownProgramError
+from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.program_text import program_not_found
 from nsmd.bridge.programs import Caller, OnLine, Program, ProgramEnd
 
@@ -80,6 +82,11 @@ class FakePrograms:
         self.auto = auto
         self.subscribers: list[Callable[[], None]] = []
         self._calls, self._called = trio.open_memory_channel[FakeProgramCall](100)
+
+    @property
+    def service(self) -> BridgeService:
+        """The same, for what wants the real one."""
+        return cast("BridgeService", self)
 
     async def next(self) -> FakeProgramCall:
         """The next that was asked for."""

@@ -1,4 +1,4 @@
-"""A `Runner` without jails: the test decides what becomes of each execution."""
+"""A `RunService` without jails: the test decides what becomes of each execution."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import trio
 from nsm.wire.errors import NsmError
 from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.live_forks import LiveForks
+from nsmd.manager.run_service import RunService
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
@@ -134,6 +135,11 @@ class FakeRunner:
         self.expected: list[ProjectMount | None] = []
         self.asked_projects: list[tuple[Mapping[str, str], str | None, str | None]] = []
         self._submitted, self._executions = trio.open_memory_channel[FakeExecution](1000)
+
+    @property
+    def service(self) -> RunService:
+        """The same, for what wants the real one."""
+        return cast("RunService", self)
 
     @property
     def keeps_checkpoints(self) -> bool:

@@ -25,8 +25,8 @@ from nsmd.config.config_file import ConfigError, parse
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import MetadataError
 from nsmd.environments.nix.messages import NixLogReader
-from nsmd.mcp import json_limits, wire
-from nsmd.mcp.attach import parse_attach, parse_inherited
+from nsmd.mcp import messages
+from nsmd.mcp.attachment import parse_attach, parse_inherited
 from nsmd.model.settings import Defaults
 from sandbox.framing import FrameError, MessageReader
 
@@ -77,15 +77,15 @@ def from_mcp_client(data: bytes) -> None:
     for piece in _pieces(data):
         for line in buffer.feed(piece):
             if isinstance(line, TooLong):
-                wire.encode(wire.too_long(line))
+                messages.encode(messages.too_long(line))
                 continue
-            if why := json_limits.problem(line):
-                wire.encode(wire.misshapen(line, why))
-                wire.encode(wire.misshapen_error(line, why))
+            if why := messages.why_too_complex(line):
+                messages.encode(messages.misshapen(line, why))
+                messages.encode(messages.misshapen_error(line, why))
                 continue
-            for message in wire.decode(line):
-                if isinstance(message, wire.ErrorAnswer):
-                    wire.encode(wire.error_message(message))
+            for message in messages.decode(line):
+                if isinstance(message, messages.ErrorAnswer):
+                    messages.encode(messages.error_message(message))
 
 
 def attach_line(data: bytes) -> None:

@@ -20,7 +20,7 @@ class Peer:
     """One end of a connection; lines are JSON.
 
     Attributes:
-        mark: what stood before the last line (`nsmd.mcp.line_numbers`).
+        mark: what stood before the last line (`nsmd.mcp.router`).
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
+from fake_programs import FakePrograms
 from fake_runner import FakeRunner
 from json_peer import Peer
-from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.mcp.endpoint import serve
-from nsmd.mcp.interfaces import HostPrograms
-from nsmd.mcp.load import EndpointLoader
 from nsmd.model.limits import ClientLimits
 
 
@@ -22,14 +21,14 @@ async def attachment(
     runner: FakeRunner,
     *,
     confined_to: str | None = None,
-    programs: HostPrograms | None = None,
+    programs: FakePrograms | None = None,
     client_limits: ClientLimits | None = None,
 ) -> AsyncGenerator[Peer, None]:
     """A connection that `serve_attachment` serves; nothing has been sent yet.
 
     Args:
         confined_to: the scope of a client that may only run code.
-        programs: those of the bridge.
+        programs: those of the bridge; None for none.
         client_limits: of a client that may only run code, in place of `confined_to`.
     """
     if confined_to is not None:
@@ -41,11 +40,11 @@ async def attachment(
             await serve_attachment(
                 theirs,
                 b"",
-                runner,
+                runner.service,
                 endpoint=EndpointLoader(serve),
                 client_limits=client_limits,
                 confined=client_limits is not None,
-                programs=programs,
+                programs=(programs or FakePrograms()).service,
             )
 
         nursery.start_soon(serve_it)

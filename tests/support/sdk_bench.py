@@ -22,9 +22,8 @@ from mcp_types import CallToolResult, TextContent, jsonrpc_message_adapter
 
 from fake_programs import FakePrograms
 from fake_runner import FakeRunner
-from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.mcp.endpoint import serve
-from nsmd.mcp.load import EndpointLoader
 
 ERAS = ["legacy", pytest.param("auto", marks=pytest.mark.slow), "2026-07-28"]
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
@@ -84,7 +83,11 @@ class Bench:
 
     async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         await serve_attachment(
-            stream, b"", self.runner, endpoint=self._loader, programs=self.programs
+            stream,
+            b"",
+            self.runner.service,
+            endpoint=self._loader,
+            programs=self.programs.service,
         )
 
     @asynccontextmanager

@@ -67,7 +67,7 @@ def refuse_waiting(listener: socket.socket, why: str) -> int:
 
 
 def _refuse(connection: socket.socket, error: NsmError) -> None:
-    from nsmd.mcp.attach import refused  # noqa: PLC0415  # rarely needed
+    from nsmd.mcp.attachment import refused  # noqa: PLC0415  # rarely needed
 
     with connection, suppress(OSError):
         first = connection.recv(_CHUNK_BYTES)

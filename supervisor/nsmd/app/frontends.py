@@ -14,8 +14,7 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.host.descriptors import Quota
 from nsmd.http.held_port import HeldPort
 from nsmd.http.service import HttpService
-from nsmd.mcp.attachment import serve_attachment
-from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.model.limits import ClientLimits
 
 BOX_CONNECTIONS = 32

@@ -19,11 +19,12 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from sse_starlette import EventSourceResponse
 
 from nsm.http.exchange import Application, Message, Receive, Send
+from nsmd.bridge.bridge import BridgeService
 from nsmd.http.replay import RETRY_MS, Replays
-from nsmd.mcp import json_limits, wire
-from nsmd.mcp.attach import Attach
+from nsmd.manager.run_service import RunService
+from nsmd.mcp import messages
+from nsmd.mcp.attachment import Attach
 from nsmd.mcp.endpoint import Endpoint
-from nsmd.mcp.interfaces import HostPrograms, Runner
 
 MAX_SESSIONS = 512
 """Largest number of sessions of clients that have initialized. A client that disappears leaves its
@@ -52,8 +53,8 @@ _JSON = ((b"content-type", b"application/json"),)
 @asynccontextmanager
 async def open_front(
     attach: Attach,
-    runner: Runner,
-    programs: HostPrograms | None,
+    runner: RunService,
+    programs: BridgeService,
     *,
     max_result_chars: int,
     max_body_bytes: int,
@@ -108,8 +109,8 @@ async def _well_shaped(
     """
     whole = await receive()  # all of the body, or that the client is gone
     body = whole.get("body", b"")
-    if why := json_limits.problem(body):
-        text = wire.encode(wire.misshapen_error(body, why))
+    if why := messages.why_too_complex(body):
+        text = messages.encode(messages.misshapen_error(body, why))
         await send({"type": "http.response.start", "status": 400, "headers": _JSON})
         await send({"type": "http.response.body", "body": text})
         return

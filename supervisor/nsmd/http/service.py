@@ -13,10 +13,11 @@ import trio
 
 from nsm.http.listen_address import Port, parse_listen
 from nsm.wire.errors import BadProjectError, NsmError
+from nsmd.bridge.bridge import BridgeService
 from nsmd.host.listeners import PlaceError
 from nsmd.http.held_port import HeldPort, bound
-from nsmd.mcp.attach import Attach
-from nsmd.mcp.interfaces import TAKEN_BACK, HostPrograms, Runner
+from nsmd.manager.run_service import RunService
+from nsmd.mcp.attachment import TAKEN_BACK, Attach
 from nsmd.model.events import Events
 from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import HttpSettings, Settings
@@ -62,8 +63,8 @@ class HttpService:
         settings: Settings,
         token_path: str,
         *,
-        runner: Runner,
-        programs: HostPrograms | None,
+        runner: RunService,
+        programs: BridgeService,
         check: Check,
         loaded: Callable[[], Awaitable[object]],
         ending: Callable[[], bool],

@@ -1,4 +1,9 @@
-"""Calls of the bridge's tools: programs listed, explained, started. HEAVY: imports `mcp`."""
+"""The bridge's tools: their description, checks of a call's arguments, and calls: programs listed,
+explained, started.
+
+All three together stay under 250 tokens (at four characters each);
+`tests/supervisor/mcp/test_bridge_schema.py` measures.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,93 @@ from typing import Any, cast
 from mcp_types import Tool, ToolAnnotations
 
 from nsm.dataclass import replace
+from nsm.suggestion import did_you_mean
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge import program_text
+from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, ProgramEnd
-from nsmd.mcp import bridge_schema
-from nsmd.mcp.callers import Context, began_before_s, number_of, wants_progress
-from nsmd.mcp.interfaces import HostPrograms
-from nsmd.mcp.outcomes import outcome_of
-from nsmd.mcp.output_lines import LineFeed
+from nsmd.mcp.clients import Context, began_before_s, number_of, wants_progress
+from nsmd.mcp.progress import LineFeed, outcome_of
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, head_and_tail, settled, shares
 from nsmd.model.values import StreamName
+
+LIST = "list_programs"
+HELP = "help"
+EXECUTE = "execute"
+NAMES = (LIST, HELP, EXECUTE)
+
+DESCRIPTIONS: Mapping[str, str] = {
+    LIST: "List the host programs that `execute` can start.",
+    HELP: "Documentation of a host program.",
+    EXECUTE: "Start a host program, outside of any jail. No shell: `args` arrive as they are.",
+}
+
+_PROGRAM = {"type": "string"}
+_PROPERTIES: Mapping[str, Mapping[str, Any]] = {
+    LIST: {},
+    HELP: {"program": _PROGRAM},
+    EXECUTE: {"program": _PROGRAM, "args": {"type": "array", "items": {"type": "string"}}},
+}
+_EXAMPLES: Mapping[str, str] = {
+    LIST: "It takes no arguments.",
+    HELP: 'Example: {"program": "deploy"}.',
+    EXECUTE: 'Example: {"program": "deploy", "args": ["v1.2"]}.',
+}
+
+
+def schema(tool: str) -> dict[str, Any]:
+    """JSON Schema of a tool's arguments."""
+    properties = dict(_PROPERTIES[tool])
+    made: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    if properties:
+        made["required"] = ["program"]
+    return made
+
+
+def hints(tool: str) -> dict[str, bool]:
+    """Hints for the client's approval dialogue: nsm does not know what a program does."""
+    if tool == EXECUTE:
+        return {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+    return {"readOnlyHint": True, "openWorldHint": False}
+
+
+def parse(tool: str, arguments: object) -> Mapping[str, object]:
+    """Check the arguments of a call; null counts as left out.
+
+    Raises:
+        BadRequestError: the message says what was expected.
+    """
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise BadRequestError("The arguments must be an object.", hint=_EXAMPLES[tool])
+    given = cast("Mapping[str, object]", arguments)
+    known = list(_PROPERTIES[tool])
+    for name in given:
+        if name not in known:
+            guess = did_you_mean(name, known, cutoff=0.5)
+            raise BadRequestError(
+                f"`{tool}` has no argument {name[:60]!r}.", hint=f"{guess}{_EXAMPLES[tool]}"
+            )
+    return given
+
+
+def program_of(tool: str, given: Mapping[str, object]) -> str:
+    """Name of the requested program.
+
+    Raises:
+        BadRequestError: there is none.
+    """
+    program = given.get("program")
+    if not isinstance(program, str):
+        wrong = "is missing" if program is None else "must be a string"
+        raise BadRequestError(f"`program` {wrong}.", hint=_EXAMPLES[tool])
+    return program
 
 
 class ProgramTools:
@@ -31,7 +112,7 @@ class ProgramTools:
         max_result_chars: most characters of a result.
     """
 
-    def __init__(self, programs: HostPrograms, max_result_chars: int) -> None:
+    def __init__(self, programs: BridgeService, max_result_chars: int) -> None:
         self._programs = programs
         self._max_chars = max_result_chars
 
@@ -50,12 +131,12 @@ class ProgramTools:
         return [
             Tool(
                 name=name,
-                description=bridge_schema.DESCRIPTIONS[name],
-                input_schema=bridge_schema.schema(name),
-                annotations=ToolAnnotations.model_validate(bridge_schema.hints(name)),
+                description=DESCRIPTIONS[name],
+                input_schema=schema(name),
+                annotations=ToolAnnotations.model_validate(hints(name)),
                 _meta=dict(result_meta),
             )
-            for name in bridge_schema.NAMES
+            for name in NAMES
         ]
 
     async def reply(self, ctx: Context, caller: Caller, name: str, arguments: object) -> ToolReply:
@@ -64,11 +145,11 @@ class ProgramTools:
         Raises:
             NsmError: the request is refused.
         """
-        if name == bridge_schema.EXECUTE:
+        if name == EXECUTE:
             return await self._execute(ctx, caller, arguments)
-        given = bridge_schema.parse(name, arguments)
-        if name == bridge_schema.HELP:
-            asked = bridge_schema.program_of(name, given)
+        given = parse(name, arguments)
+        if name == HELP:
+            asked = program_of(name, given)
             return self._text(program_text.help_text(self._programs.program(caller, asked)))
         return self._text(program_text.list_text(self._programs.programs(caller)))
 
@@ -91,7 +172,7 @@ class ProgramTools:
         refusal: NsmError | None = None
         given: Mapping[str, object] = {}
         try:
-            given = bridge_schema.parse(bridge_schema.EXECUTE, arguments)
+            given = parse(EXECUTE, arguments)
         except BadRequestError as error:
             refusal = error  # it is recorded like any other
             if isinstance(arguments, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,32 +27,34 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from nsm._version import __version__
-from nsm.wire.errors import BadProjectError, NsmError
+from nsm.wire.errors import BadProjectError, InternalError, NsmError
+from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, Way
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
-from nsmd.mcp import bridge_schema, describe, jobs, tasks, wire
+from nsmd.manager.run_service import RunService
+from nsmd.mcp import bridge_tools, describe, jobs, messages
 from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
-from nsmd.mcp.attach import Attach
+from nsmd.mcp.attachment import Attach
 from nsmd.mcp.bridge_tools import ProgramTools
-from nsmd.mcp.callers import (
+from nsmd.mcp.clients import (
+    ClientRoots,
     Context,
+    ListedTools,
+    View,
     began_before_s,
     client_name,
     number_of,
     wants_progress,
 )
-from nsmd.mcp.interfaces import HostPrograms, NoPrograms, Runner
-from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.listed import ListedTools, View
-from nsmd.mcp.outcomes import outcome_of, render_failure, submit_patiently
-from nsmd.mcp.progress import ProgressFeed
-from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_result
-from nsmd.mcp.roots import ClientRoots
-from nsmd.mcp.router import Router
+from nsmd.mcp.progress import ProgressFeed, outcome_of, submit_patiently
+from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
+from nsmd.mcp.router import Number, Router
 from nsmd.mcp.text import clean
 from nsmd.model.limits import code_of_undo
 from nsmd.model.values import ClientIdentity, ProjectMount, RunRequest
 from nsmd.sessions.session import Session
+
+log = logging.getLogger(__name__)
 
 MAX_RESULT_META_KEY = "anthropic/maxResultSizeChars"
 """Key of the tool's metadata that lifts the limit which some clients set on results."""
@@ -66,10 +69,10 @@ async def serve(
     stream: trio.abc.Stream,
     first_bytes: bytes,
     attach: Attach,
-    runner: Runner,
+    runner: RunService,
     *,
     max_result_chars: int,
-    programs: HostPrograms | None,
+    programs: BridgeService,
 ) -> None:
     """Serve one client until it is gone (`nsmd.mcp.attachment.serve_attachment`)."""
     endpoint = Endpoint(attach, runner, max_result_chars, programs)
@@ -93,16 +96,16 @@ class Endpoint:
     def __init__(
         self,
         attach: Attach,
-        runner: Runner,
+        runner: RunService,
         max_result_chars: int,
-        programs: HostPrograms | None = None,
+        programs: BridgeService,
         *,
         way: Way = "mcp",
     ) -> None:
         self._attach = attach
         self._runner = runner
         self._max_result_chars = max_result_chars
-        self._programs = NoPrograms() if programs is None else programs
+        self._programs = programs
         self._tools = ProgramTools(self._programs, max_result_chars)
         self._had_programs = False
         self._way: Way = way
@@ -138,7 +141,7 @@ class Endpoint:
         server.add_notification_handler(
             "notifications/roots/list_changed", NotificationParams, self._roots_changed
         )
-        tasks.Tasks(
+        jobs.Tasks(
             self._session_of, lambda: self._runner.code_jobs.grace_s, self._max_result_chars
         ).add_to(server)
         # Replaces the SDK's tracing, which nothing here uses.
@@ -191,13 +194,13 @@ class Endpoint:
             return await call_next(ctx)
         reply = await self._reply(ctx, name, params.get("arguments"))
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if reply.started is not None and modern and tasks.are_taken(ctx):
+        if reply.started is not None and modern and jobs.are_taken(ctx):
             stamp = {SERVER_INFO_META_KEY: self._info}
-            return {"resultType": "task", **tasks.task_of(*reply.started), "_meta": stamp}
+            return {"resultType": "task", **jobs.task_of(*reply.started), "_meta": stamp}
         return self._result(reply, modern)
 
     def _result(self, reply: ToolReply, modern: bool) -> dict[str, Any]:
-        result = wire.result_map(reply)
+        result = messages.result_map(reply)
         if modern:
             result["resultType"] = "complete"
             result["_meta"][SERVER_INFO_META_KEY] = self._info
@@ -205,7 +208,7 @@ class Endpoint:
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> CallToolResult:
         reply = await self._reply(ctx, params.name, params.arguments)
-        return CallToolResult.model_validate(wire.result_map(reply), by_name=False)
+        return CallToolResult.model_validate(messages.result_map(reply), by_name=False)
 
     async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         """Carry out a tool call."""
@@ -216,15 +219,15 @@ class Endpoint:
         except MCPError:
             raise  # the SDK handles it
         except Exception as error:  # noqa: BLE001  # of one call, which is answered
-            return render_failure(error, name)
+            return _reply_of_failure(error, name)
 
     async def _reply_of_programs(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         # A client with these tools in its list may still call them just after the last program was
         # removed, for example while a definition is edited.
-        others = bridge_schema.NAMES if self._has_programs() or self._had_programs else ()
+        others = bridge_tools.NAMES if self._has_programs() or self._had_programs else ()
         if name not in others:
             error = _no_tool(name, others)
-            if name == bridge_schema.EXECUTE:
+            if name == bridge_tools.EXECUTE:
                 self._tools.refuse(
                     self._caller(self._client_with(ctx, None)), arguments, str(error)
                 )
@@ -284,7 +287,7 @@ class Endpoint:
         except NO_ENVIRONMENT:
             await self._runner.look(request.client)
             found = await patiently(find)
-        return await jobs.start(self._runner.code_jobs, found)
+        return await jobs.start_job(self._runner.code_jobs, found)
 
     async def _session_of(self, ctx: Context, job: JobId) -> Session:
         client = await self._client(ctx)
@@ -295,7 +298,7 @@ class Endpoint:
 
     async def _tell_of_job(self, ctx: Context, arguments: RunArguments, job: JobId) -> ToolReply:
         number = number_of(ctx)
-        return await jobs.tell(
+        return await jobs.news_of_job(
             await self._session_of(ctx, job),
             job,
             key=None if number is None else number.execution_id,
@@ -397,6 +400,18 @@ class Endpoint:
             await self._roots.first(ctx)  # no request waits for it
             # The tool's description names the project.
             await ctx.session.send_tool_list_changed()
+
+
+def _reply_of_failure(error: Exception, tool: str) -> ToolReply:
+    """Render an error for the model; for a bug of ours, say that it is not the model's fault."""
+    if not isinstance(error, NsmError):
+        log.error("a call of %s failed", tool, exc_info=error)
+        what = "the program" if tool == bridge_tools.EXECUTE else "the code"
+        error = InternalError(
+            "nsm failed to carry out the call.",
+            hint=f"Whether {what} ran is unknown. The supervisor's log has the details.",
+        )
+    return render_error(error)
 
 
 def _no_tool(name: str, others: Sequence[str]) -> MCPError:

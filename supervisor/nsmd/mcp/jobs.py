@@ -2,32 +2,42 @@
 
 A call of `run` starts a job, and others ask about it by its id. The session's agent notes how much
 of its output was told, so nothing is told twice or left out, whichever supervisor asks.
+
+A client that declares MCP's extension gets a task in place of a job's id, polls it, and may cancel
+it. See https://modelcontextprotocol.github.io/ext-tasks/specification/2026-07-28/tasks.html.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import trio
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, RequestParams
+from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from nsm.dataclass import replace
-from nsm.wire.errors import NsmError, OverloadedError, UnknownJobError
+from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownJobError
 from nsm.wire.files import PIECE_BYTES
 from nsmd.agent_link.job_frames import JobFacts
 from nsmd.manager.job_starts import CodeJobs, SessionForJob
-from nsmd.mcp.arguments import JobId
+from nsmd.mcp import messages
+from nsmd.mcp.arguments import JobId, job_id
+from nsmd.mcp.clients import Context
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, settled, size
-from nsmd.sessions import jobs
+from nsmd.sessions.jobs import MAX_WAIT_S, await_end, change_job, read_on
 from nsmd.sessions.session import Session
 
 STOP_MARGIN_S = 5.0
 """Time that a stopped job gets to end, beyond the grace of the ladder."""
 
 
-async def start(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
+async def start_job(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
     """Start the code of a call as a job.
 
     Args:
@@ -50,7 +60,7 @@ async def start(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
     return replace(_reply("", notes, job, facts), started=(job, facts))
 
 
-async def tell(
+async def news_of_job(
     session: Session,
     job: JobId,
     *,
@@ -71,17 +81,15 @@ async def tell(
         NsmError: there is no such job, or its session has ended.
     """
     if stop_grace_s is not None:
-        await jobs.change_job(session, "job_stop", job.number, grace_s=stop_grace_s)
+        await change_job(session, "job_stop", job.number, grace_s=stop_grace_s)
         wait_s = max(wait_s, stop_grace_s + STOP_MARGIN_S)
     deadline_s = trio.current_time() + wait_s
     while (left_s := deadline_s - trio.current_time()) > 0:
-        patience_s = min(left_s, jobs.MAX_WAIT_S)
-        if not (await jobs.await_end(session, job.number, wait_s=patience_s)).running:
+        patience_s = min(left_s, MAX_WAIT_S)
+        if not (await await_end(session, job.number, wait_s=patience_s)).running:
             break
     reader = uuid.uuid4().hex if key is None else key
-    answer = await jobs.read_on(
-        session, job.number, reader=reader, count=min(max_bytes, PIECE_BYTES)
-    )
+    answer = await read_on(session, job.number, reader=reader, count=min(max_bytes, PIECE_BYTES))
     more = answer.job.output_bytes - answer.offset - len(answer.data)
     notes: list[str] = []
     if answer.missing:
@@ -94,13 +102,13 @@ async def tell(
     return _reply(answer.data.decode(errors="replace"), notes, job, answer.job)
 
 
-async def look(session: Session, job: JobId) -> JobFacts:
+async def facts_of_job(session: Session, job: JobId) -> JobFacts:
     """Look at a job.
 
     Raises:
         NsmError: there is no such job.
     """
-    return await jobs.await_end(session, job.number, wait_s=0.0)
+    return await await_end(session, job.number, wait_s=0.0)
 
 
 def no_job(job: JobId) -> NsmError:
@@ -141,3 +149,107 @@ def _reply(output: str, notes: list[str], job: JobId, facts: JobFacts) -> ToolRe
         is_error=bool(facts.exit_code) and not facts.stopped,
         meta={META_KEY: meta},
     )
+
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+
+POLL_MS = 1000
+"""Time between two polls that clients are advised to keep."""
+
+
+class TaskParams(RequestParams):
+    """Parameters of all three methods."""
+
+    task_id: str
+
+
+def are_taken(ctx: Context) -> bool:
+    """Return whether the client of a request takes tasks."""
+    capabilities = ctx.session.client_capabilities
+    return bool(capabilities and capabilities.extensions and EXTENSION in capabilities.extensions)
+
+
+def task_of(job: JobId, facts: JobFacts) -> dict[str, Any]:
+    """Describe a job as a task, without its result."""
+    now = datetime.now(UTC)
+    status = "working" if facts.running else "cancelled" if facts.stopped else "completed"
+    return {
+        "taskId": str(job),
+        "status": status,
+        "statusMessage": state_of(job, facts),
+        "createdAt": (now - timedelta(seconds=facts.age_s)).isoformat(),
+        "lastUpdatedAt": now.isoformat(),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_MS,
+    }
+
+
+class Tasks:
+    """Methods of the extension.
+
+    Args:
+        find: finds the session of a client's job; raises `NsmError` if there is none.
+        grace_s: seconds between the interrupt and the kill of a cancelled task.
+        max_bytes: largest output in a result.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[Context, JobId], Awaitable[Session]],
+        grace_s: Callable[[], float],
+        max_bytes: int,
+    ) -> None:
+        self._find = find
+        self._grace_s = grace_s
+        self._max_bytes = max_bytes
+
+    def add_to(self, server: Server[Any]) -> None:
+        """Have a server announce and serve the extension."""
+        server.extensions[EXTENSION] = {}
+        for method, handler in (
+            ("tasks/get", self._get),
+            ("tasks/cancel", self._cancel),
+            ("tasks/update", self._update),
+        ):
+            server.add_request_handler(method, TaskParams, handler)
+
+    async def _get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        session, job = await self._named(ctx, params.task_id)
+        try:
+            facts = await facts_of_job(session, job)
+            task = task_of(job, facts)
+            if task["status"] == "completed":
+                # The same key, so the same output each time.
+                reply = await news_of_job(session, job, key="task", max_bytes=self._max_bytes)
+                task["result"] = messages.result_map(reply)
+        except NsmError as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from error
+        return task
+
+    async def _cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        session, job = await self._named(ctx, params.task_id)
+        try:
+            await change_job(session, "job_stop", job.number, grace_s=self._grace_s())
+        except NsmError as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from error
+        return {}
+
+    async def _update(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        """Take answers to questions, which no task ever asks."""
+        await self._named(ctx, params.task_id)
+        return {}
+
+    async def _named(self, ctx: Context, task_id: str) -> tuple[Session, JobId]:
+        if not are_taken(ctx):
+            raise MCPError(
+                MISSING_REQUIRED_CLIENT_CAPABILITY,
+                f"Only clients that declare the extension {EXTENSION} may ask about tasks.",
+                {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
+        try:
+            job = job_id(task_id, None)
+            if job is None:
+                raise BadRequestError(f"There is no task {task_id[:80]!r}.")
+            return await self._find(ctx, job), job
+        except NsmError as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from error

@@ -1,17 +1,27 @@
-"""Output of a running call as progress notifications.
+"""Outcomes of calls, awaited while the client gets their output as progress.
 
-There are at most ten a second, so that a flood costs the client little, and at least one every 15
-s, because clients give up silent calls.
+Code's output is reported at most ten times a second, so that a flood costs the client little, and
+at least every 15 s, because clients give up silent calls. Output of programs of the bridge is
+reported line by line: at most `BURST` in `BURST_S`, and of faster output the newest lines, with the
+number of those left out.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol, TypeVar
 
 import trio
 
+from nsm.wire.errors import NsmError
+from nsmd.environments.pending import patiently
+from nsmd.mcp.clients import Context, report, taken_back
 from nsmd.mcp.text import clean, settled
-from nsmd.model.values import Output
+from nsmd.model.values import Output, StreamName
+from nsmd.sessions.execution import Execution
 
 MIN_INTERVAL_S = 0.1
 MAX_SILENCE_S = 15.0
@@ -84,3 +94,168 @@ class ProgressFeed:
         self._pieces = [text[excess:]]
         self._chars = len(self._pieces[0])
         self._skipped += excess
+
+
+BURST = 10
+BURST_S = 0.1
+
+MAX_WAITING = 512
+"""Largest number of waiting lines; beyond that, the oldest is left out. The result has them."""
+
+STDERR_MARK = "[stderr] "
+"""Prefix of a line of stderr. A line of stdout is unchanged."""
+
+_MIN_STEP_S = 0.001
+"""Smallest difference between the times of two notifications: the specification demands that
+`progress` grows, and its value is rounded to this.
+"""
+
+
+class LineFeed:
+    """Accepts lines at any speed and reports them at a bounded one.
+
+    Args:
+        began_before_s: seconds that the call has been under way; an earlier supervisor may have
+            reported them.
+    """
+
+    def __init__(self, began_before_s: float = 0.0) -> None:
+        self._before_s = began_before_s
+        self._waiting: deque[str] = deque()
+        self._skipped = 0
+        self._woken = trio.Event()
+        self._ended = trio.Event()
+        self._started_s = 0.0
+        self._told_s = 0.0
+
+    def take(self, stream: StreamName, line: str) -> None:
+        """Note a line; never blocks (an `nsmd.bridge.programs.OnLine`)."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._skipped += 1
+        self._waiting.append(f"{STDERR_MARK}{line}" if stream == "stderr" else line)
+        self._woken.set()
+
+    def end(self) -> None:
+        """Note the end: waiting lines are reported at once, and `run` returns."""
+        self._ended.set()
+        self._woken.set()
+
+    async def run(self, report: Report) -> None:
+        """Report until the end.
+
+        Cancellation: lines that were not reported yet are dropped; the result has them.
+        """
+        last = trio.current_time()
+        self._started_s = last - self._before_s
+        while self._waiting or not self._ended.is_set():
+            with trio.move_on_at(last + MAX_SILENCE_S):
+                await self._woken.wait()
+            last = trio.current_time()
+            if self._woken.is_set():
+                await self._tell_some(report)
+            else:
+                await self._tell(report, f"running for {last - self._started_s:.0f} s")
+            with trio.move_on_at(last + BURST_S):
+                await self._ended.wait()
+
+    async def _tell_some(self, report: Report) -> None:
+        for _ in range(BURST):
+            if self._skipped:
+                skipped, self._skipped = self._skipped, 0
+                await self._tell(report, f"[... {skipped:,} lines left out ...]")
+            if not self._waiting:
+                break
+            await self._tell(report, self._waiting.popleft())
+        if not self._waiting and not self._ended.is_set():
+            self._woken = trio.Event()
+
+    async def _tell(self, report: Report, text: str) -> None:
+        elapsed = round(trio.current_time() - self._started_s, 3)
+        self._told_s = max(elapsed, round(self._told_s + _MIN_STEP_S, 3))
+        await report(self._told_s, settled(clean(text)))
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Handle(Protocol[T_co]):
+    """Handle of code or of a program that runs for a client."""
+
+    async def wait(self) -> T_co:
+        """Wait for the outcome.
+
+        Cancellation: only the waiter ends; what runs continues.
+
+        Raises:
+            NsmError: there is none: it was refused, or could not be started, or its session ended.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Ask it to stop: the client cancelled. `wait` then gives an outcome that says so."""
+
+    def abandon(self) -> None:
+        """Let the handle go: the client is gone. A one-shot ends, a named session's execution
+        continues to its limit, and a program ends unless the client soon asks for it again.
+        """
+
+
+async def submit_patiently(
+    submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
+) -> Execution:
+    """Submit a call when its environment is ready."""
+    if feed is None:
+        return await patiently(submit)
+    execution: Execution | NsmError
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, partial(report, ctx))
+        try:
+            execution = await patiently(submit)
+        except NsmError as error:
+            execution = error  # raised in a nursery, it would be in a group
+        nursery.cancel_scope.cancel()
+    if isinstance(execution, NsmError):
+        raise execution
+    return execution
+
+
+async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFeed | None) -> T:
+    """Wait for the outcome of a call, and report its output meanwhile.
+
+    Cancellation: if the client cancelled the call, it is interrupted; otherwise the client is gone,
+    and the call is abandoned.
+    """
+    outcome: T | NsmError | None = None
+    try:
+        if feed is None:
+            outcome = await _value_of(call)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feed.run, partial(report, ctx))
+                outcome = await _value_of(call)
+                if isinstance(feed, LineFeed):
+                    feed.end()  # lines that wait are reported first
+                else:
+                    nursery.cancel_scope.cancel()
+    finally:
+        if outcome is None:
+            if taken_back(ctx):
+                call.interrupt()
+            else:
+                call.abandon()
+    assert outcome is not None
+    if isinstance(outcome, NsmError):
+        raise outcome
+    return outcome
+
+
+async def _value_of(call: Handle[T]) -> T | NsmError:
+    """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
+    try:
+        return await call.wait()
+    except NsmError as error:
+        return error

@@ -1,16 +1,27 @@
-"""Lines between one client and the server loops of its two eras. HEAVY: imports `mcp`.
+"""Lines between one client and the server loops of its two eras.
 
 One server loop of the SDK serves either the handshake revisions (2024-11-05 to 2025-11-25) or the
 handshake-free one (2026-07-28), depending on its first request, and then refuses the other. Some
 clients send `initialize` after a successful `server/discover`. So each attachment runs one loop per
 era. The router decides for each request; messages that refer to a request follow it; one writer
 merges the outputs.
+
+Clients choose JSON-RPC ids, and some use one twice. So the shim numbers its lines, and a line that
+it repeats after its supervisor ended has the same number:
+
+    17 {"jsonrpc": "2.0", "id": 3, ...}          the first time
+    17+2.250 {"jsonrpc": "2.0", "id": 3, ...}    again, 2.25 s after the first time
+
+    17+2.250@5f3a {"jsonrpc": "2.0", ...}        and it was sent to no other supervisor
+
+A line without a number is a notification, an answer, or a request that is never repeated.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,12 +51,40 @@ from mcp_types import (
 
 from nsm import jsonlines
 from nsm.dataclass import dataclass
-from nsmd.mcp import json_limits, line_numbers, wire
-from nsmd.mcp.line_numbers import Number
+from nsmd.mcp import messages
 from nsmd.model.read_rate import TURN, ReadRate
 
 if TYPE_CHECKING:
     from nsmd.mcp.endpoint import Endpoint
+
+_NUMBERED = re.compile(rb"(\d{1,15})(?:\+(\d{1,9}\.\d{3})(?:@([0-9a-f]{1,32}))?)? ")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Number of a line.
+
+    Attributes:
+        execution_id: id of the execution that it asks for.
+        again_s: seconds since it was sent first, if it was sent before.
+        sent_to: instance of the only supervisor that it was sent to; empty if that is not known.
+    """
+
+    execution_id: str
+    again_s: float | None = None
+    sent_to: str = ""
+
+
+def split_number(line: bytes, attachment_id: str) -> tuple[Number | None, bytes]:
+    """Split a line into its number, if it has one, and the rest."""
+    found = _NUMBERED.match(line)
+    if found is None:
+        return None, line
+    number, again, sent_to = found.groups()
+    execution_id = f"{attachment_id}-{int(number)}"
+    again_s = None if again is None else float(again)
+    return Number(execution_id, again_s, (sent_to or b"").decode()), line[found.end() :]
+
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +204,7 @@ class Router:
 
     async def _queue(self, message: JSONRPCMessage) -> None:
         try:
-            await self._out.send(wire.encode(message))
+            await self._out.send(messages.encode(message))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise anyio.BrokenResourceError from None
 
@@ -225,19 +264,19 @@ class Router:
 
     async def _take(self, line: bytes | jsonlines.TooLong) -> None:
         if isinstance(line, jsonlines.TooLong):
-            await self._refuse(wire.too_long(line))
+            await self._refuse(messages.too_long(line))
             return
         if not line.strip():
             return
         number: Number | None = None
         if self._attachment_id is not None:
-            number, line = line_numbers.split(line, self._attachment_id)
-        if why := json_limits.problem(line):
-            await self._refuse(wire.misshapen(line, why))
+            number, line = split_number(line, self._attachment_id)
+        if why := messages.why_too_complex(line):
+            await self._refuse(messages.misshapen(line, why))
             return
-        for message in wire.decode(line):
-            if isinstance(message, wire.ErrorAnswer):
-                await self._refuse(wire.error_message(message))
+        for message in messages.decode(line):
+            if isinstance(message, messages.ErrorAnswer):
+                await self._refuse(messages.error_message(message))
             else:
                 await self._route(message, number)
 
@@ -256,11 +295,11 @@ class Router:
     async def _route_request(self, request: JSONRPCRequest, number: Number | None) -> None:
         if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
-            refusal = wire.ErrorAnswer(id=request.id, code=INVALID_REQUEST, message=why)
-            await self._refuse(wire.error_message(refusal))
+            refusal = messages.ErrorAnswer(id=request.id, code=INVALID_REQUEST, message=why)
+            await self._refuse(messages.error_message(refusal))
             return
         if len(self._calls) >= MAX_CALLS:
-            await self._refuse(wire.too_many(request, MAX_CALLS))
+            await self._refuse(messages.too_many(request, MAX_CALLS))
             return
         call = McpRequest(era=_era_of(request), number=number)
         self._calls[request.id] = call

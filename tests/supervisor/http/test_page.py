@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsm.http import connection
 from nsmd.http import asgi_app, listener, replay
-from nsmd.mcp import json_limits
+from nsmd.mcp import messages
 from nsmd.model.settings import HttpSettings
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/http.md"
@@ -29,9 +29,9 @@ def test_the_limits_are_those_of_the_code() -> None:
         ],
         "body": [HttpSettings().max_body_mb, connection.BODY_TIMEOUT_S, 503],
         "what a body is made of": [
-            json_limits.MAX_VALUES,
-            json_limits.MAX_DEPTH,
-            json_limits.MAX_BARE_BYTES // 1024**2,
+            messages.MAX_VALUES,
+            messages.MAX_DEPTH,
+            messages.MAX_BARE_BYTES // 1024**2,
             400,
         ],
         "an answer that is not read": [connection.WRITE_TIMEOUT_S],

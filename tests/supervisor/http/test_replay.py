@@ -21,6 +21,7 @@ from mcp_types import (
     TextContent,
 )
 
+from fake_programs import FakePrograms
 from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
 from nsm import httptoken
@@ -339,8 +340,8 @@ async def served(directory: Path) -> AsyncGenerator[Served]:
     service = HttpService(
         Settings(http=settings),
         path,
-        runner=runner,
-        programs=None,
+        runner=runner.service,
+        programs=FakePrograms().service,
         check=a_project,
         loaded=loaded,
         ending=lambda: False,

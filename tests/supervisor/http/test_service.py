@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, TextContent
 
 from fake_fdstore import Held
+from fake_programs import FakePrograms
 from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
 from http_support import sdk_client
 from nsm import httptoken
@@ -27,7 +28,7 @@ from nsm.wire.errors import BadProjectError, InternalError
 from nsmd.http.held_port import NAME, HeldPort, bound
 from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.service import SCOPE, HttpService
-from nsmd.mcp.json_limits import MAX_VALUES
+from nsmd.mcp.messages import MAX_VALUES
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import HttpSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount
@@ -107,8 +108,8 @@ def opened(tmp_path: Path) -> Open:
         service = HttpService(
             Settings(http=configured),
             path,
-            runner=runner,
-            programs=None,
+            runner=runner.service,
+            programs=FakePrograms().service,
             check=check,
             loaded=loaded,
             ending=lambda: place.ending,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.mcp.attach import accepted, parse_attach, refused
+from nsmd.mcp.attachment import accepted, parse_attach, refused
 from nsmd.model.values import Sources
 
 

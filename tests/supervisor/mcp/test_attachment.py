@@ -9,6 +9,7 @@ import trio
 from mcp_types import INVALID_PARAMS
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from fake_programs import FakePrograms
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Peer, call_params, text_of
 from mcp_peer import attachment
@@ -18,10 +19,9 @@ from nsm.wire.errors import (
     OverloadedError,
     UnknownEnvironmentError,
 )
-from nsmd.mcp.attachment import MAX_ATTACH_BYTES, serve_attachment
+from nsmd.mcp.attachment import LOAD_AFTER_S, MAX_ATTACH_BYTES, EndpointLoader, serve_attachment
 from nsmd.mcp.endpoint import serve
-from nsmd.mcp.json_limits import MAX_VALUES
-from nsmd.mcp.load import LOAD_AFTER_S, EndpointLoader
+from nsmd.mcp.messages import MAX_VALUES
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -388,7 +388,13 @@ async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
     async with trio.open_nursery() as nursery:
 
         async def serve_it() -> None:
-            await serve_attachment(theirs, b"", runner, endpoint=EndpointLoader(serve))
+            await serve_attachment(
+                theirs,
+                b"",
+                runner.service,
+                endpoint=EndpointLoader(serve),
+                programs=FakePrograms().service,
+            )
 
         nursery.start_soon(serve_it)
         peer = Peer(ours)
@@ -411,7 +417,13 @@ async def test_a_client_that_never_reads_holds_nobody_up(autojump_clock: MockClo
         await other.initialize()
 
         async def serve_it() -> None:
-            await serve_attachment(stream, b"", runner, endpoint=EndpointLoader(serve))
+            await serve_attachment(
+                stream,
+                b"",
+                runner.service,
+                endpoint=EndpointLoader(serve),
+                programs=FakePrograms().service,
+            )
 
         nursery.start_soon(serve_it)
         await stream.feed(b'{"nsm":1,"attach":{}}\n')
@@ -477,7 +489,13 @@ async def test_the_first_line_may_come_in_pieces_and_with_the_rest() -> None:
     async with trio.open_nursery() as nursery:
 
         async def serve_it() -> None:
-            await serve_attachment(theirs, b'{"nsm": 1', runner, endpoint=EndpointLoader(serve))
+            await serve_attachment(
+                theirs,
+                b'{"nsm": 1',
+                runner.service,
+                endpoint=EndpointLoader(serve),
+                programs=FakePrograms().service,
+            )
 
         nursery.start_soon(serve_it)
         await ours.send_all(b', "attach": {}}')
@@ -526,7 +544,9 @@ async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
     async with trio.open_nursery() as nursery:
 
         async def serve_it() -> None:
-            await serve_attachment(theirs, b"", FakeRunner(), endpoint=loader)
+            await serve_attachment(
+                theirs, b"", FakeRunner().service, endpoint=loader, programs=FakePrograms().service
+            )
 
         nursery.start_soon(serve_it)
         peer = Peer(ours)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.mcp import bridge_schema, describe
+from nsmd.mcp import bridge_tools, describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,30 +24,30 @@ def test_the_budget() -> None:
     tools = [
         {
             "name": name,
-            "description": bridge_schema.DESCRIPTIONS[name],
-            "inputSchema": bridge_schema.schema(name),
-            "annotations": bridge_schema.hints(name),
+            "description": bridge_tools.DESCRIPTIONS[name],
+            "inputSchema": bridge_tools.schema(name),
+            "annotations": bridge_tools.hints(name),
         }
-        for name in bridge_schema.NAMES
+        for name in bridge_tools.NAMES
     ]
     more = len(describe.instructions(True)) - len(describe.instructions(False))
     assert (len(json.dumps(tools)) + more) / CHARS_PER_TOKEN < MAX_TOKENS
 
 
 def test_instructions_name_each_tool_and_nothing_where_there_are_none() -> None:
-    for name in bridge_schema.NAMES:
+    for name in bridge_tools.NAMES:
         assert f"`{name}`" in describe.instructions(True)
     assert describe.instructions(False) == describe.INSTRUCTIONS
 
 
 def test_what_a_program_does_nobody_here_knows() -> None:
-    assert bridge_schema.hints("execute") == {
+    assert bridge_tools.hints("execute") == {
         "readOnlyHint": False,
         "destructiveHint": True,
         "openWorldHint": True,
     }
     for name in ("list_programs", "help"):
-        assert bridge_schema.hints(name)["readOnlyHint"] is True
+        assert bridge_tools.hints(name)["readOnlyHint"] is True
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_a_program_does_nobody_here_knows() -> None:
     ],
 )
 def test_what_is_taken(tool: str, arguments: object, given: Mapping[str, Any]) -> None:
-    assert bridge_schema.parse(tool, arguments) == given
+    assert bridge_tools.parse(tool, arguments) == given
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_taken(tool: str, arguments: object, given: Mapping[str, Any]) -
 )
 def test_what_is_not_says_what_is(tool: str, arguments: object, says: str) -> None:
     with pytest.raises(BadRequestError, match=re.escape(says.partition("\n")[0])) as raised:
-        bridge_schema.parse(tool, arguments)
+        bridge_tools.parse(tool, arguments)
     assert says in f"{raised.value.message}\n{raised.value.hint}"
 
 
@@ -85,13 +85,13 @@ def test_a_long_unknown_argument_costs_little() -> None:
     name = "program" + "".join(chr(0x4E00 + n) for n in range(5000)) * 600
     began_s = time.process_time()
     with pytest.raises(BadRequestError, match="has no argument"):
-        bridge_schema.parse("execute", {name: 1})
+        bridge_tools.parse("execute", {name: 1})
     assert time.process_time() - began_s < 0.2
 
 
 def test_a_name_is_text() -> None:
-    assert bridge_schema.program_of("help", {"program": "a"}) == "a"
+    assert bridge_tools.program_of("help", {"program": "a"}) == "a"
     with pytest.raises(BadRequestError, match="`program` is missing"):
-        bridge_schema.program_of("help", {})
+        bridge_tools.program_of("help", {})
     with pytest.raises(BadRequestError, match="`program` must be a string"):
-        bridge_schema.program_of("help", {"program": ["a"]})
+        bridge_tools.program_of("help", {"program": ["a"]})

@@ -8,8 +8,8 @@ import pytest
 
 import pictures
 from nsm.wire.results import PLACE
-from nsmd.mcp import displays
-from nsmd.mcp.displays import show
+from nsmd.mcp import render
+from nsmd.mcp.render import show_displays
 
 PNG, JPEG = pictures.text(pictures.png()), pictures.text(pictures.jpeg())
 SVG = "<svg/>"
@@ -109,12 +109,12 @@ PLACED: list[tuple[str, dict[str, Any], str, list[str]]] = [
 
 @pytest.mark.parametrize(("bundle", "text", "images"), [case[1:] for case in PLACED])
 def test_placed(bundle: dict[str, Any], text: str, images: list[str]) -> None:
-    shown = show([bundle])
+    shown = show_displays([bundle])
     assert (shown.text, [image.base64 for image in shown.images]) == (text, images)
 
 
 def test_images_without_a_place_are_counted_on() -> None:
-    shown = show([{"image/png": PNG, PLACE: 2}, {"image/png": PNG}])
+    shown = show_displays([{"image/png": PNG, PLACE: 2}, {"image/png": PNG}])
     assert shown.text == "[image 2: image/png, 4x3]\n[image 3: image/png, 4x3]\n"
 
 
@@ -122,23 +122,23 @@ def test_images_without_a_place_are_counted_on() -> None:
     ("bundle", "text", "images"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_one_display(bundle: dict[str, Any], text: str, images: list[str]) -> None:
-    shown = show([bundle])
+    shown = show_displays([bundle])
     assert shown.text == text
     assert [image.base64 for image in shown.images] == images
     assert shown.omitted_images == 0
 
 
 def test_images_are_numbered_where_they_stand_among_texts() -> None:
-    shown = show(
+    shown = show_displays(
         [{"text/plain": "first"}, {"image/png": PNG}, {"text/plain": "42"}, {"image/jpeg": JPEG}]
     )
     assert shown.text == "first\n[image 1: image/png, 4x3]\n42\n[image 2: image/jpeg, 4x3]\n"
     assert [image.kind for image in shown.images] == ["image/png", "image/jpeg"]
 
 
-def left_out(*bundles: dict[str, Any], room_chars: int = displays.MAX_IMAGES_CHARS) -> str:
+def left_out(*bundles: dict[str, Any], room_chars: int = render.MAX_IMAGES_CHARS) -> str:
     """Return the note about the display that has no room."""
-    shown = show(bundles, room_chars=room_chars)
+    shown = show_displays(bundles, room_chars=room_chars)
     assert len(shown.images) == len(bundles) - 1
     assert shown.omitted_images == 1
     return shown.text.splitlines()[-1]
@@ -146,16 +146,16 @@ def left_out(*bundles: dict[str, Any], room_chars: int = displays.MAX_IMAGES_CHA
 
 def test_a_picture_of_two_types_is_one_picture() -> None:
     large = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4))
-    shown = show([{"image/png": large, "image/jpeg": JPEG}])
+    shown = show_displays([{"image/png": large, "image/jpeg": JPEG}])
     assert (len(shown.images), shown.omitted_images) == (1, 0)
-    shown = show([{"image/png": PNG, "image/jpeg": JPEG}], room_chars=0)
+    shown = show_displays([{"image/png": PNG, "image/jpeg": JPEG}], room_chars=0)
     assert (len(shown.images), shown.omitted_images) == (0, 1)
 
 
 def test_bounds() -> None:
     fits = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4 - 90))
-    assert displays.MAX_IMAGE_CHARS - 16 < len(fits) <= displays.MAX_IMAGE_CHARS
-    assert show([{"image/png": fits}]).omitted_images == 0
+    assert render.MAX_IMAGE_CHARS - 16 < len(fits) <= render.MAX_IMAGE_CHARS
+    assert show_displays([{"image/png": fits}]).omitted_images == 0
     large = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4))
     assert left_out({"image/png": large}) == (
         "[image/png, 4x3, 3,840 KiB, is left out: "
@@ -169,11 +169,11 @@ def test_bounds() -> None:
     assert left_out({"image/png": tall}) == (
         "[image/png, 1x8001, 95 bytes, is left out: a side has more than 8000 pixels]"
     )
-    many = [{"image/png": PNG}] * (displays.MAX_IMAGES + 1)
+    many = [{"image/png": PNG}] * (render.MAX_IMAGES + 1)
     assert left_out(*many).endswith("is left out: a result shows at most 20 images]")
 
 
 def test_one_that_is_too_large_gives_way() -> None:
     tall = pictures.text(pictures.png(1, 8001))
-    shown = show([{"image/png": tall, "image/jpeg": JPEG}])
+    shown = show_displays([{"image/png": tall, "image/jpeg": JPEG}])
     assert [image.kind for image in shown.images] == ["image/jpeg"]

@@ -12,7 +12,7 @@ from fake_runner import FakeRunner, a_project, echo
 from json_peer import Message, Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import BadProjectError
-from nsmd.mcp.roots import ROOTS_TIMEOUT_S
+from nsmd.mcp.clients import ROOTS_TIMEOUT_S
 
 CODE = {"code": "1", "env": "python"}
 ROOTS = {"roots": {"listChanged": True}}

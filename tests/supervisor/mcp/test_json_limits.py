@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.mcp import json_limits
-from nsmd.mcp.json_limits import MAX_BARE_BYTES, MAX_DEPTH, MAX_VALUES
+from nsmd.mcp import messages
+from nsmd.mcp.messages import MAX_BARE_BYTES, MAX_DEPTH, MAX_VALUES
 from nsmd.model.values import MAX_CODE_BYTES
 
 VALUES = f"holds more than {MAX_VALUES:,} values"
@@ -64,7 +64,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("message", "why"), REFUSED.values(), ids=REFUSED)
 def test_too_much(message: bytes, why: str) -> None:
-    assert json_limits.problem(message) == why
+    assert messages.why_too_complex(message) == why
 
 
 CODES = {
@@ -88,7 +88,7 @@ def test_code_may_be_of_anything(piece: str, ascii_only: bool) -> None:
     code = piece * (MAX_CODE_BYTES // 16 // len(piece.encode()))
     arguments = {"code": code, "env": "python"}
     message = call(json.dumps(arguments, ensure_ascii=ascii_only).encode())
-    assert json_limits.problem(message) == ""
+    assert messages.why_too_complex(message) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_code_may_be_of_anything(piece: str, ascii_only: bool) -> None:
     ],
 )
 def test_what_is_not_too_much(message: bytes) -> None:
-    assert json_limits.problem(message) == ""
+    assert messages.why_too_complex(message) == ""
 
 
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
@@ -139,13 +139,13 @@ def test_it_is_counted_as_a_parser_would(value: Json, ascii_only: bool, space: i
     values, depth = values_of(value), depth_of(value)
     message = json.dumps(value, ensure_ascii=ascii_only, indent=space).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_limits, "MAX_DEPTH", depth)
-        patch.setattr(json_limits, "MAX_VALUES", max(1, values))
-        assert json_limits.problem(message) == ""
+        patch.setattr(messages, "MAX_DEPTH", depth)
+        patch.setattr(messages, "MAX_VALUES", max(1, values))
+        assert messages.why_too_complex(message) == ""
         if values > 1:
-            patch.setattr(json_limits, "MAX_VALUES", values - 1)
-            assert json_limits.problem(message).startswith("holds more than")
-            patch.setattr(json_limits, "MAX_VALUES", values)
+            patch.setattr(messages, "MAX_VALUES", values - 1)
+            assert messages.why_too_complex(message).startswith("holds more than")
+            patch.setattr(messages, "MAX_VALUES", values)
         if depth > 0:
-            patch.setattr(json_limits, "MAX_DEPTH", depth - 1)
-            assert json_limits.problem(message).startswith("is nested more than")
+            patch.setattr(messages, "MAX_DEPTH", depth - 1)
+            assert messages.why_too_complex(message).startswith("is nested more than")

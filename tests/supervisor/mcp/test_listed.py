@@ -12,7 +12,7 @@ from fake_runner import ENVIRONMENTS, FakeRunner, echo
 from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import UnknownEnvironmentError
-from nsmd.mcp.listed import MAX_STREAMS
+from nsmd.mcp.clients import MAX_STREAMS
 from nsmd.model.values import Artifact, Environment, Sources
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.listed import MAX_SESSIONS, TELLING_TIMEOUT_S, ListedTools
+from nsmd.mcp.clients import MAX_SESSIONS, TELLING_TIMEOUT_S, ListedTools
 from nsmd.model.values import ClientIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsmd.mcp.callers import Context
-    from nsmd.mcp.listed import View
+    from nsmd.mcp.clients import Context, View
 
 NOTHING: View = ((), False)
 PROGRAMS: View = ((), True)

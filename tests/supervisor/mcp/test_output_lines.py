@@ -9,8 +9,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.output_lines import BURST, BURST_S, MAX_WAITING, LineFeed
-from nsmd.mcp.progress import MAX_SILENCE_S
+from nsmd.mcp.progress import BURST, BURST_S, MAX_SILENCE_S, MAX_WAITING, LineFeed
 
 Told = list[tuple[float, str]]
 

@@ -8,15 +8,15 @@ import pytest
 import trio
 import trio.testing
 
+from fake_programs import FakePrograms
 from fake_runner import FakeRunner, echo
 from json_peer import Peer, call_params, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import FateUnknownError
-from nsmd.mcp import line_numbers
-from nsmd.mcp.attachment import serve_attachment
+from nsmd.mcp import router
+from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.mcp.endpoint import serve
-from nsmd.mcp.line_numbers import Number
-from nsmd.mcp.load import EndpointLoader
+from nsmd.mcp.router import Number
 
 if TYPE_CHECKING:
     from fake_runner import FakeExecution
@@ -55,7 +55,7 @@ def numbers_line(mark: str, message: dict[str, Any]) -> bytes:
     ],
 )
 def test_numbers(line: bytes, number: Number | None, rest: bytes) -> None:
-    assert line_numbers.split(line, ID) == (number, rest)
+    assert router.split_number(line, ID) == (number, rest)
 
 
 async def test_calls_are_known_by_the_numbers_of_their_lines() -> None:
@@ -130,7 +130,14 @@ async def test_the_shim_is_told_when_the_supervisor_ends_with_all_it_has(ends: b
 
         async def serve_it() -> None:
             loader = EndpointLoader(serve)
-            await serve_attachment(theirs, b"", FakeRunner(), endpoint=loader, ending=lambda: ends)
+            await serve_attachment(
+                theirs,
+                b"",
+                FakeRunner().service,
+                endpoint=loader,
+                programs=FakePrograms().service,
+                ending=lambda: ends,
+            )
 
         nursery.start_soon(serve_it)
         await begin(peer)

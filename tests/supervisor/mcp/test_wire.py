@@ -20,9 +20,9 @@ from mcp_types import (
 import pictures
 from nsm.jsonlines import MAX_LINE_BYTES, TooLong
 from nsm.wire.images import decode
-from nsmd.mcp import wire
+from nsmd.mcp import messages
+from nsmd.mcp.messages import ErrorAnswer
 from nsmd.mcp.render import ToolReply
-from nsmd.mcp.wire import ErrorAnswer
 
 PARSE, REQUEST, PARAMS = -32700, -32600, -32602
 
@@ -65,11 +65,11 @@ REFUSED: list[tuple[bytes, object, int, str]] = [
 
 @pytest.mark.parametrize(("line", "known", "code", "says"), REFUSED)
 def test_refused(line: bytes, known: object, code: int, says: str) -> None:
-    (refusal,) = wire.decode(line)
+    (refusal,) = messages.decode(line)
     assert isinstance(refusal, ErrorAnswer)
     assert (refusal.id, refusal.code) == (known, code)
     assert says in refusal.message
-    sent = json.loads(wire.encode(wire.error_message(refusal)))
+    sent = json.loads(messages.encode(messages.error_message(refusal)))
     assert sent == {
         "jsonrpc": "2.0",
         "id": known,
@@ -91,7 +91,7 @@ def test_refused(line: bytes, known: object, code: int, says: str) -> None:
     ],
 )
 def test_served(line: bytes, kind: type) -> None:
-    (message,) = wire.decode(line)
+    (message,) = messages.decode(line)
     assert type(message) is kind
 
 
@@ -105,13 +105,16 @@ def test_served(line: bytes, kind: type) -> None:
     ],
 )
 def test_nobody_waits_for_an_answer_to_these(line: bytes) -> None:
-    assert wire.decode(line) == []
+    assert messages.decode(line) == []
 
 
 def test_a_batch_of_too_many_is_refused_as_one() -> None:
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-    assert len(wire.decode(b"[" + b",".join([ping] * wire.MAX_BATCH) + b"]")) == wire.MAX_BATCH
-    (refusal,) = wire.decode(b"[" + b",".join([ping] * (wire.MAX_BATCH + 1)) + b"]")
+    assert (
+        len(messages.decode(b"[" + b",".join([ping] * messages.MAX_BATCH) + b"]"))
+        == messages.MAX_BATCH
+    )
+    (refusal,) = messages.decode(b"[" + b",".join([ping] * (messages.MAX_BATCH + 1)) + b"]")
     assert isinstance(refusal, ErrorAnswer)
     assert (refusal.id, refusal.message) == (
         None,
@@ -121,7 +124,7 @@ def test_a_batch_of_too_many_is_refused_as_one() -> None:
 
 def test_a_batch_is_its_messages() -> None:
     line = b'[{"jsonrpc":"2.0","id":1,"method":"m"}, 7, {"jsonrpc":"2.0","method":"n"}]'
-    request, refusal, notification = wire.decode(line)
+    request, refusal, notification = messages.decode(line)
     assert isinstance(request, JSONRPCRequest)
     assert isinstance(refusal, ErrorAnswer)
     assert isinstance(notification, JSONRPCNotification)
@@ -129,7 +132,7 @@ def test_a_batch_is_its_messages() -> None:
 
 @given(st.binary() | st.text().map(str.encode))
 def test_garbage_gives_refusals_and_nothing_else(line: bytes) -> None:
-    for message in wire.decode(line):
+    for message in messages.decode(line):
         assert isinstance(message, ErrorAnswer)
 
 
@@ -154,37 +157,37 @@ JSON_ANY = st.recursive(
     )
 )
 def test_any_object_is_served_refused_or_dropped(message: dict[str, Any]) -> None:
-    for item in wire.decode(json.dumps(message).encode()):
+    for item in messages.decode(json.dumps(message).encode()):
         if isinstance(item, ErrorAnswer):
-            wire.encode(wire.error_message(item))
+            messages.encode(messages.error_message(item))
 
 
 def test_what_no_utf8_has_is_sent_escaped() -> None:
     error = ErrorData(code=1, message="m", data={"requested": "\ud800"})
-    line = wire.encode(JSONRPCError(jsonrpc="2.0", id=1, error=error))
+    line = messages.encode(JSONRPCError(jsonrpc="2.0", id=1, error=error))
     assert json.loads(line)["error"]["data"] == {"requested": "\ud800"}
 
 
 def test_a_line_over_the_limit_is_answered_to_its_sender() -> None:
     head = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","code":"xxx'
-    answer = wire.too_long(TooLong(20_000_000, head, b'xxx"}}'))
+    answer = messages.too_long(TooLong(20_000_000, head, b'xxx"}}'))
     assert isinstance(answer, JSONRPCResponse)
     assert answer.id == 7
     assert answer.result["isError"] is True
     assert "20,000,000 bytes; the limit is 16,777,216" in answer.result["content"][0]["text"]
 
-    other = wire.too_long(TooLong(20_000_000, b'{"id":8,"method":"x","y', b'"}'))
+    other = messages.too_long(TooLong(20_000_000, b'{"id":8,"method":"x","y', b'"}'))
     assert isinstance(other, JSONRPCError)
     assert other.id == 8
 
-    unknown = wire.too_long(TooLong(20_000_000, b"xxxx", b"xxxx"))
+    unknown = messages.too_long(TooLong(20_000_000, b"xxxx", b"xxxx"))
     assert isinstance(unknown, JSONRPCError)
     assert unknown.id is None
 
 
 def test_a_line_of_too_much_is_answered_to_its_sender() -> None:
     head = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"run","x":['
-    answer = wire.misshapen(head + b"1," * 10_000 + b"1]}}", "holds too much")
+    answer = messages.misshapen(head + b"1," * 10_000 + b"1]}}", "holds too much")
     assert isinstance(answer, JSONRPCResponse)
     assert answer.id == 7
     assert answer.result["isError"] is True
@@ -193,16 +196,16 @@ def test_a_line_of_too_much_is_answered_to_its_sender() -> None:
     assert "Nothing was run. Write data as text" in text
 
     last = b'{"x":[' + b"1," * 10_000 + b'1],"method":"x","jsonrpc":"2.0","id":"8"}'
-    other = wire.misshapen(last, "is deep")
+    other = messages.misshapen(last, "is deep")
     assert isinstance(other, JSONRPCError)
     assert other.id == "8"
     assert other.error.code == REQUEST
 
-    unknown = wire.misshapen(b"[" * 10_000, "is deep")
+    unknown = messages.misshapen(b"[" * 10_000, "is deep")
     assert isinstance(unknown, JSONRPCError)
     assert unknown.id is None
 
-    error = wire.misshapen_error(head + b"1," * 10_000, "is deep")
+    error = messages.misshapen_error(head + b"1," * 10_000, "is deep")
     assert (error.id, error.error.code) == (7, REQUEST)
     assert error.error.message.startswith("The message is deep, and")
 
@@ -212,7 +215,9 @@ def test_images_come_after_the_text_in_order() -> None:
         decode("image/jpeg", pictures.text(pictures.jpeg())),
         decode("image/png", base64.encodebytes(pictures.png()).decode()),
     )
-    result = wire.result_map(ToolReply(text="two", is_error=False, meta={"a": 1}, images=images))
+    result = messages.result_map(
+        ToolReply(text="two", is_error=False, meta={"a": 1}, images=images)
+    )
     assert result == {
         "content": [
             {"type": "text", "text": "two"},
@@ -226,8 +231,8 @@ def test_images_come_after_the_text_in_order() -> None:
 
 def test_an_answer_that_no_line_has_room_for_is_an_error_and_not_lost() -> None:
     reply = ToolReply(text="\0" * (MAX_LINE_BYTES // 6 + 1), is_error=False, meta={})
-    response = JSONRPCResponse(jsonrpc="2.0", id=7, result=wire.result_map(reply))
-    answer = json.loads(wire.encode(response))
+    response = JSONRPCResponse(jsonrpc="2.0", id=7, result=messages.result_map(reply))
+    answer = json.loads(messages.encode(response))
     assert answer["id"] == 7
     assert answer["result"]["isError"] is True
     (content,) = answer["result"]["content"]
