@@ -209,7 +209,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     }
     assert asking_of(Path(nsmd.__file__).parent) == {
         "audit/journal.py",
-        "doctor/room.py",
+        "doctor/system.py",
         "environments/builds/build_files.py",
         "environments/builds/build_run.py",
         "environments/builds/building.py",
@@ -218,7 +218,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "environments/packages/store.py",
         "environments/project/environment_manager.py",
         "host/nvml.py",
-        "jail/templates/freshness.py",
+        "jail/templates/spec.py",
         "jail/templates/launcher.py",
         "mcp/jobs.py",
         "network/secrets/authority.py",

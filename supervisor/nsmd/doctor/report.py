@@ -19,27 +19,23 @@ from nsm import paths
 from nsm.checks import HostCheck, fail, ok, render_json, render_text, rows, warn
 from nsm.jail import landlock
 from nsm.wire.errors import NixUnavailableError, NsmError
-from nsmd.doctor.bridge import check_bridge
 from nsmd.doctor.clients import check_clients
-from nsmd.doctor.devices import check_devices
+from nsmd.doctor.configured import check_devices, check_secrets
 from nsmd.doctor.host import this_host
-from nsmd.doctor.http import check_http
-from nsmd.doctor.kernel import check_kernel, check_landlock
-from nsmd.doctor.limit_checks import check_limits, look_at_limits
-from nsmd.doctor.places import check_places
-from nsmd.doctor.room import check_room
-from nsmd.doctor.secrets import check_secrets
-from nsmd.doctor.service import check_service
+from nsmd.doctor.supervisor import check_bridge, check_http, check_places
+from nsmd.doctor.system import check_kernel, check_landlock, check_room, check_service
 from nsmd.doctor.trials import (
     check_copies,
     check_environment,
     check_filter,
     check_forking,
     check_jails,
+    check_limits,
     check_lockdown,
     check_preloading,
     fix_of,
     try_all,
+    try_limits,
 )
 from nsmd.environments.devices.device_host import device_host
 from nsmd.environments.devices.device_watch import DeviceFinder
@@ -107,7 +103,7 @@ def examine(settings: Settings, search_path: str) -> list[HostCheck]:
             ("network", check_network(settings, open_sockets())),
             ("secrets", check_secrets(settings, search_path)),
         ),
-        *check_limits(trio.run(look_at_limits, settings, os.environ), platform.release()),
+        *check_limits(trio.run(try_limits, settings, os.environ), platform.release()),
         *rows(
             ("environment", [check_environment(each, trials) for each in environments]),
             ("gpu", check_devices(settings, devices)),

@@ -13,7 +13,7 @@ from mcp_types import CallToolResult, TextContent
 
 from e2e_support import Supervisor, supervisor
 from http_support import sdk_client, token_of, url_of
-from nsmd.doctor.http import ask_supervisor
+from nsmd.doctor.supervisor import ask_supervisor
 
 UNREAD = 8
 """Connections whose clients do not read, and are there when the supervisor ends."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doctor_world import World, named
-from nsmd.doctor.service import check_service
+from nsmd.doctor.system import check_service
 
 
 def test_delegated(world: World) -> None:

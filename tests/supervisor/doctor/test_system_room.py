@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from doctor_world import World, named
-from nsmd.doctor.room import BORN_S, check_room, clock, descriptors, processes
+from nsmd.doctor.system import BORN_S, check_room, clock, descriptors, processes
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 
 

@@ -1,23 +1,33 @@
-"""Checks of the supervisor's socket, lock, directories and free space."""
+"""Checks of the running supervisor, if any, of what it serves over HTTP and by the bridge, and of
+the files and file systems that it needs.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 import stat
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
+from nsm import httptoken
 from nsm._version import __version__
 from nsm.checks import HostCheck, fail, ok, rows, warn
+from nsm.http.listen_address import Port, UnixPath, parse_listen
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Failure, Hello, Request, Result
 from nsm.wire.status import AuditStatus, Status, SurvivalStatus, read_status
+from nsmd.bridge.definitions import read_directory, render
 from nsmd.doctor.host import Host
+from nsmd.host.listeners import PlaceError, check_way
+from nsmd.host.paths import trusted_owners
+from nsmd.model.settings import Settings
 
 ANSWER_TIMEOUT_S = 3.0
 """Time for a supervisor to send its hello."""
@@ -27,6 +37,14 @@ LITTLE_RUNTIME_BYTES = 1024 * 1024
 FEW_INODES = 100
 
 _REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "afs"))
+_RUNTIME_REMOTE = (
+    ", where sockets of this machine do not work",
+    "Set NSM_SOCKET to a path on a local disk, in a directory that is yours alone.",
+)
+_STATE_REMOTE = (
+    ": while its server is away, no log and no audit is written",
+    "Set XDG_STATE_HOME to a directory on a local disk.",
+)
 
 
 def check_places(host: Host) -> list[HostCheck]:
@@ -43,27 +61,18 @@ def check_places(host: Host) -> list[HostCheck]:
         ("room for runtime", _space(host, runtime, LITTLE_RUNTIME_BYTES, closed=fail)),
         ("room for state", _space(host, host.state, LITTLE_BYTES)),
         ("room for temporary files", _space(host, temporary, LITTLE_BYTES)),
-        ("runtime file system", _runtime_file_system(runtime, host.type_of(runtime))),
-        ("state file system", _state_file_system(host.state, host.type_of(host.state))),
+        ("runtime file system", _remote(host, runtime, fail, _RUNTIME_REMOTE)),
+        ("state file system", _remote(host, host.state, warn, _STATE_REMOTE)),
     )
 
 
-def _runtime_file_system(path: str, kind: str) -> HostCheck | None:
-    if kind not in _REMOTE:
-        return None
-    return fail(
-        f"{path} is on {kind}, where sockets of this machine do not work",
-        "Set NSM_SOCKET to a path on a local disk, in a directory that is yours alone.",
-    )
-
-
-def _state_file_system(path: str, kind: str) -> HostCheck | None:
-    if kind not in _REMOTE:
-        return None
-    return warn(
-        f"{path} is on {kind}: while its server is away, no log and no audit is written",
-        "Set XDG_STATE_HOME to a directory on a local disk.",
-    )
+def _remote(
+    host: Host, path: str, bad: Callable[[str, str], HostCheck], words: tuple[str, str]
+) -> HostCheck | None:
+    """Check that a directory is on a disk of this machine."""
+    kind = host.type_of(path)
+    what, fix = words
+    return bad(f"{path} is on {kind}{what}", fix) if kind in _REMOTE else None
 
 
 def _supervisor(host: Host) -> HostCheck:
@@ -248,3 +257,196 @@ def _space(
     if found.f_files and found.f_favail < FEW_INODES:
         return warn(f"{detail}, and {found.f_favail} more files", f"Make room: df -i {path}")
     return ok(detail)
+
+
+NAME = "MCP over HTTP"
+
+Ask = Callable[[str], Mapping[str, Any] | None]
+"""Asks the supervisor at a socket about HTTP; None if none answers."""
+
+_LISTENS = "0A"
+"""State of a listening socket in proc_pid_net(5)."""
+
+
+def ask_supervisor(path: str) -> Mapping[str, Any] | None:
+    """Ask the supervisor over its socket, without starting one."""
+    try:
+        return ask(path, "http")
+    except (OSError, NsmError):
+        return None  # another row says that
+
+
+def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[HostCheck]:
+    """Check HTTP; no rows if it is off.
+
+    Args:
+        say: asks the running supervisor.
+    """
+    if not settings.http.enabled:
+        return []
+    listen = settings.http.listen
+    said = say(host.real(host.socket))
+    return rows(
+        (NAME, _possible(host, listen) if said is None else _served(host, listen, said)),
+        (f"token of {NAME}", _token(host, is_needed=said is not None and bool(said["url"]))),
+    )
+
+
+def _served(host: Host, listen: str, said: Mapping[str, Any]) -> HostCheck:
+    """Check the port with the answer of the running supervisor."""
+    url, problem = said["url"], said["problem"]
+    if not said["enabled"] or said["listen"] != listen:
+        now = f"at {said['listen']}" if said["enabled"] else "not at all"
+        return warn(f"the supervisor serves it {now}; configured is {listen}", "nsm reload")
+    if url and not problem:
+        return ok(url)
+    other = "" if url else _who_listens(host, listen)
+    return warn(
+        f"{url or 'not served'}: {problem}{other and f' ({other})'}",
+        "Fix that, then: nsm reload",
+    )
+
+
+def _possible(host: Host, listen: str) -> HostCheck:
+    """Check what the next supervisor will find."""
+    match parse_listen(listen):
+        case UnixPath(path=path):
+            try:
+                check_way(os.path.dirname(host.real(path)), trusted_owners())
+            except PlaceError as error:
+                fix = "Give `[http] listen` a path in a directory that is yours alone."
+                return warn(str(error), fix)
+        case Port():
+            if other := _who_listens(host, listen):
+                return warn(
+                    f"no supervisor answers, and {other}",
+                    "If that is what keeps sessions, any command of nsm starts a supervisor, "
+                    "which goes on with it. If it is not yours, take another `[http] listen`, and "
+                    "run: nsm http token --rotate",
+                )
+    return ok(f"{listen}, once a supervisor runs")
+
+
+def _who_listens(host: Host, listen: str) -> str:
+    """Name the holder of a port for people; empty if there is none, or if it is no port."""
+    place = parse_listen(listen)
+    if not isinstance(place, Port):
+        return ""
+    wanted = ipaddress.ip_address(place.host)
+    table = "/proc/net/tcp6" if wanted.version == 6 else "/proc/net/tcp"
+    every = ipaddress.ip_address("::" if wanted.version == 6 else "0.0.0.0")  # noqa: S104
+    for line in (host.read(table) or "").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[3] != _LISTENS:
+            continue
+        address, _, number = fields[1].partition(":")
+        if int(number, 16) == place.number and _address(address) in (wanted, every):
+            whose = "yours" if int(fields[7]) == host.uid else f"user {fields[7]}'s"
+            return f"a process of {whose} listens at {listen}"
+    return ""
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse the kernel's form: words of four bytes, each as a number in this machine's order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    return ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+
+
+def _token(host: Host, *, is_needed: bool) -> HostCheck:
+    path = os.path.join(host.state, "http-token")
+    try:
+        httptoken.read(host.real(path))
+    except FileNotFoundError:
+        if not is_needed:
+            return ok(f"{path}, once it is served")
+        detail = f"nobody is let in: {path} is gone"
+        fix = "nsm http token: makes and prints one."
+        return warn(detail, fix)
+    except httptoken.TokenError as error:
+        return warn(
+            f"nobody is let in: {error}",
+            "nsm http token --rotate: clients need the other one from then on.",
+        )
+    return ok(path)
+
+
+MUCH_BYTES = 1 << 30
+"""Total size from which on the ledger is mentioned, since nsm deletes nothing of it."""
+
+_FIX = "Until it can be written, no program of the bridge is started."
+
+
+def check_bridge(host: Host, settings: Settings) -> list[HostCheck]:
+    """Check the bridge. If it is off, only clients that should have programs of it are
+    mentioned.
+    """
+    on = settings.bridge.enabled
+    return rows(
+        ("programs of the bridge", _definitions(host) if on else None),
+        ("audit of the bridge", _bridge_audit(host) if on else None),
+        ("programs over HTTP", _over_http(host, settings) if settings.http.enabled else None),
+    )
+
+
+def _definitions(host: Host) -> HostCheck:
+    found = read_directory(host.real(host.tools), host.real(host.home))
+    names = ", ".join(found.programs) or "none"
+    if not found.problems:
+        return ok(names)
+    wrong = "\n".join(render(problem) for problem in found.problems)
+    return warn(
+        f"{names}; files that describe none:\n{wrong}",
+        "Correct them; `nsm bridge check` looks again. The others can be started meanwhile.",
+    )
+
+
+def _over_http(host: Host, settings: Settings) -> HostCheck | None:
+    """Check the programs for clients over HTTP; None if all exist. Such a client gets no other
+    error.
+    """
+    wanted = settings.http.programs
+    if wanted and not settings.bridge.enabled:
+        return warn(
+            f"`[http] programs`: the bridge is off: {', '.join(wanted)}",
+            "Set `[bridge] enabled = true`; then `nsm reload --config`.",
+        )
+    there = read_directory(host.real(host.tools), host.real(host.home)).programs
+    if not (missing := [name for name in wanted if name not in there]):
+        return None
+    return warn(
+        f"`[http] programs`: no file describes {', '.join(missing)}",
+        "Correct it, or see `nsm bridge check`.",
+    )
+
+
+def _bridge_audit(host: Host) -> HostCheck:
+    path = os.path.join(host.state, "audit.log")
+    try:
+        found = os.lstat(host.real(path))
+    except FileNotFoundError:
+        return ok(f"{path}, once something is asked for")
+    except OSError as error:
+        return fail(
+            f"{path} cannot be looked at: {error.strerror}",
+            f"See what is in its way: ls -ld {host.state}. {_FIX}",
+        )
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        return fail(f"{path} is no file of yours", f"Move it out of the way: ls -l {path}. {_FIX}")
+    if not os.access(host.real(path), os.W_OK):
+        return fail(
+            f"{path} may not be written by you (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"chmod 600 {path}. {_FIX}",
+        )
+    own = [each for each in host.names(host.state) if each.startswith("audit.log")]
+    size = sum(_size(host.real(os.path.join(host.state, each))) for each in own)
+    detail = f"{path}, {size >> 20} MiB in all"
+    if size > MUCH_BYTES:
+        return warn(detail, f"nsm deletes none of it. Move old ones away, if you may: ls {path}.*")
+    return ok(detail)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from fake_nvml import NVMLError, fake_nvml
 from gpu_world import GpuWorld, nvidia_world
 from nsm.checks import HostCheck
-from nsmd.doctor.devices import check_devices
+from nsmd.doctor.configured import check_devices
 from nsmd.host.nvml import GpuReader, read_gpus
 from nsmd.model.settings import EnvironmentSettings, Settings
 

@@ -13,7 +13,7 @@ import samples
 from doctor_world import World, named
 from nsm.http.listen_address import Port
 from nsm.httptoken import ensure
-from nsmd.doctor.http import NAME, ask_supervisor, check_http
+from nsmd.doctor.supervisor import NAME, ask_supervisor, check_http
 from nsmd.http.held_port import bound
 from nsmd.model.settings import HttpSettings, Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doctor_world import World, named
-from nsmd.doctor.kernel import check_kernel, check_landlock
+from nsmd.doctor.system import check_kernel, check_landlock
 
 
 def test_a_host_that_forbids_nothing(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_world import GpuWorld, nvidia_world
-from nsmd.doctor.unusable import why_unusable
+from nsmd.doctor.configured import why_unusable
 from nsmd.model.settings import EnvironmentSettings, Settings
 
 

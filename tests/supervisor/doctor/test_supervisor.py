@@ -17,9 +17,9 @@ import samples
 from doctor_world import World, named
 from nsm.wire.connection import ServerConnection
 from nsm.wire.messages import Hello
-from nsmd.doctor import places
+from nsmd.doctor import supervisor
 from nsmd.doctor.host import Host
-from nsmd.doctor.places import check_places
+from nsmd.doctor.supervisor import check_places
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -212,7 +212,7 @@ def test_what_the_supervisor_says_of_its_records(
     def ask(_path: str, _operation: str) -> dict[str, Any]:
         return told
 
-    monkeypatch.setattr(places, "ask", ask)
+    monkeypatch.setattr(supervisor, "ask", ask)
     row = named(check_places(host), name)
     assert row.status == status
     assert detail in row.detail

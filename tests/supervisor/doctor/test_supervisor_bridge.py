@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from doctor_world import World, named
-from nsmd.doctor import bridge
-from nsmd.doctor.bridge import check_bridge
+from nsmd.doctor import supervisor
+from nsmd.doctor.supervisor import check_bridge
 from nsmd.model.settings import BridgeSettings, HttpSettings, Settings
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_the_audit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.file(AUDIT, "x" * (1 << 20))
     world.file(f"{AUDIT}.1", "x" * (2 << 20))
     assert (audit(world).status, audit(world).detail) == ("ok", f"{AUDIT}, 3 MiB in all")
-    monkeypatch.setattr(bridge, "MUCH_BYTES", 1 << 20)
+    monkeypatch.setattr(supervisor, "MUCH_BYTES", 1 << 20)
     assert (audit(world).status, "Move old ones" in audit(world).fix) == ("warn", True)
 
 
