@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nsmd.boxes.records import BOX, BoxRecord
+from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.fdstore import records
 from nsmd.fdstore.records import SessionRecord, SpecRecord, UnreadableRecordError
 from nsmd.jail.templates.template_store import PREFIX as TEMPLATE
 from nsmd.jail.templates.template_store import TemplateRecord
-from nsmd.network.secrets.records import GRANT, GrantRecord
-from nsmd.ports.records import PORT, RELAY, PortRecord, RelayRecord
+from nsmd.network.secrets.grant import GRANT, GrantRecord
+from nsmd.ports.relay_process import RELAY, RelayRecord
+from nsmd.ports.session_ports import PORT, PortRecord
 from nsmd.restart.load import SESSION, SPEC
 
 KINDS: Mapping[str, type[Any]] = {

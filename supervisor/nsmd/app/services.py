@@ -16,7 +16,6 @@ from nsmd.app.frontends import FrontEnds
 from nsmd.app.resources import Resources
 from nsmd.app.startup import Startup
 from nsmd.boxes import BoxManager
-from nsmd.boxes import sort_out as boxes_left
 from nsmd.bridge.bridge import BridgeService, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
@@ -38,12 +37,10 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
-from nsmd.network.secrets.records import sort_out as secrets_left
 from nsmd.network.secrets.service import SecretService
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
 from nsmd.ports.port_manager import PortManager
-from nsmd.ports.records import sort_out as ports_left
 from nsmd.restart.drain import Draining, Work
 from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
 from nsmd.restart.load import LoadedState, sort_out
@@ -114,9 +111,9 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         everything = partial(
             _everything_kept, left_alone, session_manager, resources, boxes, ports, secrets, port
         )
-        boxes.take_up(boxes_left(setup.kept, left_alone))
-        ports.take_up(ports_left(setup.kept, left_alone))
-        secrets.take_up(secrets_left(setup.kept, left_alone))
+        boxes.take_up(setup.kept, left_alone)
+        ports.take_up(setup.kept, left_alone)
+        secrets.take_up(setup.kept, left_alone)
         upkeep.start_soon(setup.store.run, everything)
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)

@@ -3,14 +3,11 @@
 The client makes the box and becomes it. The supervisor knows its first process, and serves sockets
 in a directory that the box shows to the agent, for as long as that process lives.
 
-box_directory  the directory of one box's sockets
-records        stored facts about a box, for the next supervisor
-box            one box, from the program that asks for it to its last process
-box_manager    all boxes
+box          one box, from the program that asks for it to its last process, and its sockets
+box_manager  all boxes
 """
 
 from nsmd.boxes.box import ServeConnection
 from nsmd.boxes.box_manager import BoxManager
-from nsmd.boxes.records import LeftBoxes, sort_out
 
-__all__ = ["BoxManager", "LeftBoxes", "ServeConnection", "sort_out"]
+__all__ = ["BoxManager", "ServeConnection"]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from nsmd.boxes.box_directory import BoxDirectory
-from nsmd.boxes.records import BOX, WAY, BoxRecord, Left
+from nsm import paths
+from nsm.dataclass import dataclass
+from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.jail.limits import Confinement
+from nsmd.host.listeners import PlaceError, bound
+from nsmd.jail.limits import BoxBounds, Confinement
+from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NO_NETWORK
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
@@ -35,9 +40,103 @@ MAX_FAILURES = 8
 and each costs a line in the log, and work for the descriptor store.
 """
 
-
 HAND_OVER_S = 10.0
 """Time for a proxy's socket to come on a connection: the other side sends it at once."""
+
+
+BOX = "box-"
+"""Beginning of the names in the store. The name with the box's id has its process, its sockets and
+the record; the one that ends with `WAY` has the socket of its proxy, which comes later.
+"""
+
+WAY = ".way"
+
+DIRECTORY = "boxes"
+"""Name in the runtime directory."""
+
+CONTROL, PROXY = "control.sock", "proxy.sock"
+"""Names of the sockets in the box (`nsmbox.model.plan`)."""
+
+_ID = re.compile("[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRecord:
+    """Facts about a box, for the next supervisor.
+
+    Attributes:
+        pid: process id of its first process, for people.
+        directory: the agent's working directory.
+        profile: name of its profile.
+        client_limits: limits of its clients.
+        project_problem: why their sessions see no project; else empty.
+        created_s: start, on the system's monotonic clock.
+        boot: id of the boot in which that clock runs.
+        control, proxy: identities (`nsmd.fdstore.records.identity`) of its listening sockets; None
+            if it has none.
+        bounds: limits of its processes; None if it asked for none.
+        group: directory of its control group; None if it has none.
+        secrets: names of its secrets.
+    """
+
+    id: str
+    pid: int
+    directory: str
+    profile: str
+    client_limits: ClientLimits
+    project_problem: str = ""
+    created_s: float
+    boot: str
+    control: str
+    proxy: str | None = None
+    bounds: BoxBounds | None = None
+    group: str | None = None
+    secrets: tuple[str, ...] = ()
+
+
+class BoxDirectory:
+    """Directory of one box's sockets, below the supervisor's own."""
+
+    def __init__(self, box_id: str) -> None:
+        self.directory = os.path.join(paths.runtime_dir(), DIRECTORY, box_id)
+
+    def make(self) -> None:
+        """Make the directory; an `NsmError` says why it cannot be made."""
+        try:
+            paths.ensure_private_dir(os.path.dirname(self.directory))
+            os.mkdir(self.directory, 0o700)
+        except (paths.PathError, OSError) as error:
+            raise _impossible(str(error)) from error
+
+    def listen(self, name: str) -> socket.socket:
+        """Make a listening socket in it, which only this user can reach; or an `NsmError`."""
+        path = os.path.join(self.directory, name)
+        try:
+            paths.check_socket_path(path)
+            return bound(path)
+        except (paths.PathError, PlaceError) as error:
+            raise _impossible(str(error)) from error
+
+    def remove(self) -> None:
+        """Remove it with its content; may be repeated."""
+        try:
+            shutil.rmtree(self.directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", self.directory, error)
+
+
+def remove_others(known: Collection[str]) -> None:
+    """Remove the directories of boxes that have ended; these ids are the others'."""
+    directory = os.path.join(paths.runtime_dir(), DIRECTORY)
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        if _ID.fullmatch(name) and name not in known:
+            BoxDirectory(name).remove()
 
 
 class ServeConnection(Protocol):
@@ -59,11 +158,9 @@ class Box:
     """Sockets of one box, served for as long as its first process lives.
 
     Args:
-        record: facts about the box.
         pidfd: pidfd of its first process; owned from now on, like the sockets.
-        control, proxy: its listening sockets.
+        control, proxy: its listening sockets; on the second, it passes the socket of its proxy.
         listener: socket of its proxy, from an earlier supervisor.
-        store: keeps its descriptors.
     """
 
     def __init__(
@@ -92,33 +189,6 @@ class Box:
 
     def __repr__(self) -> str:
         return f"<Box {self.record.id} of process {self.record.pid}>"
-
-    @classmethod
-    def taken_up(
-        cls,
-        left: Left,
-        *,
-        gateway: Gateway,
-        store: DescriptorStore,
-        confinement: Confinement | None = None,
-    ) -> Box:
-        """Take over a box that an earlier supervisor has left."""
-        listener: NamespaceListener | None = None
-        if left.listener is not None:
-            try:
-                listener = NamespaceListener(left.listener)
-            except ListenerError as error:
-                log.warning("box %s has no proxy any more: its socket %s", left.record.id, error)
-        return cls(
-            left.record,
-            pidfd=left.pidfd,
-            control=_listening(left.control),
-            proxy=None if left.proxy is None else _listening(left.proxy),
-            listener=listener,
-            gateway=gateway,
-            store=store,
-            confinement=confinement,
-        )
 
     @property
     def sockets_directory(self) -> str:
@@ -280,7 +350,8 @@ async def _accept(listening: socket.socket, handle: ServeConnection, nursery: tr
     await trio.serve_listeners(handle, [trio.SocketListener(taken)], handler_nursery=nursery)
 
 
-def _listening(descriptor: int) -> socket.socket:
-    listening = socket.socket(fileno=descriptor)
-    listening.setblocking(False)
-    return listening
+def _impossible(why: str) -> NsmError:
+    return StartFailedError(
+        f"The box's socket cannot be made: {why}",
+        hint="`nsm doctor` checks the supervisor's directories.",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,18 +14,31 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
-from nsmd.boxes.box import Box, BoxProcess, ServeConnection
-from nsmd.boxes.box_directory import CONTROL, PROXY, BoxDirectory, remove_others
-from nsmd.boxes.records import BoxRecord, LeftBoxes
+from nsmd.boxes.box import (
+    BOX,
+    CONTROL,
+    PROXY,
+    WAY,
+    Box,
+    BoxDirectory,
+    BoxProcess,
+    BoxRecord,
+    ServeConnection,
+    remove_others,
+)
 from nsmd.fdstore import records
-from nsmd.fdstore.store import DescriptorStore
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import RecordError, UnreadableRecordError
+from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.descriptors import MAX_BOXES
+from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.limits import BoxBounds, Confinement, LimitEnforcer
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.network.gateway import Gateway
+from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
@@ -44,9 +58,6 @@ class BoxManager:
 
     Args:
         check: checks working directories.
-        gateway: for proxies.
-        store: keeps the boxes for the next supervisor.
-        events: get the start and end of boxes.
         most: largest number of boxes at once.
         enforcer: enforces the limits of boxes; None if nothing does.
     """
@@ -75,30 +86,79 @@ class BoxManager:
     def __repr__(self) -> str:
         return f"<BoxManager {', '.join(self._boxes)}>"
 
-    def take_up(self, left: LeftBoxes) -> None:
+    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
         """Take over the boxes that an earlier supervisor has left; call before `serve`."""
-        for name in left.over:
-            self._store.drop(name)
-        for each in left.found:
-            confinement = None
-            if self._enforcer is not None and each.record.bounds is not None:
-                confinement = self._enforcer.adopt_box(
-                    BoxProcess(each.record.pid, each.pidfd), each.record.bounds, each.record.group
-                )
-            box = Box.taken_up(
-                each, gateway=self._gateway, store=self._store, confinement=confinement
-            )
-            self._boxes[box.record.id] = box
-        remove_others({*self._boxes, *left.unread})
+        unread: list[str] = []
+        for name, descriptors in kept.items():
+            if not name.startswith(BOX):
+                continue
+            if name.endswith(WAY):
+                if name.removesuffix(WAY) not in kept:  # its box has ended
+                    self._drop(name, descriptors)
+                continue
+            ways = kept.get(name + WAY, ())
+            box: Box | None = None
+            try:
+                box = self._left(records.find(descriptors), descriptors, ways)
+            except UnreadableRecordError as error:
+                if not any(pid_of(each) is not None and has_ended(each) for each in descriptors):
+                    unread.append(name.removeprefix(BOX))
+                    left_alone.add(name, descriptors, str(error), owner=unread[-1])
+                    if ways:
+                        left_alone.add(name + WAY, ways, owner=unread[-1])
+                    continue
+            except RecordError as error:
+                log.warning("the kept entry %s cannot be used: %s", name, error)
+            if box is None:
+                self._drop(name, [*descriptors, *ways])
+            else:
+                self._boxes[box.record.id] = box
+        remove_others({*self._boxes, *unread})
+
+    def _drop(self, name: str, descriptors: Sequence[int]) -> None:
+        records.close_all(descriptors)
+        self._store.drop(name)
+        self._store.drop(name + WAY)
+
+    def _left(self, data: bytes, descriptors: Sequence[int], ways: Sequence[int]) -> Box | None:
+        """Make a box of what an earlier supervisor has left, which it owns; None if it has ended.
+
+        Raises:
+            RecordError: something is missing, or cannot be read.
+        """
+        record = records.decode(BoxRecord, data)
+        sockets = [record.control] if record.proxy is None else [record.control, record.proxy]
+        found = records.matched(descriptors, *sockets)
+        pidfd = found[0]
+        if has_ended(pidfd):
+            return None
+        listener: NamespaceListener | None = None
+        if ways:
+            try:
+                listener = NamespaceListener(ways[0])
+            except ListenerError as error:
+                log.warning("box %s has no proxy any more: its socket %s", record.id, error)
+        confinement: Confinement | None = None
+        if self._enforcer is not None and record.bounds is not None:
+            process = BoxProcess(record.pid, pidfd)
+            confinement = self._enforcer.adopt_box(process, record.bounds, record.group)
+        records.close_all(each for each in (*descriptors, *ways[1:]) if each not in found)
+        control, *proxies = map(_listening, found[1:])
+        return Box(
+            record,
+            pidfd=pidfd,
+            control=control,
+            proxy=proxies[0] if proxies else None,
+            listener=listener,
+            gateway=self._gateway,
+            store=self._store,
+            confinement=confinement,
+        )
 
     async def serve(
         self, server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve all boxes until cancelled. Then they end, unless `leave` was called.
-
-        Args:
-            server: makes the servers of their control sockets.
-        """
+        """Serve all boxes until cancelled. Then they end, unless `leave` was called."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery, self._server = nursery, server
@@ -142,10 +202,6 @@ class BoxManager:
             programs: names of the bridge programs that it may start.
             secrets: names of the secrets that it uses.
             writable: absolute paths that it can write to, beside the working directory.
-            bounds: limits of its processes; None for none.
-
-        Raises:
-            NsmError: they cannot be made.
         """
         if self._nursery is None or self._server is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
@@ -180,11 +236,7 @@ class BoxManager:
         return box
 
     async def _grant(self, box: Box, secrets: Sequence[str], network: NetworkRule) -> None:
-        """Give a helper to a box that begins, for secrets or rules for requests.
-
-        Raises:
-            NsmError: that is not possible.
-        """
+        """Give a helper to a box that begins, for secrets or rules for requests."""
         if self._gateway.secrets is not None:
             await self._gateway.secrets.grant(box.record.id, secrets, network)
         box.record = replace(box.record, secrets=tuple(secrets))
@@ -201,13 +253,7 @@ class BoxManager:
         """Open a process and make its sockets, or nothing.
 
         Args:
-            pid, directory, profile: as for `open`.
-            client_limits: limits of its clients.
-            problem: why their sessions see no project; else empty.
-            bounds: limits of its processes.
-
-        Raises:
-            NsmError: they cannot be made.
+            problem: why sessions of its clients see no project; else empty.
         """
         network = client_limits.network
         box_id = names.fresh_id(self._boxes)
@@ -312,11 +358,7 @@ def _scope(directory: str, digest: str) -> str:
 
 
 def _pidfd(pid: int) -> int:
-    """Open a pidfd of a process.
-
-    Raises:
-        BadRequestError: there is no such process here.
-    """
+    """Open a pidfd of a process; a `BadRequestError` if there is none here."""
     try:
         return os.pidfd_open(pid)
     except (OSError, ValueError) as error:
@@ -324,3 +366,9 @@ def _pidfd(pid: int) -> int:
             f"The process that asks for a box cannot be seen from here ({error}).",
             hint="Start the supervisor where the box is started, outside of other containers.",
         ) from None
+
+
+def _listening(descriptor: int) -> socket.socket:
+    listening = socket.socket(fileno=descriptor)
+    listening.setblocking(False)
+    return listening

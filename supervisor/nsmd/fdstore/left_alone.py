@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from nsmd.fdstore import records
+from nsmd.fdstore.records import RecordError, UnreadableRecordError
 from nsmd.fdstore.store import KEPT_PREFIXES, DescriptorStore, Kept
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 _NOUNS = {"session-": "session", "box-": "box", "port-": "open port", "secrets-": "secret"}
 """Words for people."""
@@ -51,6 +55,44 @@ class LeftAlone:
         if why:
             log.warning("%s is left alone: %s", name, why)
             self._whys[name] = why
+
+    def sort_out(
+        self,
+        kept: Kept,
+        prefix: str,
+        kind: type[R],
+        owner: Callable[[R], str],
+        take: Callable[[R, list[int]], Collection[int]],
+    ) -> None:
+        """Have the entries of one kind taken over, as far as this nsm can read them.
+
+        Entries whose owner is left alone are, too. Useless ones are dropped.
+
+        Args:
+            prefix: beginning of the names of this kind in the store.
+            owner: returns the id of a record's session or box.
+            take: gets a record and its descriptors, and returns those that it owns from now on:
+                none if that has ended. It raises `RecordError` if something is missing.
+        """
+        for name, given in kept.items():
+            if not name.startswith(prefix):
+                continue
+            descriptors = list(given)
+            try:
+                record = records.decode(kind, records.find(descriptors))
+                if self.has(owner(record)):
+                    self.add(name, descriptors, owner=owner(record))
+                    continue
+                taken = take(record, descriptors)
+            except UnreadableRecordError as error:
+                self.add(name, descriptors, str(error))
+                continue
+            except RecordError as error:
+                log.warning("the kept entry %s cannot be used: %s", name, error)
+                taken = ()
+            records.close_all(each for each in descriptors if each not in taken)
+            if not taken:
+                self._store.drop(name)
 
     def has_entry(self, name: str) -> bool:
         """Return whether that entry is left alone."""

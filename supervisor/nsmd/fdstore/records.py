@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from nsm.dataclass import dataclass, field
 from nsm.wire import decode as decoding
+from nsmd.host.processes import pid_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
 
@@ -259,6 +260,19 @@ def find(descriptors: Iterable[int]) -> bytes:
         if data is not None and is_record(data):
             return data
     raise RecordError("there is no record of it")
+
+
+def matched(descriptors: Sequence[int], *identities: str) -> list[int]:
+    """Find the pidfd of an entry's process, then the descriptors with these identities.
+
+    Raises:
+        RecordError: one of them is not there.
+    """
+    pidfds = [each for each in descriptors if pid_of(each) is not None]
+    by_identity = {identity(each): each for each in descriptors}
+    if not pidfds or not all(each in by_identity for each in identities):
+        raise RecordError("not all of its descriptors are there")
+    return [pidfds[0], *(by_identity[each] for each in identities)]
 
 
 def close_all(descriptors: Iterable[int]) -> None:

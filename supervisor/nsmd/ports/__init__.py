@@ -6,11 +6,9 @@ out (docs/contributing/agent-protocol.md, `ports`). Nothing of the host's networ
 session. This module imports nothing, since the relay imports it.
 
 counts         in the relay and here: counts of ports
-passing        in the relay: descriptors that the agent passes, checked
 relayed        in the relay: one connection, and its bytes
 relay          in the relay: its loop
 addresses      where people may connect, and the listening sockets there
-records        facts about ports and relays for the next supervisor
 relay_process  one relay, as the supervisor holds it
 session_ports  the ports of one session, and its relay
 port_manager   the ports of all sessions

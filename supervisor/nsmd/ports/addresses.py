@@ -22,14 +22,7 @@ Identity = tuple[int, int]
 
 
 def parse_address(text: str, *, public: bool) -> Port | UnixPath:
-    """Parse the address to listen at.
-
-    Args:
-        public: other machines may reach it.
-
-    Raises:
-        BadRequestError: it is none, or reaches too far.
-    """
+    """Parse the address to listen at, which other machines may reach if the port is `public`."""
     try:
         return parse_listen(text)
     except ValueError as error:
@@ -60,11 +53,7 @@ def _wide_address(text: str) -> Port | None:
 
 
 def listen(address: Port | UnixPath) -> socket.socket:
-    """Make a socket that listens at an address.
-
-    Raises:
-        BadRequestError: there can be none.
-    """
+    """Make a socket that listens at an address; a `BadRequestError` says why there can be none."""
     try:
         match address:
             case UnixPath(path=path):

@@ -27,11 +27,7 @@ FILE_BYTES = SLOTS * _SLOT.size
 
 
 def read_counts(file: int, slot: int) -> tuple[int, ...]:
-    """Read the counts of a port.
-
-    Args:
-        file: descriptor of the memory file.
-    """
+    """Read the counts of a port from the memory file."""
     counts: tuple[int, ...] = _SLOT.unpack(os.pread(file, _SLOT.size, slot * _SLOT.size))
     return counts
 
@@ -42,11 +38,7 @@ def clear_counts(file: int, slot: int) -> None:
 
 
 class PortCounts:
-    """Counts of one port, in the relay.
-
-    Args:
-        memory: the whole file; mapped, so that a count costs no system call.
-    """
+    """Counts of one port, in the relay; the file is mapped, so that one costs no system call."""
 
     def __init__(self, memory: memoryview, slot: int) -> None:
         self._place: memoryview | None = memory[slot * _SLOT.size : (slot + 1) * _SLOT.size]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -13,14 +14,18 @@ from nsm.dataclass import dataclass
 from nsm.http.listen_address import ConfiguredPort, parse_port
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
-from nsmd.fdstore.store import DescriptorStore
+from nsmd.fdstore import records
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import RecordError
+from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.descriptors import MAX_OPEN_PORTS
+from nsmd.host.processes import has_ended
 from nsmd.model import names
 from nsmd.model.events import Events, Happening
 from nsmd.model.settings import PortSettings
 from nsmd.ports import addresses, counts
-from nsmd.ports.records import PORT, RELAY, LeftPort, LeftPorts
-from nsmd.ports.session_ports import PortTotals, SessionPorts
+from nsmd.ports.relay_process import RELAY, RelayProcess, RelayRecord
+from nsmd.ports.session_ports import PORT, OpenPort, PortRecord, PortTotals, SessionPorts
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -51,13 +56,7 @@ class PortTraffic:
 
 
 class PortManager:
-    """The ports of all sessions.
-
-    Args:
-        store: keeps them for the next supervisor.
-        events: tell of sessions that end, and get the opening and closing of ports.
-        most: largest number of open ports at once.
-    """
+    """The ports of all sessions, of which at most so many are open at once."""
 
     def __init__(
         self, *, store: DescriptorStore, events: Events, most: int = MAX_OPEN_PORTS
@@ -65,7 +64,8 @@ class PortManager:
         self._store = store
         self._events = events
         self._most = most
-        self._left = LeftPorts()
+        self._left_ports: list[OpenPort] = []
+        self._left_relays: dict[str, tuple[RelayProcess, int]] = {}  # with counts, by session
         self._of: dict[str, SessionPorts] = {}
         self._unopened: dict[str, list[PortRow]] = {}  # by session
         self._totals = PortTotals()
@@ -81,11 +81,29 @@ class PortManager:
         """Open the configured ports of sessions that begin from now on."""
         self._configured = [parse_port(text) for text in settings.open]
 
-    def take_up(self, left: LeftPorts) -> None:
+    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
         """Take over what an earlier supervisor has left; call before `serve`."""
-        for name in left.over:
-            self._store.drop(name)
-        self._left = left
+        left_alone.sort_out(kept, PORT, PortRecord, lambda each: each.session, self._take_port)
+        left_alone.sort_out(kept, RELAY, RelayRecord, lambda each: each.session, self._take_relay)
+
+    def _take_port(self, record: PortRecord, descriptors: list[int]) -> list[int]:
+        others = [each for each in descriptors if records.read_file(each) is None]
+        if len(others) != 1:
+            raise RecordError("its socket is not there")
+        listener = socket.socket(fileno=others[0])
+        listener.setblocking(False)
+        self._left_ports.append(OpenPort(record, listener))
+        return others
+
+    def _take_relay(self, record: RelayRecord, descriptors: list[int]) -> list[int]:
+        found = records.matched(descriptors, record.control, record.counts)
+        pidfd, control, counts_file = found
+        if has_ended(pidfd):
+            return []
+        relay = RelayProcess.taken_up(pidfd, control)
+        relay.id = record.id
+        self._left_relays[record.session] = relay, counts_file
+        return found
 
     async def serve(
         self,
@@ -93,10 +111,9 @@ class PortManager:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve all ports until cancelled. Then they end, unless `leave` was called.
+        """Serve the ports of live sessions until cancelled.
 
-        Args:
-            sessions: returns the live sessions.
+        Then they end, unless `leave` was called.
         """
         unsubscribe = self._events.subscribe(self._notice, {"session_claimed", "session_ended"})
         try:
@@ -122,13 +139,9 @@ class PortManager:
         """Open a port of a session.
 
         Args:
-            number: port in the session.
             text: where people connect: HOST:PORT, or unix:PATH.
             public: other machines may reach it.
             client: program that asks, for people.
-
-        Raises:
-            NsmError: it cannot be opened.
         """
         if self._nursery is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
@@ -158,14 +171,7 @@ class PortManager:
         return ports.row(opened)
 
     def close(self, session: Session, number: int, client: str) -> list[PortRow]:
-        """Close a port of a session; returns its rows as they were.
-
-        Args:
-            client: program that asks, for people.
-
-        Raises:
-            BadRequestError: it is not open.
-        """
+        """Close a port of a session; returns its rows as they were."""
         ports = self._of.get(session.id)
         found = [] if ports is None else [p for p in ports.open_ports if p.record.number == number]
         if ports is None or not found:
@@ -258,30 +264,27 @@ class PortManager:
 
     def _take_up(self, sessions: Mapping[str, Session]) -> None:
         assert self._nursery is not None, "it is served"
-        left, self._left = self._left, LeftPorts()
-        of: dict[str, list[LeftPort]] = {}
-        for port in left.ports:
+        ports_of: dict[str, list[OpenPort]] = {}
+        for port in self._left_ports:
             if port.record.session in sessions:
-                of.setdefault(port.record.session, []).append(port)
+                ports_of.setdefault(port.record.session, []).append(port)
             else:
                 self._close_left(port)
-        relays = {each.record.session: each for each in left.relays}
-        for session_id in of.keys() | (relays.keys() & sessions.keys()):
+        relays, self._left_relays, self._left_ports = self._left_relays, {}, []
+        for session_id in ports_of.keys() | (relays.keys() & sessions.keys()):
             ports = self._of[session_id] = self._ports_of(sessions[session_id], self._nursery)
-            ports.take_up(of.get(session_id, []), relays.get(session_id))
-        for each in left.relays:
-            if each.record.session not in sessions:  # it ends by itself, as its session has
-                self._store.drop(RELAY + each.record.id)
-                for descriptor in (each.pidfd, each.control, each.counts):
-                    os.close(descriptor)
+            ports.take_up(ports_of.get(session_id, []), relays.get(session_id))
+        for session_id in relays.keys() - sessions.keys():
+            relay, counts_file = relays[session_id]  # it ends by itself, as its session has
+            self._store.drop(relay.name)
+            relay.close()
+            os.close(counts_file)
 
-    def _close_left(self, port: LeftPort) -> None:
+    def _close_left(self, port: OpenPort) -> None:
         """Close a port whose session has ended while no supervisor ran."""
         record = port.record
-        os.close(port.listener)
-        self._store.drop(PORT + record.id)
-        if record.path:
-            addresses.remove_socket(record.path, (record.device, record.inode))
+        self._store.drop(port.name)
+        port.close()
         self._events.publish(
             "port_closed",
             session=record.session,

@@ -32,8 +32,16 @@ from collections import deque
 from nsmd.fdstore.holder import receive_one
 from nsmd.host.rights import give_up_rights
 from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
-from nsmd.ports.passing import AgentPassingError, adopt, check_connection
-from nsmd.ports.relayed import NOWAIT, PIECE_BYTES, RelayedConnection, RelayedEnd, RelayedPort
+from nsmd.ports.relayed import (
+    NOWAIT,
+    PIECE_BYTES,
+    AgentPassingError,
+    RelayedConnection,
+    RelayedEnd,
+    RelayedPort,
+    adopt,
+    check_connection,
+)
 
 TYPE_CHECKING = False  # `typing` is large
 if TYPE_CHECKING:
@@ -64,12 +72,7 @@ EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 
 
 class PortRelay:
-    """All ports of one session.
-
-    Args:
-        control: connection to the supervisor.
-        most: largest number of connections.
-    """
+    """All ports of one session, with a connection to the supervisor."""
 
     def __init__(self, control: socket.socket, most: int) -> None:
         self.control: socket.socket | None = control
@@ -258,11 +261,7 @@ class PortRelay:
             self.session_over()
 
     def take_answer(self, message: bytes, descriptor: int | None) -> None:
-        """Take one answer.
-
-        Raises:
-            AgentPassingError: our agent does not answer so.
-        """
+        """Take one answer; an `AgentPassingError` if our agent does not answer so."""
         inside = adopt(descriptor)
         if len(message) != 12:
             raise AgentPassingError("an answer about a port has the wrong length")
@@ -345,11 +344,7 @@ class PortRelay:
             port.counts.add(FULL, -1 if accepting else 1)
 
     def begin(self, connection: RelayedConnection, inside: socket.socket) -> None:
-        """Join both ends.
-
-        Raises:
-            OSError: one has ended.
-        """
+        """Join both ends; an `OSError` if one has ended."""
         connection.join(inside)
         for end in connection.ends:
             self.poll.register(end.socket, EVENTS)

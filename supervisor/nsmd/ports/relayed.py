@@ -1,11 +1,12 @@
-"""Connections that a relay passes bytes between. Standard library only.
+"""Connections that a relay passes bytes between, and checks of those that the agent passes.
 
-The agent may have kept a copy of the socket inside and make it block, so no call waits
-(MSG_DONTWAIT); splice(2) would, and is no faster here.
+Standard library only. The agent may have kept a copy of the socket inside and make it block, so no
+call waits (MSG_DONTWAIT); splice(2) would, and is no faster here.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections import deque
@@ -23,12 +24,50 @@ NOWAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _LINGER_NOT, _RESET = struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)
 
 
+class AgentPassingError(Exception):
+    """The agent did what ours does not."""
+
+
+def adopt(descriptor: int | None) -> socket.socket | None:
+    """Take a descriptor that the agent passed, if it did: an `AgentPassingError` if no socket."""
+    if descriptor is None:
+        return None
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise AgentPassingError("what came for a port is no socket") from None
+
+
+def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
+    """Check that what came is a connection to a port of a loopback, and return it.
+
+    Raises:
+        AgentPassingError: it is something else.
+        OSError: it is no longer connected.
+    """
+    if passed is None:
+        raise AgentPassingError("no socket came for a port")
+    expected = (
+        (socket.SO_TYPE, (socket.SOCK_STREAM,)),
+        (socket.SO_DOMAIN, (socket.AF_INET, socket.AF_INET6)),
+        (socket.SO_PROTOCOL, (socket.IPPROTO_TCP,)),
+        (socket.SO_ACCEPTCONN, (0,)),
+    )
+    for option, values in expected:
+        if passed.getsockopt(socket.SOL_SOCKET, option) not in values:
+            raise AgentPassingError("what came for a port is no TCP connection")
+    address = passed.getpeername()
+    if address[0] not in ("127.0.0.1", "::1") or address[1] != port:
+        raise AgentPassingError("the connection that came leads elsewhere than to the port")
+    return passed
+
+
 class RelayedPort:
     """An open port: its listening socket, and where its connections go.
 
-    Attributes:
-        waiting: connections for which the agent was not asked yet.
-        asked: number of those for which it was, and has not answered.
+    The agent was not asked yet for those that are `waiting`, and has not answered for so many that
+    it was `asked` for.
     """
 
     def __init__(self, number: int, listener: socket.socket, counts: PortCounts) -> None:
@@ -80,16 +119,13 @@ class RelayedEnd:
         self.socket.close()
 
     def move_to(self, target: RelayedEnd, buffer: memoryview) -> bool:
-        """Move bytes to the other end.
+        """Move bytes to the other end; True if there may be more at once.
 
         Args:
             buffer: has room for `PIECE_BYTES`; its content does not matter.
 
-        Returns:
-            True if there may be more at once.
-
         Raises:
-            OSError: an end was reset.
+            OSError: an end was reset, here and in all methods below.
         """
         for _ in range(TURN_PIECES):
             if not target.writable:
@@ -107,11 +143,7 @@ class RelayedEnd:
         return True
 
     def _read(self, buffer: memoryview) -> memoryview | None:
-        """Read what there is; None if nothing is, or nothing more comes.
-
-        Raises:
-            OSError: it was reset.
-        """
+        """Read what there is; None if nothing is, or nothing more comes."""
         try:
             size = self.socket.recv_into(buffer, PIECE_BYTES, NOWAIT)
         except BlockingIOError:
@@ -125,14 +157,7 @@ class RelayedEnd:
         return buffer[:size]
 
     def write(self, piece: memoryview) -> None:
-        """Write bytes, and keep those for which there is no room.
-
-        Args:
-            piece: `unsent` if there are such bytes.
-
-        Raises:
-            OSError: it was reset.
-        """
+        """Write bytes (`unsent` first), and keep those for which there is no room."""
         try:
             sent = self.socket.send(piece, NOWAIT)
         except BlockingIOError:
@@ -145,11 +170,7 @@ class RelayedEnd:
         self.unsent = rest or None
 
     def pass_end_on(self) -> None:
-        """Tell the peer that no byte follows.
-
-        Raises:
-            OSError: it was reset.
-        """
+        """Tell the peer that no byte follows."""
         if not self.shut:
             self.shut = True
             self.socket.shutdown(socket.SHUT_WR)
@@ -182,25 +203,14 @@ class RelayedConnection:
         return all(end.shut for end in self.ends)
 
     def join(self, inside: socket.socket) -> None:
-        """Set the end in the session.
-
-        Raises:
-            OSError: one end is gone.
-        """
+        """Set the end in the session."""
         self.inside = RelayedEnd(inside, self, inside=True)
         for end in self.ends:
             if end.socket.family != socket.AF_UNIX:
                 end.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def move(self, buffer: memoryview) -> bool:
-        """Move bytes in both directions.
-
-        Returns:
-            True if there may be more at once.
-
-        Raises:
-            OSError: an end was reset.
-        """
+        """Move bytes in both directions; True if there may be more at once."""
         if self.inside is None:
             return False
         more = self.host.move_to(self.inside, buffer)

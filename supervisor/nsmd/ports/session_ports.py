@@ -24,9 +24,8 @@ from nsmd.host.listeners import identity_of
 from nsmd.model import names
 from nsmd.model.events import Events
 from nsmd.ports import addresses, counts
-from nsmd.ports.records import PORT, LeftPort, LeftRelay, PortRecord
 from nsmd.ports.relay import DRAIN_S
-from nsmd.ports.relay_process import RelayProcess
+from nsmd.ports.relay_process import RelayProcess, RelayRecord, start_relay
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -44,6 +43,34 @@ SHORT_LIFE_S, MAX_PAUSE_S = 5.0, 30.0
 """A relay that dies within the first has no successor at once; the pause doubles up to the
 second.
 """
+
+
+PORT = "port-"
+"""Beginning of the names in the descriptor store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRecord:
+    """Facts about an open port, for the next supervisor.
+
+    Attributes:
+        session: id of the session.
+        number: port in the session.
+        slot: its place among the counts of the relay.
+        address: where people connect, as `nsmd.ports.addresses.shown`.
+        path: path of its Unix socket, else empty; `device` and `inode` are the file's.
+        client: program that asked for it.
+    """
+
+    id: str
+    session: str
+    number: int
+    slot: int
+    address: str
+    path: str = ""
+    device: int = 0
+    inode: int = 0
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +96,7 @@ class OpenPort:
 
 
 class PortTotals:
-    """Counts of all ports since this supervisor started, but for those that are open.
-
-    Attributes:
-        counts: as in `nsmd.ports.counts`.
-    """
+    """Counts of all ports since this supervisor started, but for those that are open."""
 
     def __init__(self) -> None:
         self.counts = [0] * counts.EACH
@@ -91,10 +114,7 @@ class SessionPorts:
     """The ports of one session. They end with it.
 
     Args:
-        store: keeps the sockets and the relay for the next supervisor.
         totals: get the counts of ports that are closed.
-        events: get the opening and closing of ports.
-        nursery: for tasks that watch the relay.
         unused: called when there is neither a port nor a relay any more.
     """
 
@@ -132,19 +152,15 @@ class SessionPorts:
         """False if there is neither a port nor a relay."""
         return bool(self.open_ports or self._relays) or self._lock.locked()
 
-    def take_up(self, ports: Sequence[LeftPort], left: LeftRelay | None) -> None:
-        """Take over what an earlier supervisor has left."""
-        for each in ports:
-            listener = socket.socket(fileno=each.listener)
-            listener.setblocking(False)
-            self.open_ports.append(OpenPort(each.record, listener))
+    def take_up(self, ports: Sequence[OpenPort], left: tuple[RelayProcess, int] | None) -> None:
+        """Take over ports, and a relay with its counts, of an earlier supervisor."""
+        self.open_ports += ports
         if left is None:
             self._nursery.start_soon(self._start_again)
         else:
-            self._counts = left.counts
+            relay, self._counts = left
             for port in self.open_ports:
                 self._totals.taken_up(self.counts_of(port))
-            relay = RelayProcess.taken_up(left)
             self._begin_with(relay)
             for port in self.open_ports:  # the earlier supervisor may not have got to this
                 relay.open(port.record.slot, port.record.number, port.listener)
@@ -152,15 +168,9 @@ class SessionPorts:
                 self._part()
 
     async def open(self, number: int, address: Port | UnixPath, client: str) -> OpenPort:
-        """Open a port.
+        """Open a port of the session where people connect, for a program that asks.
 
-        Args:
-            number: port in the session.
-            address: where people connect.
-            client: program that asks, for people.
-
-        Raises:
-            NsmError: it cannot be opened.
+        An `NsmError` says why it cannot be opened.
         """
         async with self._lock:  # nobody else takes the last room, or the same slot
             if len(self.open_ports) >= MAX_SESSION_PORTS:
@@ -186,11 +196,7 @@ class SessionPorts:
         return port
 
     def close(self, port: OpenPort, why: str, **facts: str) -> None:
-        """Close a port. Its open connections go on.
-
-        Args:
-            why: reason, for the audit; `facts`: more for it.
-        """
+        """Close a port. Its open connections go on; the audit gets the reason and the facts."""
         if port not in self.open_ports:
             return
         self._totals.closed(self.counts_of(port))
@@ -216,8 +222,7 @@ class SessionPorts:
         for port in list(self.open_ports):
             self.close(port, "the supervisor was shut down")
         for running in self._relays:
-            running.kill()
-            running.close()
+            running.end()
         self._relays.clear()
         self._forget_counts()
 
@@ -259,25 +264,17 @@ class SessionPorts:
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
         for port in list(self.open_ports):
-            try:
-                file = memory_file(records.encode(port.record))
-            except OSError:  # there is no free descriptor for the moment
-                yield port.name, ()
-                continue
-            try:
-                yield port.name, [file, port.listener.fileno()]
-            finally:
-                os.close(file)
-        if self._relay is not None and self._counts is not None:
-            try:
-                kept = self._relay.everything(self._counts)
-            except OSError:
-                yield self._relay.name, ()
-                return
-            try:
-                yield self._relay.name, kept
-            finally:
-                os.close(kept[0])
+            yield from _entry(port.name, port.record, port.listener.fileno())
+        relay = self._relay
+        if relay is not None and self._counts is not None:
+            control = relay.control.fileno()
+            record = RelayRecord(
+                id=relay.id,
+                session=self.session.id,
+                control=records.identity(control),
+                counts=records.identity(self._counts),
+            )
+            yield from _entry(relay.name, record, relay.pidfd, control, self._counts)
 
     # The relay.
 
@@ -342,7 +339,8 @@ class SessionPorts:
         """Start a relay if none runs, with all open ports.
 
         Raises:
-            NsmError, OSError: there can be none.
+            NsmError: there can be none.
+            OSError: there is no room for it.
         """
         if self._relay is not None:
             return  # if it has ended, it is replaced as soon as that is noticed
@@ -352,7 +350,7 @@ class SessionPorts:
             if self._counts is None:
                 self._counts = os.memfd_create("nsm-port-counts", os.MFD_CLOEXEC)
                 os.truncate(self._counts, counts.FILE_BYTES)
-            started = RelayProcess.start(self.session.id, channel, self._counts)
+            started = start_relay(channel, self._counts)
         finally:
             os.close(channel)
         self._begin_with(started)
@@ -361,11 +359,7 @@ class SessionPorts:
         self._keep(started.name)
 
     async def _channel(self) -> int:
-        """Ask the agent for a channel on which a relay can ask it for connections.
-
-        Raises:
-            NsmError: there is none.
-        """
+        """Ask the agent for a channel on which a relay can ask it for connections."""
         requests = self.session.requests
         frame = {"type": "ports", "id": requests.new_id()}
         try:
@@ -389,7 +383,7 @@ class SessionPorts:
         return descriptor
 
     def _check_live(self) -> None:
-        """Raises: SessionEndedError if the session is over."""
+        """Raise `SessionEndedError` if the session is over."""
         if self._over or not self.session.live:
             ended: SessionEndedError = self.session.ended_error()
             raise ended
@@ -457,6 +451,20 @@ class SessionPorts:
             address=record.address,
             **facts,
         )
+
+
+def _entry(
+    name: str, record: PortRecord | RelayRecord, *descriptors: int
+) -> Iterator[tuple[str, Sequence[int]]]:
+    try:
+        file = memory_file(records.encode(record))
+    except OSError:  # there is no free descriptor for the moment
+        yield name, ()
+        return
+    try:
+        yield name, [file, *descriptors]
+    finally:
+        os.close(file)
 
 
 def _is_channel(descriptor: int) -> bool:

@@ -13,11 +13,10 @@ import trio
 
 from fake_fdstore import Held
 from nsm.http.listen_address import Port
-from nsmd.fdstore import records
 from nsmd.model.events import Events
 from nsmd.ports.counts import EACH, FILE_BYTES, OPEN, SENT, SLOTS, TOTAL, PortCounts
-from nsmd.ports.records import PORT, LeftPort, LeftRelay, PortRecord, RelayRecord
-from nsmd.ports.session_ports import PortTotals, SessionPorts
+from nsmd.ports.relay_process import RelayProcess
+from nsmd.ports.session_ports import PORT, OpenPort, PortRecord, PortTotals, SessionPorts
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -25,26 +24,21 @@ if TYPE_CHECKING:
     from nsmd.sessions.session import Session
 
 SESSION = cast("Session", SimpleNamespace(id="s-1", name="web", tenancy=None, live=True))
+Left = tuple[RelayProcess, int]
 LOOPBACK = Port("127.0.0.1", 0)
 
 
 @pytest.fixture
-def relay() -> Generator[tuple[socket.socket, LeftRelay]]:
+def relay() -> Generator[tuple[socket.socket, Left]]:
     """A relay that an earlier supervisor has left: our end of its channel, and what was kept."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     counts = os.memfd_create("counts")
     os.truncate(counts, FILE_BYTES)
     with ours, subprocess.Popen(["sleep", "infinity"]) as process:
-        record = RelayRecord(
-            id="r-1",
-            session=SESSION.id,
-            control=records.identity(its.fileno()),
-            counts=records.identity(counts),
-        )
         pidfd = os.pidfd_open(process.pid)
         try:
-            yield ours, LeftRelay(record=record, pidfd=pidfd, control=its.detach(), counts=counts)
+            yield ours, (RelayProcess.taken_up(pidfd, its.detach()), counts)
         finally:
             process.kill()
 
@@ -71,7 +65,7 @@ def ports_of(store: Held, nursery: trio.Nursery, totals: PortTotals | None = Non
     )
 
 
-def test_a_port_is_kept_before_the_relay_has_it(relay: tuple[socket.socket, LeftRelay]) -> None:
+def test_a_port_is_kept_before_the_relay_has_it(relay: tuple[socket.socket, Left]) -> None:
     """Otherwise a supervisor that is killed in between would leave a port that nobody lists."""
     channel, left = relay
     before: list[bytes] = []
@@ -98,15 +92,15 @@ def test_a_port_is_kept_before_the_relay_has_it(relay: tuple[socket.socket, Left
     store.close()
 
 
-def earlier() -> LeftPort:
+def earlier() -> OpenPort:
     """A port that an earlier supervisor has kept, and may not have passed to the relay."""
     listener = socket.create_server(("127.0.0.1", 0))
     record = PortRecord(id="p-1", session=SESSION.id, number=8000, slot=7, address="127.0.0.1:1")
-    return LeftPort(record=record, listener=listener.detach())
+    return OpenPort(record, listener)
 
 
 def test_totals_begin_at_zero_and_keep_what_closed_ports_have_passed(
-    relay: tuple[socket.socket, LeftRelay],
+    relay: tuple[socket.socket, Left],
 ) -> None:
     _, left = relay
     memory = memoryview(bytearray(EACH * 8 * SLOTS))
@@ -114,7 +108,7 @@ def test_totals_begin_at_zero_and_keep_what_closed_ports_have_passed(
 
     def count(which: int, number: int) -> None:
         counted.add(which, number)
-        os.pwrite(left.counts, memory, 0)
+        os.pwrite(left[1], memory, 0)
 
     def total(ports: SessionPorts) -> list[int]:
         known = [ports.counts_of(port) for port in ports.open_ports]

@@ -16,7 +16,6 @@ authority       in a helper: its certificate authority
 host_rules      in a helper: rules for requests to one host, and for its responses
 interception    in a helper: one connection, TLS on both sides and HTTP/1.1 in between
 helper          in a helper: its messages
-records         facts about grants for the next supervisor
 grant           the secrets of one session or box
 service         all secrets
 """

@@ -1,4 +1,4 @@
-"""The secrets of one session or box, and the helper that uses them."""
+"""The secrets of one session or box, and the helper that puts them into requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from nsm.dataclass import replace
+from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
@@ -21,11 +21,12 @@ from nsmd.host.child_processes import ChannelProcess
 from nsmd.model.events import EventKind, Events
 from nsmd.model.host_rules import AllowList, Host
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.records import GRANT, GrantRecord, LeftGrant
 
 MODULE = "nsmd.network.secrets.helper"
 MAX_MESSAGE = 256 * 1024
 
+GRANT = "secrets-"
+"""Beginning of the names in the descriptor store."""
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +39,34 @@ END = b"x"
 """Ends a connection, on the socket that tells of its end."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRecord:
+    """Facts about a grant for the next supervisor, without values.
+
+    Attributes:
+        owner: id of the session or box.
+        certificate: that of its certificate authority, as PEM.
+        stand_ins: stand-ins of the secrets, by name.
+        requests: rules for the requests that its helper reads; so named for earlier records.
+        revoked: names of those that are worth nothing any more.
+        control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """
+
+    owner: str
+    secrets: tuple[SecretRule, ...]
+    certificate: str
+    stand_ins: dict[str, str]
+    requests: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
+    control: str
+    state: str
+
+
 class Grant:
-    """Secrets of one session or box.
+    """Secrets and rules for requests of one session or box. Its helper outlives this supervisor.
 
     Args:
-        record: facts for a later supervisor.
-        helper: its helper.
         state: memory file of the helper's authority and stand-ins; owned from now on.
-        store: keeps all of it for the next supervisor.
 
     Attributes:
         uses: number of requests with a secret, by its name.
@@ -89,14 +110,7 @@ class Grant:
         events: Events,
         nursery: trio.Nursery,
     ) -> Grant:
-        """Start a helper and have it read the secrets.
-
-        Args:
-            request_rules: rules for the requests that it reads.
-
-        Raises:
-            NsmError: a secret cannot be read.
-        """
+        """Start a helper and have it read the secrets; an `NsmError` says why it cannot."""
         state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
         helper: HelperProcess | None = None
         try:
@@ -119,14 +133,6 @@ class Grant:
         grant = cls(record, helper, state, store=store, events=events, nursery=nursery)
         grant.keep()
         return grant
-
-    @classmethod
-    def taken_up(
-        cls, left: LeftGrant, *, store: DescriptorStore, events: Events, nursery: trio.Nursery
-    ) -> Grant:
-        """Take over what an earlier supervisor has granted."""
-        helper = HelperProcess.taken_up(left.pidfd, left.control)
-        return cls(left.record, helper, left.state, store=store, events=events, nursery=nursery)
 
     @property
     def name(self) -> str:
@@ -157,9 +163,10 @@ class Grant:
             for variable in secret.variables
         }
 
-    # For the proxy (`nsmd.network.interception`).
+    # For the proxy (`nsmd.network.allowed_hosts`).
 
     def takes(self, host: Host, port: int) -> bool:
+        """Return whether its helper reads the requests to a host."""
         return any(secret.is_for(host, port) for secret in self.record.secrets) or (
             bool(self._request_rules.requests_to(host, port))
         )
@@ -173,6 +180,13 @@ class Grant:
         early: bytes,
         moved: Callable[[int, int], None],
     ) -> None:
+        """Have its helper carry one connection, to its end; if cancelled, it ends.
+
+        Args:
+            client, server: closed from now on.
+            early: bytes that the client has sent for the server.
+            moved: gets the numbers of bytes that were sent and received.
+        """
         ours, its = socket.socketpair()
         over = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         async with over:
@@ -214,6 +228,7 @@ class Grant:
         return True
 
     def hosts_changed(self) -> None:
+        """End the connections of earlier supervisors: the list of hosts has changed."""
         if self._helper is not None:
             self._nursery.start_soon(self._tell, self._helper, {"op": "strict"})
 
@@ -254,11 +269,7 @@ class Grant:
     # The helper.
 
     async def _send(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
-        """Send a message; the helper is started again if it has died.
-
-        Raises:
-            NsmError: there is none.
-        """
+        """Send a message; the helper is started again if it has died."""
         for _ in range(2):
             helper = await self._running()
             try:
@@ -334,11 +345,7 @@ class Grant:
 
 
 async def try_out(secret: SecretRule) -> str:
-    """Read a secret as for a session, and return a stand-in for it.
-
-    Raises:
-        NsmError: it cannot be read.
-    """
+    """Read a secret as for a session, and return a stand-in for it."""
     state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
     helper = None
     try:
@@ -369,11 +376,7 @@ async def _begin(
     revoked: Sequence[str] = (),
     request_rules: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Give a helper its secrets.
-
-    Raises:
-        NsmError: one cannot be read.
-    """
+    """Give a helper its secrets."""
     message = {
         "op": "begin",
         "secrets": [records.to_plain(each) for each in secrets],
@@ -404,11 +407,7 @@ class HelperProcess(ChannelProcess):
     async def send_message(
         self, message: Mapping[str, object], descriptors: Sequence[int] = ()
     ) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: the helper has ended.
-        """
+        """Send a message; `OSError` if the helper has ended."""
         await self.send(json.dumps(message).encode(), descriptors)
 
     async def next_message(self) -> dict[str, Any] | None:

@@ -10,14 +10,15 @@ import trio
 
 from nsm.wire.errors import BadRequestError, OverloadedError
 from nsm.wire.network import is_request_rule
-from nsmd.fdstore.store import DescriptorStore
+from nsmd.fdstore import records
+from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.descriptors import MAX_GRANTS
 from nsmd.model.events import Events
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import MAX_SECRETS, SecretRule, same_header
 from nsmd.model.values import NetworkRule
-from nsmd.network.secrets.grant import Grant, try_out
-from nsmd.network.secrets.records import LeftGrants
+from nsmd.network.secrets.grant import GRANT, Grant, GrantRecord, HelperProcess, try_out
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,6 @@ class SecretService:
     """All secrets.
 
     Args:
-        store: keeps grants for the next supervisor.
-        events: get each grant, use and refusal.
         most: largest number of sessions and boxes with secrets at once.
 
     Attributes:
@@ -41,7 +40,7 @@ class SecretService:
         self._configured: Mapping[str, SecretRule] = {}
         self._grants: dict[str, Grant] = {}
         self._granting = 0
-        self._left = LeftGrants()
+        self._left: list[tuple[GrantRecord, HelperProcess, int]] = []
         self._nursery: trio.Nursery | None = None
         self._leaving = False
         self.uses = self.refusals = 0
@@ -53,11 +52,15 @@ class SecretService:
         """Use other secrets for sessions and boxes that begin from now on."""
         self._configured = dict(secrets)
 
-    def take_up(self, left: LeftGrants) -> None:
+    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
         """Take over what an earlier supervisor has granted; call before `serve`."""
-        for name in left.over:
-            self._store.drop(name)
-        self._left = left
+
+        def take(record: GrantRecord, descriptors: list[int]) -> list[int]:
+            found = records.matched(descriptors, record.control, record.state)
+            self._left.append((record, HelperProcess.taken_up(*found[:2]), found[2]))
+            return found
+
+        left_alone.sort_out(kept, GRANT, GrantRecord, lambda record: record.owner, take)
 
     async def serve(
         self,
@@ -74,10 +77,15 @@ class SecretService:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                left, self._left = self._left, LeftGrants()
-                for each in left.found:
-                    self._grants[each.record.owner] = Grant.taken_up(
-                        each, store=self._store, events=self._events, nursery=nursery
+                left, self._left = self._left, []
+                for record, helper, state in left:
+                    self._grants[record.owner] = Grant(
+                        record,
+                        helper,
+                        state,
+                        store=self._store,
+                        events=self._events,
+                        nursery=nursery,
                     )
                 for owner in self._grants.keys() - owners():
                     self.end(owner)
@@ -98,8 +106,7 @@ class SecretService:
     def check(self, names: Sequence[str], rule: NetworkRule) -> list[SecretRule]:
         """Find secrets by their names, for somebody who reaches these hosts.
 
-        Raises:
-            BadRequestError: one cannot be used there.
+        A `BadRequestError` says which of them cannot be used there, and why.
         """
         unknown = [name for name in names if name not in self._configured]
         if unknown:
@@ -140,15 +147,7 @@ class SecretService:
         return secrets
 
     async def grant(self, owner: str, names: Sequence[str], rule: NetworkRule) -> Grant:
-        """Give secrets to a session or box that begins.
-
-        Args:
-            owner: its id.
-            rule: hosts that it reaches.
-
-        Raises:
-            NsmError: that is not possible; the error says why.
-        """
+        """Give secrets to a session or box that begins, and may reach these hosts."""
         secrets = self.check(names, rule)
         if self._nursery is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
@@ -176,9 +175,11 @@ class SecretService:
         return made
 
     def held_by(self, owner: str) -> Grant | None:
+        """Return the grant of a session or box."""
         return self._grants.get(owner)
 
     def end(self, owner: str) -> None:
+        """Take its secrets from a session or box that has ended; harmless if it has none."""
         grant = None if self._leaving else self._grants.pop(owner, None)
         if grant is not None:
             self.uses += sum(grant.uses.values())
@@ -186,13 +187,9 @@ class SecretService:
             grant.end()
 
     def revoke(self, name: str, owner: str | None = None) -> list[str]:
-        """Make the stand-ins of a secret worthless.
+        """Make the stand-ins of a secret worthless, for one session or box or for all.
 
-        Args:
-            owner: session or box; None for all.
-
-        Returns:
-            Ids of the sessions and boxes that had it.
+        Returns the ids of those that had it.
         """
         revoked = [
             each
@@ -204,11 +201,7 @@ class SecretService:
         return revoked
 
     async def test(self, name: str) -> str:
-        """Read a secret as for a session, and return a stand-in for it.
-
-        Raises:
-            NsmError: there is none, or it cannot be read.
-        """
+        """Read a secret as for a session, and return a stand-in for it."""
         if name not in self._configured:
             self.check([name], NetworkRule(mode="allow"))
         return await try_out(self._configured[name])

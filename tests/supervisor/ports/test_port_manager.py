@@ -14,16 +14,19 @@ from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import NoStore
-from nsmd.ports.records import PORT, RELAY, LeftPorts, PortRecord, RelayRecord, sort_out
+from nsmd.model.events import Events
+from nsmd.ports.port_manager import PortManager
+from nsmd.ports.relay_process import RELAY, RelayRecord
+from nsmd.ports.session_ports import PORT, PortRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, Sequence
 
 PORT_RECORD = PortRecord(id="p1", session="s1", number=8000, slot=3, address="127.0.0.1:4000")
 
 
 class Kept:
-    """Descriptors as a store gives them back: `sort_out` owns them."""
+    """Descriptors as a store gives them back: who takes them up owns them."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -65,54 +68,71 @@ def kept() -> Generator[Kept]:
     assert set(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
 
 
-def alone() -> LeftAlone:
-    return LeftAlone(NoStore())
+class Store(NoStore):
+    """A store that notes what is dropped."""
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
+    def drop(self, name: str) -> None:
+        self.dropped.append(name)
 
 
-def close(left: LeftPorts) -> None:
-    for port in left.ports:
-        os.close(port.listener)
-    for relay in left.relays:
-        for descriptor in (relay.pidfd, relay.control, relay.counts):
-            os.close(descriptor)
+class Taken:
+    """Things that a manager has taken over, to be closed."""
+
+    def __init__(
+        self, kept: Mapping[str, Sequence[int]], left_alone: LeftAlone | None = None
+    ) -> None:
+        self.store = Store()
+        self.left_alone = left_alone or LeftAlone(self.store)
+        manager = PortManager(store=self.store, events=Events())
+        manager.take_up(kept, self.left_alone)
+        self.ports = manager._left_ports  # pyright: ignore[reportPrivateUsage]
+        self.relays = manager._left_relays  # pyright: ignore[reportPrivateUsage]
+
+    def close(self) -> None:
+        for port in self.ports:
+            port.listener.close()
+        for relay, counts in self.relays.values():
+            relay.control.close()
+            records.close_all((relay.pidfd, counts))
 
 
 def test_a_port_and_its_relay(kept: Kept) -> None:
     listener = kept.socket()
-    left = sort_out(
+    taken = Taken(
         {
             PORT + "p1": [listener, kept.record(PORT_RECORD)],
             RELAY + "r1": kept.relay(),
             "session-1.1": [],
-        },
-        alone(),
+        }
     )
-    (port,), (relay,) = left.ports, left.relays
-    assert (port.record, port.listener) == (PORT_RECORD, listener)
-    assert relay.record.session == "s1"
-    assert left.over == []
-    close(left)
+    (port,) = taken.ports
+    assert (port.record, port.listener.fileno()) == (PORT_RECORD, listener)
+    assert {session: relay.id for session, (relay, _) in taken.relays.items()} == {"s1": "r1"}
+    assert taken.store.dropped == []
+    taken.close()
 
 
 def test_a_relay_that_has_ended(kept: Kept) -> None:
-    left = sort_out({RELAY + "r1": kept.relay(ended=True)}, alone())
-    assert (left.relays, left.over) == ([], [RELAY + "r1"])
+    taken = Taken({RELAY + "r1": kept.relay(ended=True)})
+    assert (taken.relays, taken.store.dropped) == ({}, [RELAY + "r1"])
 
 
 def test_what_is_incomplete_is_dropped(kept: Kept) -> None:
     relay = kept.relay()
     os.close(relay.pop())  # its process
-    left = sort_out(
+    taken = Taken(
         {
             PORT + "alone": [kept.record(PORT_RECORD)],
             PORT + "none": [kept.socket()],
             PORT + "empty": [],
             RELAY + "r1": relay,
-        },
-        alone(),
+        }
     )
-    assert (left.ports, left.relays) == ([], [])
-    assert sorted(left.over) == [
+    assert (taken.ports, taken.relays) == ([], {})
+    assert sorted(taken.store.dropped) == [
         *(PORT + name for name in ("alone", "empty", "none")),
         RELAY + "r1",
     ]
@@ -126,21 +146,20 @@ def test_what_another_version_has_left_stays(kept: Kept) -> None:
         PORT + "other": [memory_file(other), kept.socket()],
         PORT + "damaged": [memory_file(b"nsm-record 1 0\n{}"), kept.socket()],
     }
-    left_alone = alone()
-    left = sort_out(given, left_alone)
-    assert (left.ports, left.over) == ([], [])
-    assert {name: list(fds) for name, fds in left_alone.everything_kept()} == given
-    assert "3 x open port" in left_alone.problem
+    taken = Taken(given)
+    assert (taken.ports, taken.store.dropped) == ([], [])
+    assert {name: list(fds) for name, fds in taken.left_alone.everything_kept()} == given
+    assert "3 x open port" in taken.left_alone.problem
     for descriptors in given.values():
         records.close_all(descriptors)
 
 
 def test_what_belongs_to_a_session_that_cannot_be_read_stays_until_that_ends(kept: Kept) -> None:
-    left_alone = alone()
+    left_alone = LeftAlone(Store())
     left_alone.add("session-s1.1", [kept.socket()], "why", owner="s1")
     given = {PORT + "p1": [kept.socket(), kept.record(PORT_RECORD)], RELAY + "r1": kept.relay()}
-    left = sort_out(given, left_alone)
-    assert (left.ports, left.relays, left.over) == ([], [], [])
+    taken = Taken(given, left_alone)
+    assert (taken.ports, taken.relays, taken.store.dropped) == ([], {}, [])
     assert {name for name, _ in left_alone.everything_kept()} == {*given, "session-s1.1"}
     left_alone.drop("s1")
     assert list(left_alone.everything_kept()) == []
