@@ -55,7 +55,8 @@ from nsmd.mcp.attachment import VARIABLES
 from nsmd.model import read_rate, values
 from nsmd.model.settings import EnvironmentSettings, HostSettings, SecretSettings, Settings
 from nsmd.ports import relay, session_ports
-from nsmd.sessions import ended
+from nsmd.restart import ended_sessions
+from nsmd.sessions import execution
 from nsmd.sessions.transcripts import record, transcript
 from nsmd.telemetry.ring import MAX_KEPT
 from sandbox.transfers import MAX_OPEN_FILES
@@ -272,9 +273,9 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         outgoing.MAX_WAITING_BYTES,
         output_stream.MAX_PENDING_CHARS,
         output_stream.MAX_TOGETHER_CHARS,
-        ended.MAX_RESULTS,
-        ended.MAX_RESULT_BYTES,
-        ended.MAX_ENDED,
+        execution.MAX_RESULTS,
+        execution.MAX_RESULT_BYTES,
+        ended_sessions.MAX_ENDED,
         transcript.MAX_ENDED_KEPT,
         transcript.MAX_TOTAL_BYTES,
         int(read_rate.MESSAGES_PER_S),

@@ -10,7 +10,6 @@ import trio
 
 from nsm.wire.errors import NsmError
 from nsmd.manager.job_starts import CodeJobs
-from nsmd.manager.live_forks import LiveForks
 from nsmd.manager.run_service import RunService
 from nsmd.model.values import (
     ClientIdentity,
@@ -106,12 +105,6 @@ class FakeExecution:
         self._answered.set()
 
 
-class NoForks:
-    """Stands for the forks of running sessions, which need real ones."""
-
-    possible = False
-
-
 class FakeRunner:
     """Takes everything; `next` gives what was submitted, in order.
 
@@ -145,9 +138,10 @@ class FakeRunner:
     def keeps_checkpoints(self) -> bool:
         return False
 
-    @property
-    def live_forks(self) -> LiveForks:
-        return cast("LiveForks", NoForks())
+    can_fork = False
+
+    async def fork_for_call(self, request: RunRequest, fork_of: str) -> RunRequest:
+        raise NotImplementedError("forks need a real session")
 
     @property
     def code_jobs(self) -> CodeJobs:

@@ -7,7 +7,6 @@ projects         the host directory that a session may see, and its mount point
 listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
 automatic_saves  saves of sessions that have become idle
-run_service      the one way to run code: checks, session, execution, result
-live_forks       forks of running sessions: their names and owners
+run_service      the one way to run code: checks, session, execution, result; forks
 job_starts       programs: their session, and their start
 """

@@ -17,8 +17,7 @@ from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.fdstore.fates import Fates
 from nsmd.model import names
 from nsmd.model.values import Environment, Interpreter, RunRequest
-from nsmd.sessions.ended import ExecutionIndex
-from nsmd.sessions.execution import Execution
+from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.session import Session
 
 

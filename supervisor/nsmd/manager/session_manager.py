@@ -37,13 +37,12 @@ from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
 from nsmd.pool.pool import Memory, Pool
-from nsmd.restart.ended_sessions import EndedSessionFiles
+from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions
 from nsmd.restart.load import LoadedState
 from nsmd.restart.reattach import Reattachment, ResumeTurn
 from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier, StartLimiter
-from nsmd.sessions.ended import EndedSessions, ExecutionIndex
-from nsmd.sessions.execution import Execution
+from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.forking.live_fork import Helpers, LiveFork, MadeForks, check_forkable
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore

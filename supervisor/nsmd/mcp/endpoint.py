@@ -167,7 +167,7 @@ class Endpoint:
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # clients with this list know that
         self._listed.note(ctx, client, view)
-        undo, fork = self._runner.keeps_checkpoints, self._runner.live_forks.possible
+        undo, fork = self._runner.keeps_checkpoints, self._runner.can_fork
         description = describe.describe(environments, project, reason, undo=undo, fork=fork)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
         tool = Tool(
@@ -262,7 +262,7 @@ class Endpoint:
         request = self._request(client, arguments, number_of(ctx))
         on_output = feed.take if feed else None
         if arguments.fork_of is not None:
-            request = await self._runner.live_forks.for_call(request, arguments.fork_of)
+            request = await self._runner.fork_for_call(request, arguments.fork_of)
         try:
             try:
                 execution = self._runner.submit(request, on_output)

@@ -1,4 +1,4 @@
-"""Files with the names of sessions, so that the next call learns how its session ended, in any
+"""Ends of sessions, and files with their names, so that the next call learns of an end in any
 case.
 
 There is one small file for each name in the runtime directory, from a session's start until a
@@ -14,20 +14,26 @@ import hashlib
 import logging
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
 
 import trio
 
-from nsm.dataclass import replace
+from nsm.dataclass import dataclass, replace
 from nsm.paths import replace_file
 from nsmd.fdstore import records
 from nsmd.fdstore.records import EndRecord, NewerRecordError, RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.model.text import duration
 from nsmd.restart.session_store import boot_id
-from nsmd.sessions.ended import SessionEnd
 
 log = logging.getLogger(__name__)
+
+MAX_ENDED = 1000
+"""Largest number of ended sessions to remember, so that a later call with that name gets the
+reason.
+"""
 
 MAX_RECORD_BYTES = 4096
 """Largest file that is read; a scope holds a path, a reason is a sentence."""
@@ -37,6 +43,24 @@ UNATTENDED = "it ended while there was no supervisor"
 
 _EARLIER = "state-end-"
 """Names under which nsm 0.1 put ends into the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd:
+    """End of a session: the reason, and the time on trio's clock (seconds).
+
+    Attributes:
+        lost: its jail or its agent failed; neither a person nor a limit ended it.
+    """
+
+    reason: str
+    at_s: float
+    lost: bool = False
+
+    def words(self) -> str:
+        """Text for people: ``ended 12 min ago (idle timeout)``."""
+        verb = "was lost" if self.lost else "ended"
+        return f"{verb} {duration(trio.current_time() - self.at_s)} ago ({self.reason})"
 
 
 class EndedSessionFiles:
@@ -166,6 +190,41 @@ class EndedSessionFiles:
     def _path(self, scope: str, name: str) -> str:
         key = hashlib.sha256(f"{scope}\0{name}".encode(errors="replace")).hexdigest()
         return os.path.join(self._directory, key[:32])
+
+
+class EndedSessions:
+    """The last `MAX_ENDED` ends, by (scope, name); the oldest is dropped."""
+
+    def __init__(self, store: EndedSessionFiles | None = None) -> None:
+        self._store = store
+        self._ends: OrderedDict[tuple[str, str], SessionEnd] = OrderedDict()
+
+    def add(self, scope: str, name: str, reason: str, *, lost: bool = False) -> None:
+        """Note that a session of that name has ended."""
+        ended = SessionEnd(reason=reason, at_s=trio.current_time(), lost=lost)
+        self.restore(scope, name, ended)
+        if self._store is not None:
+            self._store.keep(scope, name, ended)
+
+    def restore(self, scope: str, name: str, ended: SessionEnd) -> None:
+        """Note that a session has ended under an earlier supervisor."""
+        self._ends[scope, name] = ended
+        self._ends.move_to_end((scope, name))
+        if len(self._ends) > MAX_ENDED:
+            oldest, _ = self._ends.popitem(last=False)
+            if self._store is not None:
+                self._store.forget(*oldest)
+
+    def begin(self, scope: str, name: str) -> str | None:
+        """Note that a session of that name begins.
+
+        Returns:
+            How the last session of that name ended, in words; given only once.
+        """
+        if self._store is not None:
+            self._store.began(scope, name)
+        ended = self._ends.pop((scope, name), None)
+        return None if ended is None else ended.words()
 
 
 def drop_earlier(store: DescriptorStore, kept: Kept) -> None:

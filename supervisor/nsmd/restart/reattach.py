@@ -12,8 +12,7 @@ from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.fates import Fates
 from nsmd.model.values import ClientIdentity, RunRequest
 from nsmd.restart.load import LoadedState
-from nsmd.sessions.ended import ExecutionIndex
-from nsmd.sessions.execution import Execution, Origin
+from nsmd.sessions.execution import Execution, ExecutionIndex, Origin
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)

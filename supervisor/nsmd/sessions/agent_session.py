@@ -21,12 +21,12 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.host.event_loop import Timer, Timers, poller
+from nsmd.host.processes import look_at
 from nsmd.jail import Jail, Launcher, exhausted
-from nsmd.jail.limits import Confinement, Group, LimitEnforcer
+from nsmd.jail.limits import Confinement, Group, LimitEnforcer, is_frozen
 from nsmd.jail.process import hang_up
 from nsmd.model.limits import setup_of
 from nsmd.model.values import NetworkRule
-from nsmd.sessions.timeouts import ANSWER_MARGIN_S, Lateness
 
 if TYPE_CHECKING:
     from nsmd.sessions.session import Session
@@ -50,6 +50,45 @@ time until it goes on."""
 
 EXIT_GRACE_S = 1.0
 """Time between the end of an agent's channel and the exit of its jail, which follows at once."""
+
+
+ANSWER_MARGIN_S = 10.0
+"""Time that an agent may take beyond the expected time before it counts as gone."""
+
+
+class Lateness:
+    """Judgement on an agent that has not answered in time: whether it is to be given up.
+
+    It is not while it is stopped: by a signal, a debugger, or with its control group. One that runs
+    may have gone on only now, and may still have to stop code that has used up its time. So it has
+    `ANSWER_MARGIN_S` once more. (The clock of the supervisor's event loop leaves out the time in
+    which the supervisor did not run.)
+    """
+
+    __slots__ = ("_has_told", "_is_late")
+
+    def __init__(self) -> None:
+        self._is_late = self._has_told = False
+
+    def begin(self) -> None:
+        """Wait for another answer."""
+        self._is_late = self._has_told = False
+
+    def is_final(self, jail: Jail | None) -> bool:
+        """Return whether the agent is to be given up; else it has `ANSWER_MARGIN_S` from now on."""
+        if jail is not None and is_stopped(jail.pid):
+            if not self._has_told:
+                log.warning("the agent with process id %d is stopped: nsm waits for it", jail.pid)
+            self._is_late, self._has_told = False, True
+            return False
+        final, self._is_late = self._is_late, True
+        return final
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process cannot run for now, as somebody has stopped it."""
+    process = look_at(pid)
+    return process is not None and (process.state in {"T", "t"} or is_frozen(pid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

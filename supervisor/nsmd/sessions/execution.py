@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 _KEPT_CODE_CHARS = 500
 """Longer code is dropped: thousands of results are remembered, and code may have megabytes."""
 
+
+MAX_RESULTS = 1000
+MAX_FORGOTTEN = 50_000
+"""Ids of executions whose results were dropped: so many that a client which asks again after a
+lost connection finds its own."""
+
+MAX_RESULT_BYTES = 32 * 1024 * 1024
+"""Total size of the results of finished executions that clients can still ask for."""
 
 _INPUT_LOST = "the client that sent its standard input was gone before the end of that"
 
@@ -323,3 +332,61 @@ def interrupted_early() -> Outcome:
     return Outcome(
         stdout="", stderr="interrupted before it began\n", exit_code=130, interrupted=True
     )
+
+
+class ExecutionIndex:
+    """Executions by id: those under way, and the results of finished ones while there is room."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._forgot_ids = False
+        self._bytes = 0
+
+    def __contains__(self, execution_id: str) -> bool:
+        return execution_id in self._running or execution_id in self._finished
+
+    def get(self, execution_id: str) -> Execution | None:
+        """The execution of that id, if it is running or remembered."""
+        return self._running.get(execution_id) or self._finished.get(execution_id)
+
+    def told_of(self, execution_id: str) -> list[Execution]:
+        """Return the executions with that id in sessions that an earlier supervisor began, as their
+        agents say.
+        """
+        known = (*self._running.values(), *self._finished.values())
+        return [each for each in known if each.earlier and each.told_id == execution_id]
+
+    def rename(self, execution: Execution, execution_id: str) -> None:
+        """Give an execution another id, so that its own is free."""
+        for kept in (self._running, self._finished):
+            if kept.pop(execution.id, None) is not None:
+                execution.id = execution_id
+                kept[execution_id] = execution
+                return
+
+    def unfinished(self) -> list[Execution]:
+        """Executions under way, in the order of their arrival."""
+        return list(self._running.values())
+
+    def add(self, execution: Execution) -> None:
+        """Note a submitted execution."""
+        self._running[execution.id] = execution
+
+    def finished(self, execution: Execution) -> None:
+        """Note that an execution has its answer; the oldest results make room for it."""
+        del self._running[execution.id]
+        self._finished[execution.id] = execution
+        self._bytes += execution.answer_bytes
+        while self._bytes > MAX_RESULT_BYTES or len(self._finished) > MAX_RESULTS:
+            execution_id, oldest = self._finished.popitem(last=False)
+            self._bytes -= oldest.answer_bytes
+            self._forgotten[execution_id] = None
+            if len(self._forgotten) > MAX_FORGOTTEN:
+                self._forgotten.popitem(last=False)
+                self._forgot_ids = True
+
+    def never_had(self, execution_id: str) -> bool:
+        """Return whether no execution had that id; False if that is not known any more."""
+        return not (self._forgot_ids or execution_id in self or execution_id in self._forgotten)

@@ -19,8 +19,8 @@ from nsmd.host.event_loop import Timer
 from nsmd.host.paths import is_within
 from nsmd.model.limits import longest_setup_s
 from nsmd.model.values import Outcome, Output, ProjectMount
+from nsmd.sessions.agent_session import ANSWER_MARGIN_S, Lateness
 from nsmd.sessions.execution import Execution, interrupted_early, out_of_time
-from nsmd.sessions.timeouts import ANSWER_MARGIN_S, Lateness
 
 if TYPE_CHECKING:
     from nsmd.sessions.session import Session

@@ -27,7 +27,7 @@ from nsmd.agent_link.job_frames import JobEndedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.host import logs
-from nsmd.host.event_loop import Timers
+from nsmd.host.event_loop import Timer, Timers
 from nsmd.jail import Jail, Launcher, ProjectCopy
 from nsmd.jail.limits import Confinement, LimitEnforcer
 from nsmd.model.events import Events
@@ -36,10 +36,15 @@ from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, SessionLimits, Tenancy
 from nsmd.network.gateway import Gateway
 from nsmd.network.network import SessionNetwork
-from nsmd.sessions.agent_session import AgentSession, Earlier, StartLimiter
+from nsmd.sessions.agent_session import (
+    ANSWER_MARGIN_S,
+    AgentSession,
+    Earlier,
+    Lateness,
+    StartLimiter,
+)
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.execution_queue import ExecutionQueue
-from nsmd.sessions.timeouts import IdleTimer
 from nsmd.sessions.transcripts import TranscriptStore
 
 if TYPE_CHECKING:
@@ -475,3 +480,87 @@ class ForkedSessions:
         for fork in self._forks:
             yield fork
             yield from fork.forks.below()
+
+
+IDLE_REASON = "idle timeout"
+
+
+class IdleTimer:
+    """Timers that end an unused session. Background work counts as use: the agent is asked about
+    it.
+    """
+
+    __slots__ = ("_asked", "_idle", "_lateness", "_lifetime", "_session")
+
+    def __init__(self, timers: Timers, session: Session) -> None:
+        self._session = session
+        self._idle = Timer(timers, self._over)
+        self._lifetime = Timer(timers, self._lived)
+        self._lateness = Lateness()
+        self._asked = ""  # the reason for ending it, while the agent is asked
+
+    def claimed(self, tenancy: Tenancy, lived_s: float) -> None:
+        """Start the lifetime of a session that is claimed after so many seconds."""
+        self._lifetime.arm(max(0.0, tenancy.max_lifetime_s - lived_s))
+
+    def begin(self) -> None:
+        """Start the idle time from zero. An answer of the agent that is still to come is out of
+        date.
+        """
+        self._asked = ""
+        if (tenancy := self._session.tenancy) is not None:  # the pool decides about spares
+            self._idle.arm(tenancy.idle_timeout_s)
+
+    def used(self) -> None:
+        """Note use: an earlier answer of the agent is out of date."""
+        self._asked = ""
+
+    def stop(self) -> None:
+        """Stop the idle time: code runs."""
+        self._idle.disarm()
+
+    def doubt(self, reason: str) -> None:
+        """End the session for that reason if it is not in use."""
+        self._asked = reason
+        self._session.idle_expired()
+
+    def ask(self, *, can_tell: bool) -> None:
+        """Ask the agent about background work. If it cannot tell, the session ends."""
+        if not can_tell:
+            self._session.end(IDLE_REASON)
+            return
+        self._asked = self._asked or IDLE_REASON
+        self._session.post({"type": "status"})
+        self._lateness.begin()
+        self._idle.arm(ANSWER_MARGIN_S)
+
+    def told(self, frame: StatusFrame, *, idle: bool) -> None:
+        """Handle the agent's answer.
+
+        Args:
+            idle: nothing was sent meanwhile.
+        """
+        asked, self._asked = self._asked, ""
+        if not asked or not idle:
+            return  # work came meanwhile, or nobody asked
+        if frame.background > 0 or frame.running is not None:
+            self._session.still_active()
+        else:
+            self._session.end(asked)
+
+    def close(self) -> None:
+        """Stop all timers."""
+        self._idle.close()
+        self._lifetime.close()
+
+    def _over(self) -> None:
+        if self._asked:  # the agent did not answer
+            if self._lateness.is_final(self._session.jail):
+                self._session.end(self._asked)
+            else:
+                self._idle.arm(ANSWER_MARGIN_S)
+        else:
+            self._session.idle_expired()
+
+    def _lived(self) -> None:
+        self._session.end("lifetime limit reached")

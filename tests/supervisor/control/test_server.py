@@ -550,7 +550,7 @@ async def test_nor_does_one_that_wants_all_output_as_it_comes(
             await deaf.start("run", env="python", code="x", **args)
         await trio.testing.wait_all_tasks_blocked()
         ended = [weakref.ref(it.run_service.execution(execution_id)) for execution_id in ids]
-        monkeypatch.setattr("nsmd.sessions.ended.MAX_RESULTS", 0)
+        monkeypatch.setattr("nsmd.sessions.execution.MAX_RESULTS", 0)
         gc.disable()
         try:
             everybody_runs.set()

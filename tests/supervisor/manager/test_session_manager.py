@@ -23,11 +23,10 @@ from nsmd.manager.session_manager import CONCURRENT_STARTS, HIDDEN_S
 from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
-from nsmd.restart.ended_sessions import EndedSessionFiles
+from nsmd.restart.ended_sessions import EndedSessionFiles, SessionEnd
 from nsmd.restart.load import LoadedSession, LoadedState
 from nsmd.restart.reattach import SETTLE_S
 from nsmd.sessions.agent_session import Earlier
-from nsmd.sessions.ended import SessionEnd
 from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
 

@@ -13,8 +13,14 @@ import trio.testing
 
 from fake_fdstore import Held
 from nsmd.fdstore.holder import memory_file
-from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED, EndedSessionFiles, drop_earlier
-from nsmd.sessions.ended import MAX_ENDED, EndedSessions
+from nsmd.restart.ended_sessions import (
+    MAX_ENDED,
+    SHUT_DOWN,
+    UNATTENDED,
+    EndedSessionFiles,
+    EndedSessions,
+    drop_earlier,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -17,7 +17,7 @@ from nsm.wire.errors import (
 )
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
-from nsmd.sessions.timeouts import ANSWER_MARGIN_S
+from nsmd.sessions.agent_session import ANSWER_MARGIN_S
 from processes import go_on, stopped
 from sandbox.protocol import CAPABILITIES
 from sessionbench import bench

@@ -31,7 +31,7 @@ async def fork(call: Call) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     if len(forks) < max(1, count):
         there = {each.name for each in forks}
-        made = await run_service.live_forks.fork(
+        made = await run_service.fork(
             original,
             [name for name in wanted if name not in there],
             count - len(forks),
