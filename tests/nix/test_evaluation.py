@@ -14,9 +14,7 @@ import trio
 
 import standin
 from nix.evaluation import EvaluationError, evaluate, failures
-from nsmd.environments.nix.errors import NixExitError
-from nsmd.environments.nix.flake_copy import flake_copy
-from nsmd.environments.nix.program import Nix, find_nix
+from nsmd.environments.nix.program import Nix, NixExitError, find_nix, flake_copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = [ROOT / "flake.nix", *sorted((ROOT / "nix").rglob("*.nix"))]

@@ -17,8 +17,12 @@ from nsm.wire.errors import NixUnavailableError
 from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.project_shells import DevShells
-from nsmd.environments.nix.errors import NixExitError, NixOutputError, NixTimeoutError
-from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixFinder
+from nsmd.environments.nix.program import (
+    MAX_OUTPUT_BYTES,
+    NixExitError,
+    NixFinder,
+    NixRunError,
+)
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(
@@ -97,9 +101,9 @@ class QuickNix:
                     raise NixExitError("nix", 1, error=value, tail=())
                 case _:
                     await trio.sleep(timeout_s)
-                    raise NixTimeoutError("nix", timeout_s, error="", tail=())
+                    raise NixRunError(f"`nix` was stopped after {timeout_s:g} s.")
         if len(printed) > max_output_bytes:
-            raise NixOutputError("nix", max_output_bytes, error="", tail=())
+            raise NixRunError(f"`nix` printed more than {max_output_bytes} bytes.")
         return printed.encode()
 
 

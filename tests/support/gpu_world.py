@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from nsmd.environments.devices.device_host import DeviceHost
+from nsmd.environments.devices.nodes import DeviceHost
 
 NVIDIA = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1")
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.images.image_files import architecture
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.jail import BwrapLauncher

@@ -83,7 +83,7 @@ def _unusable(settings: Settings) -> Iterator[str]:
     if not any(each.devices or each.image for each in settings.environments.values()):
         return iter(())
     from nsmd.doctor.configured import why_unusable  # noqa: PLC0415 (rarely needed)
-    from nsmd.environments.devices.device_host import device_host  # noqa: PLC0415
+    from nsmd.environments.devices.nodes import device_host  # noqa: PLC0415
     from nsmd.jail.user import JailUser  # noqa: PLC0415
 
     host = device_host(JailUser(settings.defaults.jail_uid))

@@ -17,8 +17,8 @@ from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_said
 from nsmd.environments.artifacts.sources import sources_of
-from nsmd.environments.devices.device_host import device_host
-from nsmd.environments.devices.device_watch import DeviceFinder
+from nsmd.environments.devices.equipment import DeviceFinder
+from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun

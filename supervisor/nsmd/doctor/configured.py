@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import trio
 
 from nsm.checks import HostCheck, ok, warn
-from nsmd.environments.devices.device_host import DeviceHost
 from nsmd.environments.devices.equipment import find_equipment
-from nsmd.environments.devices.nodes import CONTROL
+from nsmd.environments.devices.nodes import CONTROL, DeviceHost
 from nsmd.host.nvml import GpuReader
 from nsmd.host.package_manager import install_command
 from nsmd.model.packages import parse_image

@@ -37,8 +37,8 @@ from nsmd.doctor.trials import (
     try_all,
     try_limits,
 )
-from nsmd.environments.devices.device_host import device_host
-from nsmd.environments.devices.device_watch import DeviceFinder
+from nsmd.environments.devices.equipment import DeviceFinder
+from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import find_environments
 from nsmd.environments.images.layers import ZSTD
 from nsmd.environments.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store

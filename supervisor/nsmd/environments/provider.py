@@ -16,7 +16,7 @@ from nsmd.environments.pending import EnvironmentPendingError
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 
 if TYPE_CHECKING:
-    from nsmd.environments.devices.device_watch import DeviceFinder
+    from nsmd.environments.devices.equipment import DeviceFinder
     from nsmd.environments.devshell.project_shells import DevShells
     from nsmd.environments.host_environments import HostEnvironments
     from nsmd.environments.project.environment_manager import ProjectEnvironmentManager

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_world import GpuWorld, nvidia_world
-from nsmd.environments.devices.device_watch import DeviceFinder
+from nsmd.environments.devices.equipment import DeviceFinder
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
 from policy.checks import LOOK, check_devices, check_limits, check_mounts

@@ -18,10 +18,9 @@ from nsm.wire.errors import NixFailedError, NsmError, PackagesFailedError
 from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.building import Attempt, Building, Built
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.commands.runner import OnProgress
-from nsmd.environments.nix.flake_copy import flake_copy
-from nsmd.environments.nix.program import Nix, NixFinder
+from nsmd.environments.nix.program import Nix, NixFinder, flake_copy
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore

@@ -40,7 +40,7 @@ from nsmd.environments.builds.building import (
     said,
 )
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments

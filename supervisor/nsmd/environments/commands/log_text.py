@@ -1,11 +1,36 @@
-"""Lines of a log, cleaned for people; standard library only."""
+"""Lines of a log, cleaned for people, and the progress that a log tells; standard library only."""
 
 from __future__ import annotations
 
 import re
 from typing import Protocol
 
-from nsmd.environments.commands.progress import CommandProgress
+from nsm.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandProgress:
+    """Progress of a build at one moment.
+
+    Attributes:
+        phase: of Nix: ``evaluating``, ``fetching`` (inputs of the evaluation), ``downloading``
+            (packages that need no build) or ``building``. Of packages: ``resolving``,
+            ``installing``, ``compiling`` or ``publishing``.
+        activity: present activity, for people, e.g. ``building pandas-2.2 (checkPhase)``; may be
+            empty.
+        built, to_build: numbers of derivations; the second grows while Nix finds more.
+        copied, to_copy: numbers of store paths from elsewhere.
+    """
+
+    phase: str = "evaluating"
+    activity: str = ""
+    built: int = 0
+    to_build: int = 0
+    copied: int = 0
+    to_copy: int = 0
+    downloaded_bytes: int = 0
+    to_download_bytes: int = 0
+
 
 MAX_LINE_CHARS = 4096
 """Largest part of a log line to keep; builders print whole files in one line."""

@@ -104,13 +104,7 @@ class Log:
 
 
 class CommandMonitor(Monitor):
-    """One run of a command.
-
-    Args:
-        command: program and arguments.
-        reader: reads its log.
-        log: gets the log.
-    """
+    """One run of a command."""
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.commands.monitor import STEP_S
-from nsmd.environments.commands.progress import CommandProgress
 from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
 from nsmd.host.monitor import SWEEP_S
 
@@ -32,13 +32,7 @@ class CommandOutcome:
     Attributes:
         stdout: its output, as far as there was room.
         exit_code: exit code; None if a signal ended it, or if it was not started.
-        signal: signal that ended it.
         not_started: why it was not started; else empty.
-        timed_out, overflowed: why nsm stopped it, if it did.
-        error: its error messages.
-        tail: last lines of its log.
-        progress: last progress.
-        log_bytes: size of its log file.
     """
 
     stdout: bytes = b""
@@ -68,14 +62,9 @@ async def run_monitored(
     """Run a command to its end.
 
     Args:
-        command: program and arguments.
-        reader: `MODULE:CLASS` of the `LogReader` of its log.
-        variables: its whole environment.
         timeout_s: seconds; then it is stopped.
-        max_output_bytes: largest standard output; beyond that it is stopped.
         log_fd: an open file for its log, bounded; the caller closes it.
         step_s: seconds to wait after each signal that asks it to end.
-        directory: its working directory.
 
     Cancellation: stops it, and returns when it and all that it started are gone: after
     milliseconds, or a little over two steps if it ignores signals.

@@ -1,20 +1,144 @@
-"""An environment with its devices, or the reason why it cannot have them."""
+"""An environment with its devices, or the reason why it cannot have them.
+
+The libraries of NVIDIA's driver belong to the kernel's module, and so to the host: packages such as
+torch do not bring them. Devices may come, go or get another driver while the supervisor runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from nsm.dataclass import dataclass, replace
-from nsmd.environments.devices.device_host import DeviceError, DeviceHost
-from nsmd.environments.devices.libraries import (
-    IN_IMAGE,
-    DriverLibraries,
-    binds_in_image,
-    find_libraries,
+from nsmd.environments.devices.nodes import (
+    CAPABILITIES,
+    DeviceError,
+    DeviceHost,
+    described,
+    find_nodes,
 )
-from nsmd.environments.devices.nodes import find_nodes
-from nsmd.environments.devices.sysfs import described
+from nsmd.environments.interpreters import in_base_system
+from nsmd.host.paths import ANY, WatchedPaths, is_within, why_private
+from nsmd.host.source_watcher import SourceWatcher
+from nsmd.host.threads import BoundedReads
 from nsmd.model.values import Environment, Links, ReadOnlyBind, ShownDevices
+
+log = logging.getLogger(__name__)
+
+
+CUDA = "libcuda.so.1"
+
+IN_IMAGE = "/run/nsm/gpu"
+"""Directory of the driver's libraries in the jails of a container image, which has none."""
+
+_STORE = "/nix/store"
+
+_DIRECTORIES = (
+    "/run/opengl-driver/lib",  # NixOS
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/opt/nvidia/lib64",
+    "/opt/nvidia/lib",
+)
+"""Directories of these libraries that the loader may not know."""
+
+_ABI = {"x86_64": "x86-64", "aarch64": "AArch64"}
+"""Words of `ldconfig -p` for this machine's own libraries."""
+
+_CACHED = re.compile(rf"\s{re.escape(CUDA)} \(([^)]*)\) => (\S.*)")
+
+_OF_DRIVER = re.compile(
+    r"(libcuda|libcudadebugger|libnvidia-[a-z0-9-]+|libnvcuvid|libnvoptix)\.so(\.[0-9.]+)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverLibraries:
+    """Libraries of the driver.
+
+    Attributes:
+        directory: directory in which programs find them.
+        binds: what a jail has to show beyond the base system.
+    """
+
+    directory: str
+    known: bool
+    binds: tuple[ReadOnlyBind, ...]
+    state: str
+
+
+def find_libraries(host: DeviceHost) -> DriverLibraries:
+    """Find the driver's libraries as the loader does, else in the usual directories."""
+    cached = _cached(host)
+    path = next((path for path in (cached, *_usual(host)) if path), None)
+    if path is None:
+        raise DeviceError(
+            f"there is no {CUDA}, neither in the loader's cache (`ldconfig -p`) nor in "
+            f"{', '.join(_DIRECTORIES)}: install the driver's libraries (Debian: libcuda1)"
+        )
+    found = os.stat(host.real(path))
+    directory = os.path.dirname(path)
+    return DriverLibraries(
+        directory=directory,
+        known=path == cached,
+        binds=tuple(_binds(path, host)),
+        state=f"{host.followed(path)} {found.st_ino} {found.st_mtime_ns}",
+    )
+
+
+def binds_in_image(libraries: DriverLibraries, host: DeviceHost) -> tuple[ReadOnlyBind, ...]:
+    """The libraries one by one, for jails that show nothing else of the host's directories."""
+    names = [name for name in host.names(libraries.directory) if _OF_DRIVER.fullmatch(name)]
+    return tuple(
+        ReadOnlyBind(
+            source=os.path.realpath(host.real(f"{libraries.directory}/{name}")),
+            target=f"{IN_IMAGE}/{name}",
+        )
+        for name in names
+    )
+
+
+def _cached(host: DeviceHost) -> str | None:
+    wanted = _ABI.get(platform.machine(), "")
+    for line in host.loader_cache().splitlines():
+        found = _CACHED.search(line)
+        if found and wanted in found[1] and os.path.exists(host.real(found[2].strip())):
+            return found[2].strip()
+    return None
+
+
+def _usual(host: DeviceHost) -> Iterator[str]:
+    for directory in _DIRECTORIES:
+        path = f"{directory}/{CUDA}"
+        if os.path.exists(host.real(path)):
+            yield path
+
+
+def _binds(path: str, host: DeviceHost) -> Iterator[ReadOnlyBind]:
+    """The directory of a library, and that to which its links lead.
+
+    On NixOS its libraries are links into the store, and need others from there, which only the
+    store as a whole is sure to have: everyone on the host can read it.
+    """
+    directory = os.path.dirname(path)
+    places = dict.fromkeys((directory, os.path.dirname(host.followed(path))))
+    for place in places:
+        if in_base_system(place):
+            continue
+        target, source = place, host.followed(place)
+        if is_within(source, _STORE):
+            yield ReadOnlyBind(source=host.real(_STORE), target=_STORE)
+            if is_within(target, _STORE):
+                continue
+        elif why := why_private(source, host.home):
+            raise DeviceError(f"the driver's libraries lie in {source}, which {why}")
+        yield ReadOnlyBind(source=host.real(source), target=target)
+
 
 Words = tuple[str, ...]
 
@@ -105,3 +229,91 @@ def _variables(
     # Triton, which compiles for `torch.compile`, asks ldconfig otherwise.
     ours = {_SEARCH_PATH: search, "TRITON_LIBCUDA_PATH": directory}
     return tuple({**given, **ours}.items())
+
+
+WATCHED = ("/dev", "/dev/dri", CAPABILITIES)
+"""Directories in which devices come and go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """Devices at one moment, and what to watch for changes."""
+
+    equipment: Equipment
+    places: WatchedPaths
+
+
+class DeviceFinder:
+    """Finder of the devices of environments; without such environments it looks for none.
+
+    Attributes:
+        changed: called after each change; quick.
+    """
+
+    def __init__(self, host: DeviceHost) -> None:
+        self._host = host
+        self._found: dict[Words, Equipment] = {}
+        self._watching: SourceWatcher | None = None
+        self._reads = BoundedReads()
+        self.changed: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<DeviceFinder of {len(self._found)} wishes>"
+
+    def equip(self, environment: Environment) -> Environment:
+        """Make an environment with its devices. Waits a moment when these are new."""
+        words = environment.devices
+        if not words:
+            return environment
+        found = self._found.get(words)
+        if found is None:
+            find = partial(find_equipment, words, self._host)
+            try:
+                found = self._reads.read(words, find)
+            except TimeoutError:
+                found = Equipment(problem="the search for them takes too long")
+            self._found[words] = found
+            self._watch(words)
+        return equip(environment, found)
+
+    def watch(self, watching: SourceWatcher) -> None:
+        """Look again from now on whenever devices or the driver change."""
+        self._watching = watching
+        for words in self._found:
+            self._watch(words)
+
+    async def look(self) -> None:
+        """Look again now, since somebody asks."""
+        if self._watching is not None:
+            await self._watching.look(*(("devices", words) for words in self._found))
+
+    def _watch(self, words: Words) -> None:
+        if self._watching is not None:
+            self._watching.keep(
+                ("devices", words),
+                f"devices {', '.join(words)}",
+                partial(self._look, words),
+                partial(self._looked, words),
+                lambda: _Looked(equipment=self._found[words], places={}),
+            )
+
+    def _look(self, words: Words) -> _Looked:
+        equipment = find_equipment(words, self._host)
+        return _Looked(equipment=equipment, places=dict(self._places(equipment)))
+
+    def _places(self, equipment: Equipment) -> Iterator[tuple[str, frozenset[str]]]:
+        for directory in WATCHED:
+            if os.path.isdir(real := self._host.real(directory)):
+                yield real, frozenset((ANY,))
+        if equipment.libraries is not None:
+            yield self._host.real(equipment.libraries.directory), frozenset((CUDA,))
+
+    def _looked(self, words: Words, looked: _Looked, _unwatched: str | None) -> None:
+        if looked.equipment != self._found[words]:
+            self._found[words] = looked.equipment
+            log.info("devices %s: %s", ", ".join(words), looked.equipment.problem or "changed")
+            self.changed()
+
+
+def _nothing() -> None:
+    """Default for `changed`."""

@@ -1,14 +1,103 @@
-"""Device nodes of GPUs."""
+"""Device nodes of GPUs, and what the kernel says of them, below the host's root directory."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
-from nsmd.environments.devices.device_host import DeviceError, DeviceHost
-from nsmd.model.values import DeviceNode
+from nsm import paths
+from nsm.dataclass import dataclass
+from nsmd.jail.user import JailUser
+from nsmd.model.values import DeviceNode, Links, ReadOnlyBind
+
+LDCONFIG_TIMEOUT_S = 10.0
+"""Time for ldconfig to print its cache; it takes 2 ms."""
+
+
+class DeviceError(Exception):
+    """Devices cannot be shown; the message says why and what to do, without a final dot."""
+
+
+def _accessible(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHost:
+    """The host as devices are looked for.
+
+    Attributes:
+        root: its root directory; other than `/` in tests only.
+        can_use: returns whether the jails' user can read and write a device.
+        home: HOME of the supervisor's user, symlinks resolved; nothing of it is shown.
+    """
+
+    root: str = "/"
+    can_use: Callable[[str], bool] = _accessible
+    jail_user: str = "your user"
+    home: str = "/root"
+
+    def real(self, path: str) -> str:
+        """Real path of an absolute path of the host."""
+        return path if self.root == "/" else self.root + path
+
+    def names(self, path: str) -> list[str]:
+        """List the names in a directory, sorted; empty if it cannot be read."""
+        try:
+            return sorted(os.listdir(self.real(path)))
+        except OSError:
+            return []
+
+    def read(self, path: str) -> str:
+        """Read a small file of the kernel; empty if it cannot be read."""
+        try:
+            with open(self.real(path), encoding="utf-8", errors="replace") as file:
+                return file.read(65536)
+        except OSError:
+            return ""
+
+    def device(self, path: str) -> os.stat_result | None:
+        """Status of a character device; None if there is none."""
+        with suppress(OSError):
+            status = os.stat(self.real(path))
+            if stat.S_ISCHR(status.st_mode):
+                return status
+        return None
+
+    def followed(self, path: str) -> str:
+        """The same path of the host without symbolic links; itself if nothing is there."""
+        real = os.path.realpath(self.real(path))
+        top = "" if self.root == "/" else os.path.realpath(self.root)
+        return real.removeprefix(top) or "/"
+
+    def loader_cache(self) -> str:
+        """The libraries that the loader knows, as `ldconfig -p` prints them."""
+        for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+            with suppress(OSError, subprocess.SubprocessError):
+                done = subprocess.run(
+                    [self.real(program), "-p"],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    cwd="/",
+                    env={},
+                    timeout=LDCONFIG_TIMEOUT_S,
+                    check=False,
+                )
+                return done.stdout
+        return ""
+
+
+def device_host(user: JailUser) -> DeviceHost:
+    """Make the host as it is for jails of a user."""
+    name = "your user" if user.uid == os.geteuid() else f"user {user.uid}, as whom root's jails run"
+    return DeviceHost(can_use=user.can_use, jail_user=name, home=os.path.realpath(paths.home()))
+
 
 CONTROL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
 """Without the second, CUDA says that it is not available, and programs silently use the processor.
@@ -34,11 +123,7 @@ _MAKE_NODES = "`sudo nvidia-modprobe -c 0 -u` makes the devices; at boot, nvidia
 
 
 def find_nodes(words: Sequence[str], host: DeviceHost) -> tuple[DeviceNode, ...]:
-    """Find the device nodes that an environment's `devices` mean, sorted by path.
-
-    Raises:
-        DeviceError: one is missing, or the jails' user cannot use it.
-    """
+    """Find the device nodes that an environment's `devices` mean, sorted by path."""
     paths: set[str] = set()
     kinds = {word.partition(":")[0] for word in words}
     if "nvidia" in kinds:
@@ -159,3 +244,34 @@ def _usable(path: str, host: DeviceHost) -> str:
             "or have udev open it"
         )
     return path
+
+
+_TOPOLOGY = "/sys/devices/virtual/kfd"
+
+
+def described(
+    nodes: Sequence[DeviceNode], host: DeviceHost
+) -> tuple[tuple[ReadOnlyBind, ...], Links]:
+    """Directories of /sys that describe these devices, and the links by which drivers find them.
+
+    libdrm follows /sys/dev/char/MAJOR:MINOR, and ROCm reads /sys/class/kfd. NVIDIA's driver needs
+    nothing of /sys.
+    """
+    directories: dict[str, None] = {}
+    links: dict[str, str] = {}
+    for node in nodes:
+        if node.path == KFD:
+            directories[_TOPOLOGY] = None
+            links["/sys/class/kfd/kfd"] = f"{_TOPOLOGY}/kfd"
+        elif node.path.startswith("/dev/dri/"):
+            name = os.path.basename(node.path)
+            there = host.followed(f"/sys/class/drm/{name}")
+            device = os.path.dirname(os.path.dirname(there))
+            if not device.startswith("/sys/devices/"):
+                continue  # no sysfs here
+            directories[device] = None
+            links[f"/sys/class/drm/{name}"] = there
+            links[f"/sys/dev/char/{node.number[0]}:{node.number[1]}"] = there
+    shown = [path for path in directories if os.path.isdir(host.real(path))]
+    binds = tuple(ReadOnlyBind(source=host.real(path), target=path) for path in sorted(shown))
+    return binds, tuple(sorted(links.items()))

@@ -28,9 +28,7 @@ from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
 from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
-from nsmd.environments.nix.errors import NixExitError
-from nsmd.environments.nix.flake_copy import flake_copy
-from nsmd.environments.nix.program import MAX_OUTPUT_BYTES
+from nsmd.environments.nix.program import MAX_OUTPUT_BYTES, NixExitError, flake_copy
 from nsmd.host.paths import is_within
 
 log = logging.getLogger(__name__)

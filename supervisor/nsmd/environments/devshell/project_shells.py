@@ -17,7 +17,7 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.devshell import NAME, files
 from nsmd.environments.devshell.evaluation import (
     NixEvaluator,

@@ -3,8 +3,6 @@
 Nothing is imported here: the monitor of a run imports `messages`, and must start quickly.
 
 messages  nix's log format `internal-json`, read (pure)
-errors    how a run of nix can fail
-program   the Nix of this host, and its commands
-flake_copy  copies of local flakes, without the configuration of their repositories
+program   the Nix of this host: found, run, how a run can fail, and copies of local flakes for it
 programs/ git and hg for Nix, kept from repositories that others can write to
 """

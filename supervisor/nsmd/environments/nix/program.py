@@ -1,4 +1,4 @@
-"""Nix on this host, and the one way to run it."""
+"""Nix on this host: how it is found and run, how a run can fail, and the copies that it gets."""
 
 from __future__ import annotations
 
@@ -7,24 +7,153 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
+from nsm import git
 from nsm.dataclass import dataclass
-from nsm.wire.errors import NixUnavailableError
+from nsm.wire.errors import NixFailedError, NixUnavailableError
 from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
-from nsmd.environments.nix.errors import (
-    NixExitError,
-    NixKilledError,
-    NixNotStartedError,
-    NixOutputError,
-    NixTimeoutError,
-)
 from nsmd.host.paths import why_not_run
 
 log = logging.getLogger(__name__)
+
+
+SHOWN_LINES = 12
+"""Number of lines of the log that a message has; `data` has more, for programs."""
+
+_HINTS: Mapping[str, str] = {
+    "No space left on device": "Free some: `nix-collect-garbage` removes what nothing refers to.",
+    "database or disk is full": "Free some: `nix-collect-garbage` removes what nothing refers to.",
+    "cannot connect to socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
+    "daemon-socket/socket": "Nix's daemon does not answer: `systemctl status nix-daemon`.",
+    "in the flake registries": (
+        "A reference is like `github:OWNER/REPO#NAME` or `path:/DIRECTORY#NAME`."
+    ),
+    "does not provide attribute": "`nix flake show REF` lists what a flake has.",
+    "Could not resolve host": "Nix could not reach the network.",
+    "unable to download": "Nix could not reach the network, or the place does not exist.",
+    "is read-only": "Nix's store or its state directory cannot be written: see `nsm doctor`.",
+    "Read-only file system": "Nix's store cannot be written: see `nsm doctor`.",
+}
+"""Hints by phrases in Nix's messages, since Nix has no error codes."""
+
+
+_FULL_LOGS = "For full logs, run"
+"""Start of advice by Nix that is left out, since `nsm env log` shows the full log."""
+
+# The wording differs between versions of Nix. These phrases are from 2.8 to 2.31.
+_START = "error:"
+_CONSEQUENCE = re.compile(
+    r"\d+ dependenc(?:y|ies)\b.*\bfailed|due to failed dependenc|^error: build of .* failed",
+    re.DOTALL,
+)
+"""Errors that follow from another error, which Nix has printed before."""
+
+_BUILDER = re.compile(
+    r"(?:builder for|[Cc]annot build) '(?:[^']*/)?[0-9a-z]{32}-([^']+?)\.drv'"
+    r"(?:.*?\b(?:failed|exit code)\b)",
+    re.DOTALL,
+)
+_IN_LOGS = re.compile(r"(?i)\b(?:\w*error|\w*exception|fatal)\b.*?:")
+
+
+class NixRunError(NixFailedError):
+    """Failed run of nix.
+
+    Args:
+        hint: advice; if empty, it is chosen by Nix's messages.
+
+    Attributes:
+        cause: the line of the messages or the log that tells a person what is wrong; may be empty.
+    """
+
+    def __init__(
+        self, what: str, *, error: str = "", tail: Sequence[str] = (), hint: str = ""
+    ) -> None:
+        self.error = error
+        self.tail = tuple(tail)
+        self.cause = cause(error, tail)
+        told = [line for line in error.splitlines() if not line.strip().startswith(_FULL_LOGS)]
+        if told == [self.cause]:
+            told = []
+        before = [line for line in tail if line not in error.splitlines()][-SHOWN_LINES:]
+        words = [f"{what.rstrip('.')}: {self.cause}" if self.cause else what, *told[-SHOWN_LINES:]]
+        if before:
+            words += ["The log ends:", *(f"  {line}" for line in before)]
+        if not hint:
+            seen = "\n".join([error, *tail])
+            hint = next((advice for mark, advice in _HINTS.items() if mark in seen), "")
+        super().__init__("\n".join(words), hint=hint, data={"error": error, "log": list(self.tail)})
+
+
+class NixExitError(NixRunError):
+    """nix ended with an exit code other than 0."""
+
+    def __init__(self, command: str, exit_code: int, *, error: str, tail: Sequence[str]) -> None:
+        what = f"`{command}` failed (exit code {exit_code})."
+        super().__init__(what, error=error, tail=tail)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def cause(error: str, tail: Sequence[str]) -> str:
+    """Find the last error that does not follow from another one; a builder's error if one failed.
+
+    Args:
+        tail: last lines of the log; lines of builders begin with ``NAME> ``.
+
+    Returns:
+        One line; empty if Nix names no error.
+    """
+    blocks = list(_blocks(error))
+    real = [block for block in blocks if not _CONSEQUENCE.search("\n".join(block))] or blocks
+    if not real:
+        return ""
+    block = real[-1]
+    if builder := _BUILDER.search("\n".join(block)):
+        return _of_builder(builder[1], block, tail) or block[0]
+    first, *rest = block
+    if first.endswith(":"):  # a hash mismatch: the next lines have both hashes
+        return " ".join([first, ", ".join(" ".join(line.split()) for line in rest[:2])]).rstrip()
+    if rest and rest[0].startswith("Did you mean"):
+        return f"{first}. {rest[0]}"
+    return first
+
+
+def _blocks(error: str) -> Iterator[list[str]]:
+    """Yield the lines of each error. Newer versions print an empty error first, above the trace."""
+    block: list[str] = []
+    for line in (line.strip() for line in error.splitlines()):
+        if line.startswith(_START):
+            if block:
+                yield block
+            block = [line] if line != _START else []
+        elif block and line:
+            block.append(line)
+    if block:
+        yield block
+
+
+def _of_builder(name: str, block: Sequence[str], tail: Sequence[str]) -> str:
+    """Return a builder's last line about an error, else its last line; empty if there is none."""
+    said = [line.removeprefix("> ") for line in block if line.startswith("> ")]
+    said += [line.removeprefix(f"{name}> ") for line in tail if line.startswith(f"{name}> ")]
+    if not said:
+        return ""
+    line = next((line for line in reversed(said) if _IN_LOGS.search(line)), said[-1]).strip()
+    return f"error: building {name} failed: {line.removeprefix(_START).strip()}"
+
 
 MINIMUM_VERSION = (2, 8)
 """The oldest version that was tried: it has flakes, `nix build --json` and
@@ -98,9 +227,6 @@ class Nix:
 
     Attributes:
         program: absolute path.
-        version: major and minor number.
-        version_text: version in its own words.
-        variables: its whole environment.
     """
 
     program: str
@@ -126,17 +252,15 @@ class Nix:
                 shell.
             timeout_s: seconds, then it is stopped.
             on_progress: called a few times a second at most; must not block.
-            max_output_bytes: largest standard output.
             log_fd: an open, empty file for its log (4 MiB of its beginning, and the end); the
                 caller closes it.
-            directory: its working directory.
             tree: a repository that nsm made; Nix's git is kept from all others of this machine.
 
         Returns:
             Its standard output.
 
         Raises:
-            NixRunError: it failed; the subclasses say why, with the end of its log.
+            NixRunError: it failed; the message says why, with the end of its log.
 
         Cancellation: stops Nix, and returns when it and all that it started are gone.
         """
@@ -158,13 +282,23 @@ class Nix:
 
     def _result(self, ended: CommandOutcome, command: str, timeout_s: float, limit: int) -> bytes:
         if ended.not_started:
-            raise NixNotStartedError(command, ended.not_started)
+            raise NixRunError(f"`{command}` did not run: {ended.not_started}.")
         if ended.timed_out:
-            raise NixTimeoutError(command, timeout_s, error=ended.error, tail=ended.tail)
+            raise NixRunError(
+                f"`{command}` was stopped after {timeout_s:g} s.",
+                tail=[line for line in ended.tail if line not in ended.error.splitlines()],
+                hint="Finished parts are kept, so another try continues from there.",
+            )
         if ended.overflowed:
-            raise NixOutputError(command, limit, error=ended.error, tail=ended.tail)
+            what = f"`{command}` printed more than {limit} bytes on its standard output."
+            raise NixRunError(what, error=ended.error, tail=ended.tail)
         if ended.signal is not None:
-            raise NixKilledError(command, ended.signal, error=ended.error, tail=ended.tail)
+            raise NixRunError(
+                f"`{command}` was ended by {_signal_name(ended.signal)}, which nsm did not send.",
+                error=ended.error,
+                tail=ended.tail,
+                hint="Try again; if the kernel ended it because memory ran out, `dmesg` says so.",
+            )
         if ended.exit_code:
             raise NixExitError(command, ended.exit_code, error=ended.error, tail=ended.tail)
         return ended.stdout
@@ -217,9 +351,7 @@ def find_nix(
     """Search for a Nix that works; blocks for some 30 ms, so call it in a thread.
 
     Args:
-        search_path: value of PATH; the usual places come after it.
         variables: the supervisor's own environment; Nix gets what it needs of it.
-        home: HOME of the user.
 
     Returns:
         The first one that works, or the error with what was found and how to get one.
@@ -324,3 +456,46 @@ def _short(arguments: Sequence[str]) -> str:
     """Shorten a command for messages: `nix build`, `nix flake metadata`."""
     words = itertools.takewhile(lambda argument: not argument.startswith("-"), arguments)
     return " ".join(["nix", *words])
+
+
+@asynccontextmanager
+async def flake_copy(
+    project: str, tree: str, variables: Mapping[str, str]
+) -> AsyncGenerator[tuple[str, str]]:
+    """Give the directory in which Nix is to run, and the reference to the flake from there.
+
+    Nix asks git which files belong to a flake, and git would run what the repository's
+    configuration names, which code in a session or a box may have written. So Nix gets a copy of
+    the files that git tracks. Without a repository it has no use for git, and is kept from looking
+    for one.
+
+    Args:
+        tree: directory for the copy; of no other user of this function. It is gone afterwards.
+
+    Raises:
+        NixFailedError: git cannot tell which files these are.
+        OSError: the copy cannot be made.
+    """
+    remove = partial(shutil.rmtree, tree, ignore_errors=True)
+    await trio.to_thread.run_sync(remove)  # of a supervisor that was killed
+    os.makedirs(tree, mode=0o700)
+    try:
+        place = await trio.to_thread.run_sync(_copy, project, tree, variables)
+        # A flake below the top may use files above it, which `path:` does not show to it.
+        yield place or project, "path:." if place in (None, tree) else "."
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(remove)
+
+
+def _copy(project: str, tree: str, variables: Mapping[str, str]) -> str | None:
+    try:
+        place = git.copy_tracked(project, tree, variables)
+    except git.GitError as error:
+        raise NixFailedError(
+            f"The files of {project} are not known: {error}.",
+            hint="Repair the repository: `git status` shows it.",
+        ) from error
+    if place == tree:
+        shutil.rmtree(os.path.join(tree, ".git"))
+    return place

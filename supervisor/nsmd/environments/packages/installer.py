@@ -19,7 +19,7 @@ import trio
 from nsm.dataclass import replace
 from nsm.wire.decode import decode
 from nsm.wire.errors import NsmError
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail, JailOutcome

@@ -12,8 +12,7 @@ from typing import Any
 
 from nsm.dataclass import dataclass
 from nsm.wire.decode import DecodeError, decode
-from nsmd.environments.commands.log_text import lines_of
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress, lines_of
 from nsmd.model.packages import WantedPackages
 
 STDERR = 2

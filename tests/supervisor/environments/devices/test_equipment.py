@@ -11,8 +11,7 @@ import trio
 
 from gpu_world import GpuWorld, nvidia_world
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
-from nsmd.environments.devices.device_watch import DeviceFinder
-from nsmd.environments.devices.equipment import equip, find_equipment
+from nsmd.environments.devices.equipment import DeviceFinder, equip, find_equipment
 from nsmd.host import threads
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.values import ClientIdentity, Environment, ImageRoot, SessionLimits

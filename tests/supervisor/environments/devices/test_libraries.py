@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_world import GpuWorld, nvidia_world
-from nsmd.environments.devices.device_host import DeviceError
-from nsmd.environments.devices.libraries import binds_in_image, find_libraries
+from nsmd.environments.devices.equipment import binds_in_image, find_libraries
+from nsmd.environments.devices.nodes import DeviceError
 
 
 def shown(world: GpuWorld) -> list[tuple[str, str]]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_world import NVIDIA, GpuWorld, nvidia_world
-from nsmd.environments.devices.device_host import DeviceError
-from nsmd.environments.devices.nodes import find_nodes
+from nsmd.environments.devices.nodes import DeviceError, find_nodes
 from nsmd.model.packages import why_no_devices
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from image_world import Layout, file, folder, hardlink, layer, symlink
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.images.unpack import unpack
 from nsmd.model.packages import WantedPackages
 from package_world import installation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.environments.nix.errors import NixExitError, cause
+from nsmd.environments.nix.program import NixExitError, cause
 
 DRV = "/nix/store/smnmgw05pgxsqslwhawq24y8vf43d8zq-thing.drv"
 TOP = "/nix/store/2m1lg4m811iiadr7b3jlz9qm325d2maz-top.drv"

@@ -10,9 +10,7 @@ import pytest
 import trio
 
 from nsm.wire.errors import NixFailedError, NixUnavailableError
-from nsmd.environments.nix.errors import NixExitError
-from nsmd.environments.nix.flake_copy import flake_copy
-from nsmd.environments.nix.program import Nix, find_nix
+from nsmd.environments.nix.program import Nix, NixExitError, find_nix, flake_copy
 
 VARIABLES = {"PATH": os.environ["PATH"]}
 

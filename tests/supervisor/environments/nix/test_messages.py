@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.wire.decode import decode
-from nsmd.environments.commands.log_text import MAX_LINE_CHARS
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import MAX_LINE_CHARS, CommandProgress
 from nsmd.environments.nix.messages import (
     MAX_ACTIVITY_CHARS,
     MAX_ERROR_CHARS,

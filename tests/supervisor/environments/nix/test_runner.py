@@ -20,14 +20,13 @@ from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
 from nsmd.environments.commands.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
 from nsmd.environments.commands.runner import run_monitored
-from nsmd.environments.nix.errors import (
+from nsmd.environments.nix.program import (
+    LOG_READER,
+    Nix,
     NixExitError,
-    NixKilledError,
-    NixNotStartedError,
-    NixOutputError,
-    NixTimeoutError,
+    NixRunError,
+    find_nix,
 )
-from nsmd.environments.nix.program import LOG_READER, Nix, find_nix
 from nsmd.host.processes import children_of
 from processes import ending
 
@@ -87,7 +86,7 @@ async def test_failure_has_nixs_words_and_the_end_of_the_log(fake: FakeNix, nix:
     reference = fake.builds("bad", ("log", ["gcc: no"]), ("fail", "builder failed"))
     with pytest.raises(NixExitError) as caught:
         await build(nix, reference)
-    assert caught.value.exit_code == 1
+    assert "(exit code 1)" in caught.value.message
     assert "error: builder failed" in caught.value.message
     assert "bad> gcc: no" in caught.value.message
     assert caught.value.data["log"][-1] == "error: builder failed"
@@ -126,13 +125,13 @@ async def test_a_line_without_end_is_cut(fake: FakeNix, nix: Nix) -> None:
 
 async def test_output_is_bounded(fake: FakeNix, nix: Nix) -> None:
     reference = fake.builds("wide", ("print", "z" * 200_000), ("hang", None))
-    with pytest.raises(NixOutputError, match="more than 1000 bytes"):
+    with pytest.raises(NixRunError, match="more than 1000 bytes"):
         await build(nix, reference, max_output_bytes=1000)
 
 
 async def test_a_limit_of_time(fake: FakeNix, nix: Nix) -> None:
     reference = fake.builds("slow", ("log", ["step 1"]), ("hang", None))
-    with pytest.raises(NixTimeoutError, match=r"stopped after 0\.3 s") as caught:
+    with pytest.raises(NixRunError, match=r"stopped after 0\.3 s") as caught:
         await build(nix, reference, timeout_s=0.3)
     assert "interrupted by the user" not in caught.value.message
 
@@ -205,9 +204,8 @@ def test_nothing_outlives_a_killed_supervisor(fake: FakeNix, tmp_path: Path) -> 
 async def test_builders_of_a_killed_nix_are_gone(fake: FakeNix, nix: Nix, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     reference = fake.builds("killed", ("builder", str(pid)), ("kill", int(signal.SIGKILL)))
-    with pytest.raises(NixKilledError, match="SIGKILL") as caught:
+    with pytest.raises(NixRunError, match="SIGKILL"):
         await build(nix, reference)
-    assert caught.value.signal == signal.SIGKILL
     assert gone(int(pid.read_text()))
 
 
@@ -219,7 +217,7 @@ async def test_nix_does_not_outlive_a_killed_monitor(
     reference = fake.builds("slow", ("gate", str(gate)), ("hang", None))
 
     async def run() -> None:
-        with pytest.raises(NixNotStartedError, match="ended unexpectedly"):
+        with pytest.raises(NixRunError, match="ended unexpectedly"):
             await build(nix, reference)
 
     async with trio.open_nursery() as builds:
@@ -235,7 +233,7 @@ async def test_nix_does_not_outlive_a_killed_monitor(
 
 async def test_one_that_cannot_be_executed(nix: Nix, fake: FakeNix) -> None:
     fake.program.unlink()
-    with pytest.raises(NixNotStartedError, match="No such file"):
+    with pytest.raises(NixRunError, match="No such file"):
         await build(nix, "path:/flake#ok")
 
 

@@ -20,7 +20,7 @@ import trio
 from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import UNUSED_CACHE_S, EnvironmentStore

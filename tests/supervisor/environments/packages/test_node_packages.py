@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.progress import CommandProgress
+from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.model.packages import WantedPackages
