@@ -109,13 +109,8 @@ class AuditFile:
         return f"<AuditFile {self.path}>"
 
     def append(self, line: bytes) -> None:
-        """Add one line.
-
-        Args:
-            line: with its newline.
-
-        Raises:
-            OSError: it could not be written, or only in part: a reader skips what is not JSON.
+        """Add one line, with its newline. If it could be written only in part, a reader skips that,
+        since it is not JSON.
         """
         end = self._prepare(len(line))
         self._unsynced = True
@@ -128,10 +123,8 @@ class AuditFile:
         self._broken_line, self._end = False, end + len(data)
 
     def sync(self) -> None:
-        """Sync added lines to disk.
-
-        Raises:
-            OSError: they may not be on disk; or the file was removed meanwhile.
+        """Sync added lines to disk; an error says that they may not be there, or that the file was
+        removed meanwhile.
         """
         if not self._unsynced:
             return
@@ -229,11 +222,7 @@ def numbers(path: str) -> list[int]:
 
 
 def sync_directory(directory: str) -> None:
-    """Sync the names in a directory to disk.
-
-    Raises:
-        OSError: they may not be on disk.
-    """
+    """Sync the names in a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -242,11 +231,7 @@ def sync_directory(directory: str) -> None:
 
 
 def _make_ours(descriptor: int) -> None:
-    """Make the file readable by this user alone.
-
-    Raises:
-        OSError: it is no file of this user.
-    """
+    """Make the file readable by this user alone."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         raise _not_ours()
@@ -321,10 +306,8 @@ class Journal:
         return f"<Journal {self.file.path} {self.problem or 'well'}>"
 
     def put(self, make: Make, chars: int = 0) -> None:
-        """Add a line, or count that it is lost. Quick.
-
-        Args:
-            chars: size of what it is made of, if that is large.
+        """Add a line, or count that it is lost. Quick. A line that is made of much says the number
+        of characters.
         """
         if len(self._waiting) >= MAX_WAITING or self._waiting_chars + chars > MAX_WAITING_CHARS:
             self._lose(1, "the disk is too slow for them")
@@ -426,10 +409,8 @@ class Journal:
         line.problem = line.problem or why
 
     def _write(self, batch: Sequence[_Line]) -> tuple[int, str]:
-        """Append lines, and sync them to disk if they must not be lost. Blocks.
-
-        Returns:
-            How many were added, and why not all are, or not on disk; else empty.
+        """Append lines, and sync them to disk if they must not be lost. Blocks. Returns how many
+        were added, and why not all are, or not on disk; else empty.
         """
         count = 0
         with self._lock:
@@ -451,11 +432,8 @@ class Journal:
         return count, ""
 
     def _settle(self, batch: Sequence[_Line], count: int, problem: str) -> None:
-        """Tell the writers of lines what came of them.
-
-        Args:
-            count: number of lines that were added.
-            problem: why not all were, or are not on disk; else empty.
+        """Tell the writers of lines what came of them: the first `count` were added, and `problem`
+        says why not all were, or are not on disk.
         """
         self.written += count
         if self.problem and not problem:
@@ -491,11 +469,8 @@ class Journal:
 
 
 def line_of(at_s: float, facts: Mapping[str, Any]) -> bytes:
-    """Make a line: JSON in ASCII, so that half surrogates can be written, too.
-
-    Args:
-        at_s: Unix time.
-        facts: plain values, `event` among them.
+    """Make a line: JSON in ASCII, so that half surrogates can be written, too. The time is Unix
+    time.
     """
     return _ENCODER.encode({"at": rfc3339(at_s), **facts}).encode() + b"\n"
 

@@ -155,11 +155,7 @@ class Recorder:
                 pass
 
     def say(self, event: str, facts: Mapping[str, Any], code: str | None = None) -> None:
-        """Add a line with the present time.
-
-        Args:
-            code: executed code; None if there is none, or if it is no longer known.
-        """
+        """Add a line with the present time. `code` is executed code, if it is still known."""
         if self._settings.enabled:
             make = self._line(self._journal.wall(), {"event": event, **facts}, code)
             self._journal.put(make, len(code or ""))
@@ -237,10 +233,8 @@ class Recorder:
 
 
 def _line_with(at_s: float, facts: Mapping[str, Any], code: str | None, whole: bool) -> bytes:
-    """Make a line with the hash of code, in the thread that writes it.
-
-    Args:
-        whole: add the code itself.
+    """Make a line with the hash of code, in the thread that writes it; and with the code itself if
+    `whole`.
     """
     if code is None:
         return line_of(at_s, facts)

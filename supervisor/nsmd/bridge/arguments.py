@@ -58,13 +58,8 @@ def invalid_character(character: str) -> str:
 
 
 def check_characters(arguments: object) -> tuple[str, ...]:
-    """Check the arguments as far as possible before the program is known.
-
-    Args:
-        arguments: as a client sent them; None for none.
-
-    Returns:
-        The arguments, unchanged.
+    """Check arguments as a client sent them (None for none), as far as possible before the program
+    is known; they are returned unchanged.
 
     Raises:
         BadRequestError: they are no list of text, have a refused character, or are more than any
@@ -98,11 +93,7 @@ def check_characters(arguments: object) -> tuple[str, ...]:
 
 
 def _check_text(argument: str, position: int) -> None:
-    """Check the characters of one argument.
-
-    Raises:
-        BadRequestError: it has a refused character, or half of one.
-    """
+    """Check the characters of one argument."""
     # The event loop waits for this. Removing all refused characters and comparing the lengths takes
     # a millisecond for a megabyte; no byte of another character is one of these.
     half = ""
@@ -125,18 +116,12 @@ def _check_text(argument: str, position: int) -> None:
 
 
 def check(program: Program, arguments: object) -> tuple[str, ...]:
-    """Check the arguments for a program.
-
-    Args:
-        program: program to start.
-        arguments: as a client sent them; None for none.
-
-    Returns:
-        The arguments, unchanged.
+    """Check arguments as a client sent them (None for none) for a program; they are returned
+    unchanged.
 
     Raises:
-        BadRequestError: they are no list of text, have a refused character, are too many or too
-            long, or begin with a hyphen although the program takes no options.
+        BadRequestError: as `check_characters`, or they are too many or too long for it, or begin
+            with a hyphen although the program takes no options.
     """
     checked = check_characters(arguments)
     most = MAX_ARGUMENTS if program.max_args is None else min(program.max_args, MAX_ARGUMENTS)

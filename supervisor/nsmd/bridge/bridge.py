@@ -163,12 +163,7 @@ class BridgeService:
         return tuple(each for name, each in everything.items() if name in caller.granted)
 
     def program(self, caller: Caller, name: object) -> Program:
-        """Find one of these programs.
-
-        Raises:
-            BadRequestError: this is no name.
-            UnknownProgramError: there is none of that name for this caller.
-        """
+        """Find one of these programs."""
         if not isinstance(name, str):
             raise BadRequestError(
                 "`program` must be the name of a program, as text.",
@@ -189,10 +184,8 @@ class BridgeService:
         return [name for name in program.env if name not in self._paths.variables]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call a function, which must be quick, when programs appear, change or disappear.
-
-        Returns:
-            A function that ends this.
+        """Call a function, which must be quick, when programs appear, change or disappear. Returns
+        a function that ends this.
         """
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
@@ -429,10 +422,7 @@ class BridgeService:
         ledger: Ledger,
     ) -> tuple[Program, Command, Mapping[str, str]]:
         """Check a call, and find the program to start, with its open file and its variables. The
-        call then counts as running.
-
-        Raises:
-            NsmError: nothing will be started, and that was recorded.
+        call then counts as running. Errors say that nothing will be started, and that was recorded.
         """
         name, given = wanted
         if refusal is not None:
@@ -465,11 +455,7 @@ class BridgeService:
         variables: Mapping[str, str],
         ledger: Ledger,
     ) -> ProgramEnd:
-        """Start a checked program, and wait for its end.
-
-        Raises:
-            NsmError: it could not be started. `InternalError` if nsm itself failed.
-        """
+        """Start a checked program, and wait for its end."""
         asked = call.asked
         if call.stop.why is not None:
             gone = BadRequestError("The call was cancelled before the program was started.")
@@ -504,11 +490,7 @@ class BridgeService:
         return replace(result, timeout_s=program.timeout_s)
 
     async def _find(self, caller: Caller, name: object) -> Program:
-        """Find a program, including one that was described just now.
-
-        Raises:
-            BadRequestError, UnknownProgramError: as `program`.
-        """
+        """Find a program, including one that was described just now."""
         try:
             return self.program(caller, name)
         except UnknownProgramError:
@@ -516,11 +498,7 @@ class BridgeService:
             return self.program(caller, name)
 
     def _admit(self, call: ProgramCall) -> None:
-        """Check that a call may start something now, and count it.
-
-        Raises:
-            NsmError: nothing may start now.
-        """
+        """Check that a call may start something now, and count it."""
         if self._closed or (self._ending.draining and self._ending.then is not None):
             raise _ends()
         if self._ending.draining:  # it stays so until somebody cancels the drain

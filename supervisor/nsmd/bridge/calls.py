@@ -47,17 +47,10 @@ _FATES = {
 class ProgramCall:
     """A call, from its request until its answer is forgotten.
 
-    Args:
-        asked: its facts for the ledger.
-        on_line: receives its output; None if nobody does.
-        nursery: for the task that waits for a lost client.
-
     Attributes:
         admitted: it is one of those that may run now.
         late: it came when the supervisor was already ending, and starts nothing.
         refused: nothing will be started; only its line in the ledger is missing.
-        started: the program was started.
-        answer: its answer; None until there is one.
     """
 
     def __init__(self, asked: RecordedCall, on_line: OnLine | None, nursery: trio.Nursery) -> None:
@@ -83,12 +76,8 @@ class ProgramCall:
         return self.asked.id
 
     async def wait(self) -> ProgramEnd:
-        """Wait for the outcome.
-
-        Cancellation: only the waiter ends; the program continues.
-
-        Raises:
-            NsmError: it was refused, or could not be started.
+        """Wait for the outcome, or the error with which it was refused. Cancellation ends only the
+        waiter; the program continues.
         """
         await self._done.wait()
         if isinstance(self.answer, NsmError):
@@ -225,11 +214,8 @@ def outcome_of(answer: ProgramEnd | NsmError) -> str:
 
 
 async def check_never_started(asked: RecordedCall, ledger: Ledger) -> None:
-    """Make sure that an earlier supervisor did not start this call.
-
-    Raises:
-        FateUnknownError: it may have started it.
-        AuditFailedError: nobody knows.
+    """Make sure that an earlier supervisor did not start this call: `FateUnknownError` if it may
+    have, `AuditFailedError` if nobody knows.
     """
     fate = await ledger.fate(asked.id, asked.caller.scope)
     if fate != "never":
@@ -242,10 +228,8 @@ async def check_never_started(asked: RecordedCall, ledger: Ledger) -> None:
 
 
 async def record_refusal(call: ProgramCall, error: NsmError, ledger: Ledger) -> NsmError:
-    """Record that nothing is started for a call. Returns the error.
-
-    Raises:
-        AuditFailedError: that could not be recorded.
+    """Record that nothing is started for a call. Returns the error; raises `AuditFailedError` if
+    that could not be recorded.
     """
     call.admitted, call.refused = False, True
     try:

@@ -73,11 +73,7 @@ class Command:
 
 
 class CommandError(Exception):
-    """A command cannot be started; the message is a clause that says why.
-
-    Attributes:
-        hint: what to do.
-    """
+    """A command cannot be started; the message is a clause that says why."""
 
     hint = "The user of this machine can see with `nsm bridge check` what is wrong."
 
@@ -123,11 +119,7 @@ def open_command(
 
 
 def _open(path: str, reach: WriteAccess) -> Command:
-    """Open and check a command.
-
-    Raises:
-        CommandError: it cannot be started.
-    """
+    """Open and check a command."""
     fd, ways = _open_checked(path, trusted_owners(), reach, MAX_INTERPRETERS)
     return Command(fd, path, ways, script=len(ways) > 1)
 
@@ -137,9 +129,6 @@ def _open_checked(
 ) -> tuple[int, Ways]:
     """Open a program whose whole way can be trusted. Returns its descriptor, that way, and the ways
     of its interpreters.
-
-    Raises:
-        CommandError: it cannot be started.
     """
     folder = ""
     folder_mode = 0
@@ -177,16 +166,7 @@ def _open_checked(
 
 
 def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
-    """Check a program's file.
-
-    Args:
-        path: path as written.
-        fd: descriptor of the file.
-        folder, folder_mode: the directory that it lies in.
-
-    Raises:
-        CommandError: this file cannot be started.
-    """
+    """Check a program's file, by its descriptor and the directory that it lies in."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise CommandError(f"{printable(path)} is no file")
@@ -236,9 +216,6 @@ def _check_interpreter(
 ) -> Ways:
     """Check the interpreter of a script like the script. Returns its way, and those of its own
     interpreters.
-
-    Raises:
-        CommandError: it cannot be started.
     """
     if not start.startswith(b"#!"):
         raise CommandError(
@@ -271,21 +248,13 @@ def _check_interpreter(
 
 
 def _check_reach(reach: WriteAccess, part: str, status: os.stat_result, fd: int) -> None:
-    """Check that the caller cannot write a part of the way.
-
-    Raises:
-        CommandError: the caller could put something else there.
-    """
+    """Check that the caller cannot write a part of the way."""
     if reason := reach.why_within(part, status, fd):
         raise WithinReachError(printable(reason))
 
 
 def _check_definition(program: Program, reach: WriteAccess) -> None:
-    """Check that the caller cannot write the definition.
-
-    Raises:
-        CommandError: the caller could have written the definition.
-    """
+    """Check that the caller cannot write the definition."""
     try:
         os.close(walk(program.source, partial(_check_reach, reach)))
     except OSError as error:
@@ -293,11 +262,7 @@ def _check_definition(program: Program, reach: WriteAccess) -> None:
 
 
 def _check_search_path(program: Program, search_path: str, reach: WriteAccess) -> None:
-    """Check that the caller cannot write to directories of PATH.
-
-    Raises:
-        CommandError: programs that it calls could come from the caller.
-    """
+    """Check that the caller cannot write to directories of PATH."""
     for directory in search_path.split(":") if search_path else ():
         # An empty entry is the working directory. A missing one could be made.
         place = os.path.join(program.cwd or paths.home(), directory)
@@ -379,13 +344,7 @@ class WriteAccess:
 
 
 class _Mount(NamedTuple):
-    """A line of `mountinfo`.
-
-    Attributes:
-        file_system: major and minor number of its device.
-        root: directory of that file system that is mounted.
-        at: mount point.
-    """
+    """A line of `mountinfo`."""
 
     file_system: str
     root: str

@@ -54,12 +54,7 @@ MOST_TOLD = 3
 
 
 class DefinitionError(Exception):
-    """A file is not a valid definition.
-
-    Attributes:
-        reason: what was found, and what was expected.
-        line: line in the file, from 1; None if the problem is in no single line.
-    """
+    """A file is not a valid definition: what was found and expected, and the line, if it is one."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
@@ -71,13 +66,7 @@ class DefinitionError(Exception):
 
 
 def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
-    """Read a file's definition.
-
-    Args:
-        path: absolute path of the file, or of a link to it.
-        trail: notes the paths on which the answer depends.
-        home: home directory of the user, for `~`.
-    """
+    """Read a file's definition, and note in the trail the paths on which the answer depends."""
     name: str | None = None
     try:
         values, lines, body = parse(_content(path, trail))
@@ -94,14 +83,7 @@ def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
 def _described(
     values: dict[str, Any], lines: Mapping[str, int], about: Mapping[str, Any], home: str
 ) -> Program:
-    """Make a program of the values of a front matter.
-
-    Args:
-        about: its other fields.
-
-    Raises:
-        DefinitionError: a key or value is wrong.
-    """
+    """Make a program of the values of a front matter."""
     for key in values:
         if key not in KEYS:
             known = ", ".join(f"`{each}`" for each in KEYS)
@@ -118,11 +100,7 @@ def _described(
 
 
 def _content(path: str, trail: Trail) -> bytes:
-    """Read the content of a file.
-
-    Raises:
-        DefinitionError: it cannot be read, or others can write it.
-    """
+    """Read the content of a file."""
     try:
         real = trail.follow(path)
         for _ in range(_MOST_READS):
@@ -160,21 +138,13 @@ def state_of(fd: int) -> tuple[int, int, int]:
 
 
 def parse(data: bytes) -> tuple[dict[str, Any], dict[str, int], str]:
-    """Parse a file: the values of its front matter, the lines of these keys, and what follows.
-
-    Raises:
-        DefinitionError: it is no text, or has no valid front matter.
-    """
+    """Parse a file: the values of its front matter, the lines of these keys, and what follows."""
     front, body = _split(_text(data))
     return *_parse_yaml(front), body
 
 
 def _text(data: bytes) -> str:
-    """Decode a file's text, with newlines as line ends.
-
-    Raises:
-        DefinitionError: it is no text.
-    """
+    """Decode a file's text, with newlines as line ends."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -191,9 +161,6 @@ def _text(data: bytes) -> str:
 def _split(text: str) -> tuple[str, str]:
     """Split a text into the front matter, with an empty line in place of its first, and the rest,
     without empty lines around.
-
-    Raises:
-        DefinitionError: there is no front matter, or too much.
     """
     lines = text.split("\n")
     if lines[0].rstrip() != "---":
@@ -212,11 +179,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _parse_yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Parse a front matter, and find the lines of its keys.
-
-    Raises:
-        DefinitionError: it is not valid, or more than keys with values or lists of them.
-    """
+    """Parse a front matter, and find the lines of its keys."""
     import yaml as library  # type: ignore[import-untyped]  # 40 ms, for who has definitions  # noqa: PLC0415
 
     yaml = cast("Any", library)  # it has no types
@@ -252,11 +215,7 @@ def _parse_yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _refuse_dangerous(yaml: Any, text: str) -> None:
-    """Refuse what makes YAML dangerous or large, before anything is made of it.
-
-    Raises:
-        DefinitionError: there is such a thing.
-    """
+    """Refuse what makes YAML dangerous or large, before anything is made of it."""
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         line = token.start_mark.line + 1
@@ -283,11 +242,7 @@ def _refuse_dangerous(yaml: Any, text: str) -> None:
 
 
 def _check_places(program: Program, trail: Trail, lines: Mapping[str, int]) -> None:
-    """Check the paths that a description names, and note what that depended on.
-
-    Raises:
-        DefinitionError: it cannot be used.
-    """
+    """Check the paths that a description names, and note what that depended on."""
     for path in filter(None, (program.command, program.cwd)):
         with suppress(OSError):  # an error shows when it is used
             trail.follow(path, trusted=False)
@@ -305,12 +260,8 @@ def _check_places(program: Program, trail: Trail, lines: Mapping[str, int]) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionsScan:
-    """Result of one look at the directory.
-
-    Attributes:
-        programs: usable programs, sorted by name.
-        problems: problems of the other files.
-        places: paths on which all that depended.
+    """Result of one look at the directory: programs by name, problems of the other files, and the
+    paths on which all that depended.
     """
 
     programs: Mapping[str, Program] = field(default_factory=dict[str, Program])
@@ -319,12 +270,7 @@ class DefinitionsScan:
 
 
 def read_directory(directory: str, home: str | None = None) -> DefinitionsScan:
-    """Read the programs that a directory's files describe. Blocks.
-
-    Args:
-        directory: absolute; a missing one has no programs.
-        home: home directory of the user, for `~`; None for that of the environment.
-    """
+    """Read the programs that a directory's files describe; a missing one has none. Blocks."""
     trail = Trail(trusted_owners())
     try:
         names = trail.list(trail.follow(directory))
@@ -379,12 +325,7 @@ def unique(found: list[Program | Problem]) -> tuple[list[Program], list[Problem]
 
 
 class DefinitionsIndex:
-    """All definitions of a directory, reread when they change; made by its opener.
-
-    Attributes:
-        programs: usable programs, sorted by name.
-        problems: problems of the other files.
-    """
+    """All definitions of a directory, reread when they change; made by its opener."""
 
     def __init__(self, directory: str, watcher: SourceWatcher) -> None:
         self.programs: Mapping[str, Program] = {}
@@ -435,10 +376,6 @@ async def open_definitions(
 ) -> AsyncGenerator[DefinitionsIndex]:
     """Open the definitions of a directory. They have been read when the block begins, unless that
     takes long.
-
-    Args:
-        directory: absolute; it may be missing.
-        watcher: notices changes.
     """
     definitions = DefinitionsIndex(directory, watcher)
 
@@ -470,16 +407,8 @@ def render(problem: Problem) -> str:
 
 
 def report(directory: str, settings: Settings | None, *, as_json: bool) -> int:
-    """Print the programs that a directory's definitions describe, and the problems of others.
-
-    Args:
-        directory: absolute; it may be missing.
-        settings: say whether the bridge is enabled; None if they cannot be read.
-        as_json: print one object, `{"directory", "enabled", "programs": [...], "problems":
-            [{"source", "line", "reason", "name"}]}`.
-
-    Returns:
-        Exit code: 1 if there is a problem.
+    """Print the programs that a directory's definitions describe, and the problems of others, as
+    lines or as one JSON object. Returns the exit code: 1 if there is a problem.
     """
     found = read_directory(directory)
     enabled = settings is not None and settings.bridge.enabled

@@ -101,9 +101,8 @@ class Ledger:
         self._journal.file.max_bytes = max_mb << 20
 
     async def begin(self, asked: RecordedCall) -> None:
-        """Record that a program is about to start. On return, the line is on disk.
-
-        Each such call must be ended by `end`.
+        """Record that a program is about to start. On return, the line is on disk, and the call
+        must be ended by `end`.
 
         Raises:
             AuditFailedError: it is not on disk; nothing may be started.
@@ -125,10 +124,8 @@ class Ledger:
             raise _failed(problem, "nothing was started")
 
     async def refuse(self, asked: RecordedCall, reason: str) -> None:
-        """Record that a call was refused, and why.
-
-        Raises:
-            AuditFailedError: it could not be written; the error has that reason as well.
+        """Record that a call was refused, and why. If that could not be written, `AuditFailedError`
+        has the reason as well.
         """
         pace = self._pace_of(asked.caller.scope)
         facts = _refused(asked, reason, REFUSED_CHARS)
@@ -153,23 +150,16 @@ class Ledger:
         self._hurried.set()
 
     async def end(self, asked: RecordedCall, outcome: Facts) -> None:
-        """Record what came of a call after `begin`, soon; disk errors raise nothing.
-
-        Args:
-            outcome: from `ended`, `not_started` or `failed`.
-
-        Cancellation: it is still written.
+        """Record what came of a call after `begin`, soon, even if this is cancelled; disk errors
+        raise nothing. The outcome is from `ended`, `not_started` or `failed`.
         """
         written = self._journal.keep(self._end_line(asked, outcome))
         with trio.move_on_after(END_S, shield=True):
             await written.wait()
 
     async def fate(self, call_id: str, scope: str) -> Fate:
-        """Find the fate of a call, of this supervisor or of an earlier one.
-
-        Args:
-            call_id: id chosen by the client.
-            scope: scope of the client, which learns nothing of others' calls.
+        """Find the fate of a call, of this supervisor or of an earlier one. A client learns nothing
+        of calls of other scopes.
 
         Raises:
             AuditFailedError: the audit can't be read, so that nobody knows.
@@ -219,11 +209,7 @@ class Ledger:
         asked: RecordedCall,
         because: str,
     ) -> None:
-        """Wait for the client's rate limit.
-
-        Raises:
-            AuditFailedError: the client is too fast; the call is counted.
-        """
+        """Wait for the client's rate limit."""
         if not self._hurried.is_set():
             if rate_limit.wait_s(size) > patience_s:
                 pace.unwritten += 1
@@ -263,11 +249,8 @@ class _Pace:
 
 
 class RateLimit:
-    """A token bucket of bytes; waiting calls continue in order of arrival.
-
-    Args:
-        burst: bytes at once.
-        per_s: bytes per second, in the long run.
+    """A token bucket of bytes: `burst` at once, `per_s` in the long run. Waiting calls continue in
+    order of arrival.
     """
 
     __slots__ = ("_burst", "_bytes", "_filled_s", "_per_s")
@@ -320,11 +303,7 @@ def failed(reason: str) -> Facts:
 
 
 def _refused(asked: RecordedCall, reason: str, most: int) -> Facts:
-    """Describe a refused call.
-
-    Args:
-        most: characters to keep of its arguments.
-    """
+    """Describe a refused call."""
     kept: list[str] = []
     room = most
     for argument in asked.arguments[:REFUSED_ARGUMENTS]:
@@ -366,11 +345,7 @@ def _failed(problem: str, because: str) -> AuditFailedError:
 
 
 def find_fate(path: str, call_id: str, scope: str) -> Fate:
-    """Find the fate of a call in the audit log.
-
-    Raises:
-        OSError: it can't be read.
-    """
+    """Find the fate of a call in the audit log."""
     # Quotes within values are escaped, and only a name is followed by a colon.
     mark = f',"id":{json.dumps(call_id)},'.encode()
     for each in newest_first(path):  # repeated calls are mostly recent
@@ -427,11 +402,6 @@ def _parsed(line: bytes) -> Facts | None:
 
 @asynccontextmanager
 async def open_ledger(path: str, *, max_mb: int) -> AsyncGenerator[Ledger]:
-    """Open a ledger for the block; its last lines are written at the end.
-
-    Args:
-        path: path of the file; its directory may be made later.
-        max_mb: a larger file is set aside, and kept.
-    """
+    """Open a ledger for the block; its last lines are written at the end."""
     async with open_journal(path, max_mb=max_mb, keep=None) as journal:
         yield Ledger(journal)

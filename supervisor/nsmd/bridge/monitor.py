@@ -228,11 +228,7 @@ class Waiting:
 
 
 class Stream:
-    """One of the program's two outputs.
-
-    Args:
-        limit_bytes: bytes to keep.
-    """
+    """One of the program's two outputs."""
 
     def __init__(self, name: str, descriptor: int, limit_bytes: int) -> None:
         self.name = name

@@ -50,17 +50,8 @@ def state_on_way(part: str, status: os.stat_result) -> Way:
 
 
 def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
-    """Follow an absolute path to its end.
-
-    Args:
-        path: path of anything that exists.
-        step: called for every part, `/` first: directories, links, and the target.
-
-    Returns:
-        A descriptor for queries only (O_PATH), which the caller owns.
-
-    Raises:
-        OSError: nothing is there, there are too many links, or it cannot be read.
+    """Follow an absolute path to its end. Returns a descriptor for queries only (O_PATH), which the
+    caller owns; `step` is called for every part, `/` first: directories, links, and the target.
     """
     # First the whole path: this mounts file systems that are mounted on demand, and the walk below
     # would not.
@@ -105,11 +96,7 @@ def walk(path: str, step: Step = lambda _part, _status, _fd: None) -> int:
 
 
 def way_to(path: str) -> Way:
-    """Find the way of an absolute path.
-
-    Raises:
-        OSError: as `walk`.
-    """
+    """Find the way of an absolute path."""
     way: Way = ()
 
     def step(part: str, status: os.stat_result, _fd: int) -> None:
@@ -124,12 +111,7 @@ def way_to(path: str) -> Way:
 
 
 def why_another(path: str, expected: Way) -> str | None:
-    """Why a path now leads elsewhere; None if it does not.
-
-    Args:
-        path: absolute.
-        expected: its earlier way.
-    """
+    """Why a path now leads elsewhere; None if it does not."""
     try:
         found = way_to(path)
     except OSError as error:

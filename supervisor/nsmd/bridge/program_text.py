@@ -21,12 +21,7 @@ _MAX_DESCRIPTION_CHARS = 200
 
 
 def program_not_found(name: str, available: Iterable[str]) -> str:
-    """Why a name starts nothing.
-
-    Args:
-        name: requested name.
-        available: names of the programs that the client may know.
-    """
+    """Why a name starts nothing, with the names of the programs that the client may know."""
     names = list(available)
     listed = ", ".join(names[:_MAX_NAMES]) or "none"
     if len(names) > _MAX_NAMES:
@@ -49,11 +44,7 @@ def help_text(program: Program) -> str:
 
 
 def result_text(ended: ProgramEnd) -> str:
-    """Describe the outcome of a program that was started.
-
-    Args:
-        ended: outcome, with as much output as there is room for.
-    """
+    """Describe the outcome of a program that was started."""
     stdout, stderr = ended.stdout, ended.stderr
     if ended.succeeded:
         blocks = [stdout, _marked(STDERR_HEADING, stderr)] if stdout or stderr else [NO_OUTPUT]

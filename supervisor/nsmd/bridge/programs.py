@@ -137,13 +137,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a definition file describes no program.
-
-    Attributes:
-        source: absolute path of the file.
-        line: line in it, from 1; None if the problem is in no single line.
-        reason: what was found, and what was expected.
-        name: name of the program that is missing because of it, if known.
+    """Why a definition file describes no program, with the line (from 1) and the name of the
+    program, if known.
     """
 
     source: str
@@ -159,7 +154,6 @@ class Caller:
     Attributes:
         client: name of the client program, as it says itself.
         scope: scope of its sessions, for the audit.
-        way: way of the request.
         peer: process and user id, from the kernel; None if unknown.
         granted: names of the programs that it may know and start; None for all.
         writable: absolute directories and files that it can write to: nothing in them is started
@@ -179,14 +173,11 @@ class ProgramEnd:
     """Outcome of a program that was started.
 
     Attributes:
-        exit_code: exit code; None if a signal ended it.
-        signal: number of that signal; else None.
+        exit_code, signal: the one that it ended by; else None.
         why_stopped: why nsm stopped it; None if it ended by itself.
         stdout, stderr: head and tail of its output, as text; a line says how much is left out.
         stdout_omitted, stderr_omitted: bytes that are left out.
-        duration_s: seconds from its start to its end.
         left: number of processes that it left behind and that still run.
-        timeout_s: its time limit.
     """
 
     exit_code: int | None
@@ -208,13 +199,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call, as recorded in the ledger.
-
-    Attributes:
-        id: id of the call; a repeated call has the same.
-        program: requested name, valid or not.
-        arguments: requested arguments, as far as they are text.
-    """
+    """One call, as recorded in the ledger."""
 
     id: str
     caller: Caller

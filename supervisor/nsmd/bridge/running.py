@@ -63,9 +63,8 @@ async def run(
         variables: its whole environment.
         output_bytes: bytes to keep of each of its two outputs, head and tail.
         on_line: gets its output without line ends; a long line in pieces of
-            `output_lines.PIECE_CHARS`. For a flood, one line says how many were left out.
-        stop: asks for its end.
-        step_s: seconds that it then has to end by itself.
+            `monitor.PIECE_CHARS`. For a flood, one line says how many were left out.
+        step_s: seconds that it has to end by itself once `stop` asks for that.
 
     Raises:
         BadProgramError: it was not started.
@@ -92,11 +91,7 @@ def _start(
     output_bytes: int,
     step_s: float,
 ) -> MonitoredProcess:
-    """Start a monitor, with an order for `monitor.Order`.
-
-    Raises:
-        OSError: there is no room for another process.
-    """
+    """Start a monitor, with an order for `monitor.Order`."""
     order = {
         "path": _plain(os.fsencode(command.path)),
         "descriptor": command.fd,
@@ -224,11 +219,7 @@ def _kill_session(leader: int) -> None:
 
 
 class Stop:
-    """Request to stop, made once or several times; the first one has the reason.
-
-    Attributes:
-        why: reason; None until the first request.
-    """
+    """Request to stop, made once or several times; the first one has the reason."""
 
     def __init__(self) -> None:
         self.why: Why | None = None
@@ -251,11 +242,7 @@ class Stop:
 
 
 def variables_of(program: Program, own: Mapping[str, str]) -> dict[str, str]:
-    """All variables of a program: a fixed minimum, and those that its definition names.
-
-    Args:
-        own: the supervisor's environment.
-    """
+    """All variables of a program: a fixed minimum, and those that its definition names."""
     return {**least(own), **{name: own[name] for name in program.env if name in own}}
 
 

@@ -37,13 +37,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEntry:
-    """A server that a client starts.
-
-    Attributes:
-        client, file, name: place of the entry.
-        command: with its arguments.
-        variables: variables that it sets.
-    """
+    """A server that a client starts: the place of its entry, and the command with arguments."""
 
     client: str
     file: str
@@ -245,11 +239,7 @@ def _path(path: str, host: Host) -> str:
 
 
 def loads_with_comments(text: str) -> Any:
-    """Parse JSON with comments, and commas before closing brackets, as editors write it.
-
-    Raises:
-        ValueError: it is no such text.
-    """
+    """Parse JSON with comments, and commas before closing brackets, as editors write it."""
     text = text.removeprefix("\ufeff")
     try:
         return json.loads(text)

@@ -21,11 +21,7 @@ from nsmd.model.values import has_nvidia
 
 
 def check_secrets(settings: Settings, search_path: str) -> HostCheck | None:
-    """Check the secrets; None if there are none.
-
-    Args:
-        search_path: value of PATH to find programs on.
-    """
+    """Check the secrets; None if there are none."""
     if not settings.secrets:
         return None
     if problems := list(_problems(settings, search_path)):
@@ -70,11 +66,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 def check_devices(
     settings: Settings, host: DeviceHost, reader: GpuReader | None = None
 ) -> Iterator[HostCheck]:
-    """Make a row for each environment with devices, and for what its code may need besides.
-
-    Args:
-        reader: reads GPUs; None for NVIDIA's library.
-    """
+    """Make a row for each environment with devices, and for what its code may need besides."""
     wanted = {name: each.devices for name, each in settings.environments.items() if each.devices}
     if not wanted:
         if host.device(CONTROL) is not None:
@@ -124,11 +116,8 @@ def _check_compiler(host: DeviceHost) -> HostCheck:
 def why_unusable(settings: Settings, search_path: str, host: DeviceHost) -> Iterator[str]:
     """Find what devices and images lack: lines that begin with the key.
 
-    They are no mistakes: another machine may use the same file, and what was built before needs
-    the source of its image no more.
-
-    Args:
-        search_path: value of PATH to find programs on.
+    They are no mistakes: another machine may use the same file, and what was built before needs the
+    source of its image no more.
     """
     for name, environment in settings.environments.items():
         if environment.devices and (why := find_equipment(environment.devices, host).problem):

@@ -23,14 +23,9 @@ class Host:
     Attributes:
         root: the host's root directory; other than `/` in tests only. Paths for people are shown
             without it.
-        home: the user's home directory.
         cwd: the working directory, whose project has entries of its own.
-        uid, user: user that runs nsm.
-        variables: the environment.
         search_path: value of PATH to find programs on.
         shim: path of this installation's `nsm-mcp`; empty if it has none.
-        version: version of this program.
-        socket, lock: paths of the supervisor's socket and lock.
         state: directory of logs.
         tools: directory of the bridge's definitions.
     """
@@ -115,11 +110,7 @@ def _unescaped(text: str) -> str:
 
 
 def this_host(search_path: str) -> Host:
-    """Make the host that this process runs on.
-
-    Args:
-        search_path: value of PATH to find programs on.
-    """
+    """Make the host that this process runs on."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

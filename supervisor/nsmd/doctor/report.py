@@ -58,15 +58,8 @@ SAFE_BWRAP = (0, 12)
 def report(
     settings: Settings, search_path: str, *, mistakes: Sequence[str] = (), as_json: bool
 ) -> int:
-    """Check everything and print it.
-
-    Args:
-        settings: configured settings, or the defaults if there are mistakes.
-        search_path: value of PATH to find programs on.
-        mistakes: mistakes in `config.toml`.
-
-    Returns:
-        Exit code: 1 if something needed is missing.
+    """Check everything and print it, the mistakes in `config.toml` first. Returns the exit code: 1
+    if something needed is missing.
     """
     checks = rows(("configuration", check_configuration(mistakes)))
     checks += examine(settings, search_path)
@@ -75,11 +68,7 @@ def report(
 
 
 def examine(settings: Settings, search_path: str) -> list[HostCheck]:
-    """Make all checks; this takes about as long as three jails.
-
-    Args:
-        search_path: value of PATH to find programs on.
-    """
+    """Make all checks; this takes about as long as three jails."""
     launcher = BwrapLauncher.for_host(search_path, settings.defaults.jail_uid)
     found = find_environments(settings, search_path, unreadable=launcher.user.why_unreadable)
     devices = device_host(launcher.user)
@@ -157,11 +146,7 @@ def check_bubblewrap(path: str | None) -> HostCheck:
 
 
 def check_network(settings: Settings, open_sockets: str | None) -> HostCheck | None:
-    """Check the networks of the environments that have one.
-
-    Args:
-        open_sockets: from `nsmd.jail.host`.
-    """
+    """Check the networks of the environments that have one."""
     rules = {name: entry.network_rule for name, entry in settings.environments.items()}
     full = sorted(name for name, rule in rules.items() if rule.mode == "full")
     listed = sorted(name for name, rule in rules.items() if rule.mode == "allow")
@@ -227,12 +212,7 @@ def check_directory(ensure: Callable[[], str]) -> HostCheck:
 
 
 def safe_runtime_dir() -> str:
-    """Check the runtime directory as a supervisor does at its start.
-
-    Raises:
-        PathError: it can't be made, or is open to others.
-        PlaceError: somebody else could replace it.
-    """
+    """Check the runtime directory as a supervisor does at its start."""
     path = paths.ensure_runtime_dir()
     check_way(os.path.dirname(paths.socket_path()), trusted_owners())
     return path

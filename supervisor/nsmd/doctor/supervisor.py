@@ -113,11 +113,7 @@ def _supervisor(host: Host) -> HostCheck:
 
 
 def greet(path: str) -> Hello:
-    """Greet the supervisor that listens there.
-
-    Raises:
-        OSError, RemoteProtocolError: there is no supervisor.
-    """
+    """Greet the supervisor there; `OSError` or `RemoteProtocolError` says that there is none."""
     with closing(_told(path)) as told:
         for message in told:
             if isinstance(message, Hello):
@@ -126,12 +122,7 @@ def greet(path: str) -> Hello:
 
 
 def ask(path: str, operation: str) -> Mapping[str, Any]:
-    """Ask the supervisor there.
-
-    Raises:
-        OSError, RemoteProtocolError: there is no supervisor.
-        NsmError: the answer is an error.
-    """
+    """Ask the supervisor there. An answer that is an error is raised, else as `greet`."""
     with closing(_told(path, Request(1, operation, {}))) as told:
         for message in told:
             if isinstance(message, Result):
@@ -277,11 +268,7 @@ def ask_supervisor(path: str) -> Mapping[str, Any] | None:
 
 
 def check_http(host: Host, settings: Settings, *, say: Ask = ask_supervisor) -> list[HostCheck]:
-    """Check HTTP; no rows if it is off.
-
-    Args:
-        say: asks the running supervisor.
-    """
+    """Check HTTP; no rows if it is off."""
     if not settings.http.enabled:
         return []
     listen = settings.http.listen

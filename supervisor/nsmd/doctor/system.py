@@ -245,11 +245,7 @@ def check_room(host: Host, settings: Settings) -> list[HostCheck]:
 
 
 def descriptors(limit: int, settings: Settings) -> HostCheck:
-    """Check whether descriptors suffice for `max_sessions`.
-
-    Args:
-        limit: the hard limit.
-    """
+    """Check whether the hard limit of descriptors suffices for `max_sessions`."""
     wanted = settings.session.max_sessions + settings.pool.max_spares
     possible = share_out(limit, settings.http.descriptors).sessions
     if possible >= wanted:
@@ -263,11 +259,7 @@ def descriptors(limit: int, settings: Settings) -> HostCheck:
 
 
 def processes(host: Host, limit: int) -> HostCheck:
-    """Check whether the user may have enough processes for some sessions.
-
-    Args:
-        limit: RLIMIT_NPROC, or RLIM_INFINITY.
-    """
+    """Check whether RLIMIT_NPROC and others allow enough processes for some sessions."""
     found = {"ulimit -u": None if limit == resource.RLIM_INFINITY else limit}
     found["kernel.threads-max"] = host.number("/proc/sys/kernel/threads-max")
     found["kernel.pid_max"] = host.number("/proc/sys/kernel/pid_max")
@@ -326,11 +318,7 @@ def _watchers(host: Host) -> HostCheck | None:
 
 
 def clock(now_s: float) -> HostCheck:
-    """Check whether the time may be right; certificates and log lines need that.
-
-    Args:
-        now_s: Unix time.
-    """
+    """Check whether the time may be right; certificates and log lines need that."""
     shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_s))
     if now_s >= BORN_S:
         return ok(shown)

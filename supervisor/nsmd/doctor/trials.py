@@ -90,12 +90,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Result of one trial jail.
-
-    Attributes:
-        facts: None if the jail did not start.
-        error: why it did not start.
-    """
+    """Result of one trial jail: what code saw in it, or why it did not start."""
 
     environment: Environment
     facts: Facts | None
@@ -130,12 +125,7 @@ def check_lockdown(facts: Facts) -> HostCheck:
 
 
 def check_filter(facts: Facts, machine: str, has_table: bool) -> HostCheck:
-    """Check whether code's system calls are filtered.
-
-    Args:
-        machine: name from `platform.machine()`.
-        has_table: there is a filter for it.
-    """
+    """Check whether code's system calls are filtered."""
     if not has_table:
         return warn(
             f"not filtered: nobody has put those of {machine} into a table, so each session starts "
@@ -152,11 +142,7 @@ def check_filter(facts: Facts, machine: str, has_table: bool) -> HostCheck:
 def check_forking(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
 ) -> HostCheck | None:
-    """Check whether sessions can be forked from templates.
-
-    Args:
-        working: environments in which sessions start; None is returned if there are none.
-    """
+    """Check whether sessions can be forked from templates; None if no environment works."""
     if not settings.defaults.templates:
         return ok("off in config.toml: sessions start slowly")
     if not working:
@@ -222,10 +208,8 @@ def fix_of(error: NsmError) -> str:
 def check_copies(
     launcher: BwrapLauncher, settings: Settings, working: Sequence[Environment]
 ) -> HostCheck | None:
-    """Start a session with an overlay of a project, as the supervisor does.
-
-    Args:
-        working: as for `check_forking`.
+    """Start a session with an overlay of a project, as the supervisor does; None if no environment
+    works.
     """
     if not working:
         return None
@@ -354,12 +338,8 @@ COUNTED_BY_NAMESPACE = (5, 14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsTrial:
-    """Results of the trial.
-
-    Attributes:
-        where: place of the groups; empty if there are none.
-        lacking: limits that did not apply in a trial group, for people.
-        fix: what to do, for people.
+    """Results of the trial: where the groups are, which limits did not apply in one, and what to
+    do, for people.
     """
 
     enforcement: Enforcement
@@ -372,9 +352,6 @@ async def try_limits(settings: Settings, environment: Mapping[str, str]) -> Limi
     """Do what a supervisor does at its start, and make a group; it is removed afterwards.
 
     This process moves into a scope of its own for that, which ends with it.
-
-    Args:
-        environment: variables of this process.
     """
     limits = session_limits(settings)
     enforcer = await find_enforcer(limits, environment)
@@ -416,11 +393,7 @@ def _try_group(
 
 
 def check_limits(seen: LimitsTrial, release: str) -> list[HostCheck]:
-    """Make a row for each limit of a whole session.
-
-    Args:
-        release: version of the kernel.
-    """
+    """Make a row for each limit of a whole session."""
     return rows(
         ("memory limit", _memory(seen)),
         ("process limit", _processes(seen.enforcement, release)),

@@ -68,12 +68,8 @@ def outcome_of(answer: RunOutcome | NsmError | None) -> ExecutionOutcome:
 
 
 class Histogram:
-    """Durations in seconds, in fixed buckets: cheap to add to, with percentiles later.
-
-    Attributes:
-        counts: counts by bucket; the last is for durations longer than all bounds.
-        sum_s: sum of all durations.
-        max_s: longest duration; 0 before the first.
+    """Durations in seconds, in fixed buckets: cheap to add to, with percentiles later. The last
+    count is of durations longer than all bounds.
     """
 
     __slots__ = ("counts", "max_s", "sum_s")
@@ -106,10 +102,8 @@ class Histogram:
                 self.max_s = seconds
 
     def quantile(self, share: float) -> float | None:
-        """Estimate the duration that this share of them did not exceed; None before the first.
-
-        Args:
-            share: above 0, at most 1.
+        """Estimate the duration that this share (above 0, at most 1) of them did not exceed; None
+        before the first.
         """
         wanted = share * self.count
         seen = 0
@@ -173,15 +167,11 @@ COUNTED: tuple[EventKind, ...] = (
 
 
 class Counts:
-    """Counters and histograms.
+    """Counters and histograms, by the names of metrics.
 
     Args:
         events: bus of events; also gets limits that were hit.
         for_everyone: returns whether an environment of that name exists for everyone.
-
-    Attributes:
-        counted: counters, and connected clients, by the names of metrics.
-        timed: histograms.
     """
 
     def __init__(self, events: Events, for_everyone: Callable[[str], bool]) -> None:

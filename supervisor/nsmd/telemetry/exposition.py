@@ -34,13 +34,8 @@ class _Read(Collector):
 
 
 def text_of(readings: Readings, accept: str = "") -> tuple[bytes, str]:
-    """Format readings as text; takes some milliseconds, so call it in a thread.
-
-    Args:
-        accept: Accept header of a request, which selects the format.
-
-    Returns:
-        The text, and its content type.
+    """Format readings as text, in the format that an Accept header selects; takes some
+    milliseconds, so call it in a thread. Returns the text, and its content type.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Read(readings)), content_type
@@ -73,11 +68,8 @@ def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
 
 def process_readings(templates: Iterable[int] = ()) -> Readings:
     """Read what the system says of the supervisor's own process: proc_pid_stat(5), and getrusage(2)
-    for more precise values. Call it in a thread: with ten thousand descriptors it takes
-    milliseconds.
-
-    Args:
-        templates: process ids of templates.
+    for more precise values; and the memory of templates. Call it in a thread: with ten thousand
+    descriptors it takes milliseconds.
     """
     _, fields = stat_fields("self")
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -171,13 +171,7 @@ process_max_fds gauge
 
 
 class Family(NamedTuple):
-    """A metric, whatever the values of its labels.
-
-    Attributes:
-        labels: names of its labels; the number of values of each is bounded.
-        help: its meaning, in a sentence or a few.
-        group: heading on the page.
-    """
+    """A metric, whatever the values of its labels."""
 
     name: str
     kind: Kind

@@ -52,11 +52,7 @@ _History = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Saved:
-    """Imports of one environment.
-
-    Attributes:
-        sessions: the modules of each session and their seconds, oldest first.
-    """
+    """Imports of one environment."""
 
     name: str
     source: str
@@ -65,11 +61,7 @@ class _Saved:
 
 
 class ImportTimes:
-    """Slow imports of the last sessions of each environment.
-
-    Args:
-        path: file in which they outlive the supervisor.
-    """
+    """Slow imports of the last sessions of each environment."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,11 +82,7 @@ class ImportTimes:
                 self.note(session.spec.environment, session.id, imports)
 
     def note(self, environment: Environment, session: str, imports: _Times) -> None:
-        """Note the slow imports of an execution.
-
-        Args:
-            session: id of its session.
-        """
+        """Note the slow imports of an execution."""
         key = _key(environment)
         history = self._histories.get(key)
         if history is None:

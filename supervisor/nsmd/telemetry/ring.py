@@ -41,13 +41,8 @@ _Kept = tuple[EventKind, float, str, dict[str, Any], Mapping[str, Any]]
 
 
 class RingEvent(NamedTuple):
-    """One event.
-
-    Attributes:
-        number: 1, 2, 3, ... since the supervisor started.
-        at: Unix time, by the clock at that time.
-        session: id of the session; empty for none.
-        facts: plain values.
+    """One event: its number since the supervisor started (1, 2, 3, ...), its Unix time by the clock
+    at that time, its session (empty for none), and plain facts.
     """
 
     number: int
@@ -58,11 +53,7 @@ class RingEvent(NamedTuple):
 
 
 class Ring:
-    """Latest events, for people who watch.
-
-    Attributes:
-        count: number of events so far.
-    """
+    """Latest events, for people who watch."""
 
     def __init__(self, size: int = MAX_KEPT) -> None:
         self.count = 0

@@ -57,11 +57,7 @@ class LoopLag(trio.abc.Instrument):
         return f"<LoopLag {self.busy!r}>"
 
     def look(self, now_s: float) -> None:
-        """Begin a look, in a task of the loop.
-
-        Args:
-            now_s: time on trio's clock, at least `due_s`.
-        """
+        """Begin a look, in a task of the loop, at that time on trio's clock."""
         self.due_s = now_s + PAUSE_S
         if not self._left:
             trio.lowlevel.add_instrument(self)
@@ -90,13 +86,9 @@ class Traffic:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """Sources of figures that are read only when somebody asks.
-
-    Attributes:
-        templates: returns the process ids of templates.
-        unaudited: returns why bridge calls cannot be recorded; else empty.
-        unkept: returns why sessions would not outlive this supervisor; else empty.
-        started_s: start, on trio's clock.
+    """Sources of figures that are read only when somebody asks. `unaudited` returns why bridge
+    calls cannot be recorded, `unkept` why sessions would not outlive this supervisor; else they
+    return an empty text. The start is on trio's clock.
     """
 
     connections: Callable[[], int] = lambda: 0
@@ -112,18 +104,7 @@ class Surroundings:
 
 
 class Telemetry:
-    """All counts and figures. Made within the event loop.
-
-    Args:
-        run_service: its events are counted.
-        surroundings: sources of other figures.
-
-    Attributes:
-        counts: counts of events.
-        recent: latest events.
-        lag: lag of the event loop.
-        traffic: bytes by protocol, `control`, `mcp` and `http`.
-    """
+    """All counts and figures. Made within the event loop."""
 
     def __init__(self, run_service: RunService, surroundings: Surroundings | None = None) -> None:
         self._run_service = run_service
@@ -172,13 +153,8 @@ class Telemetry:
         }
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
-        """Format all metrics for Prometheus.
-
-        Args:
-            accept: Accept header of a request, which selects the format.
-
-        Returns:
-            The text, and its content type.
+        """Format all metrics for Prometheus, in the format that an Accept header selects. Returns
+        the text, and its content type.
         """
         # One at a time, since they compete with the event loop for Python's lock.
         templates, readings = self._around.templates(), {**self.read(), **await self._gpus()}
