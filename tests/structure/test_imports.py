@@ -243,7 +243,7 @@ PROGRAMS = [
         (
             *HEAVY_AT_START,
             *("annotated_types", "sandbox_agent", "sandbox_template", "sandbox.agent"),
-            *("nsmd.denials.explaining", "nsmd.denials.lines", "nsmd.sessions.changes"),
+            *("nsmd.denials.explaining", "nsmd.denials.messages", "nsmd.sessions.changes"),
             "nsmd.environments.devshell.project_shells",
         ),
         "the control socket answers before what the first calls may not need",

@@ -9,7 +9,7 @@ from nsmd.model.values import Outcome
 
 HEAD_CHARS = 4_000
 TAIL_CHARS = 20_000
-"""Characters of a text to examine; see `nsmd.denials.reading`."""
+"""Characters of a text to examine; see `nsmd.denials.explaining`."""
 
 SUSPICIOUS = (
     "ead-only file system",

@@ -6,9 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nsm.dataclass import dataclass
-from nsmd.denials import lines
-from nsmd.denials.evidence import Evidence, hosts_in, is_beyond_machines, is_elsewhere
-from nsmd.denials.gpus import GPU_KINDS
+from nsmd.denials.messages import (
+    GPU_KINDS,
+    Evidence,
+    evidence_in,
+    hosts_in,
+    is_beyond_machines,
+    is_elsewhere,
+    not_found,
+)
 
 _HEADER = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>.*))?$')
@@ -107,18 +113,12 @@ def of_pytest(text: Sequence[str]) -> Iterator[str]:
 
 
 def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
-    """Find the evidence in an error.
-
-    Args:
-        code: the code that ran; errors that it raises itself are no evidence.
-    """
+    """Find the evidence in an error. Errors that the code raises itself are none."""
     if error.raised_by_hand or re.search(rf"\braise\s+(?:\w+\.)*{re.escape(error.name)}\b", code):
         return
     # First: torch calls an error of the GPU's memory OutOfMemoryError.
     of_gpu = [
-        one
-        for one in lines.evidence_in([f"{error.name}: {error.message}"])
-        if one.kind in GPU_KINDS
+        one for one in evidence_in([f"{error.name}: {error.message}"]) if one.kind in GPU_KINDS
     ]
     if of_gpu:
         yield from of_gpu
@@ -141,7 +141,7 @@ def evidence_of(error: Traceback, code: str) -> Iterator[Evidence]:
         yield from _of_errno(number, words.strip(), error)
     if not numbers:
         # Libraries that wrap errors keep the words.
-        wrapped = lines.evidence_in([f"{error.name}: {error.message}"])
+        wrapped = evidence_in([f"{error.name}: {error.message}"])
         yield from (one for one in wrapped if one.kind == "unreachable")
 
 
@@ -157,7 +157,7 @@ def _of_errno(number: str, words: str, error: Traceback) -> Iterator[Evidence]:
         case "28" if words == "No space left on device" and "inotify" not in error.source:
             yield Evidence(kind="full", subject=path)
         case "2":
-            yield from lines.not_found(path)
+            yield from not_found(path)
         case "24" if words == "Too many open files":
             yield Evidence(kind="descriptors")
         case "11" if _FORKS.search(error.source):

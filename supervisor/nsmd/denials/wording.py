@@ -5,14 +5,14 @@ They contain no text from the code except names of refused hosts, on one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from nsmd.denials import packages
-from nsmd.denials.evidence import Evidence, Kind
-from nsmd.denials.naming import names, plain
+from nsmd.denials.messages import Evidence, Kind
 from nsmd.host.paths import is_within
-from nsmd.model.policy import MountRule, Policy
-from nsmd.model.values import Environment, LimitEvent, NetworkRule, ProjectMount
+from nsmd.model.packages import WELL_KNOWN, module_of, package_of
+from nsmd.model.policy import DEVICES, MountRule, Policy
+from nsmd.model.values import Environment, Interpreter, LimitEvent, NetworkRule, ProjectMount
 
 HOST_DIRECTORIES = ("boot", "home", "media", "mnt", "opt", "root", "run", "srv", "sys", "var")
 """Top-level directories of every host (hier(7)) that a jail does not have."""
@@ -34,6 +34,21 @@ _NEEDS_PERSON: dict[Kind, str] = {
 }
 """Sentences about programs that wait for a person, or need what only a person has."""
 
+_USUAL_DEVICES = {f"/dev/{name}" for name in DEVICES}
+"""Devices of every jail."""
+
+_PACKAGE = re.compile(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]{0,60}", re.ASCII)
+"""Names that may stand in a command."""
+
+_MOST_IN_COMMAND = 4
+
+_MOST_NAMED = 4
+"""Largest number of paths or hosts that one line names: a model reads the line with
+every result.
+"""
+
+_MAX_NAME_CHARS = 100
+
 
 def clauses(
     policy: Policy,
@@ -50,7 +65,7 @@ def clauses(
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
-    missing = packages.clauses(subjects, environments, here=here, installable=network.mode != "off")
+    missing = _of_packages(subjects, environments, here=here, installable=network.mode != "off")
     unreachable = "unreachable" in subjects and not missing
     said = missing or [_network(network, refused, unreachable=unreachable)]
     if missing and "apt" in subjects:  # apt reads files that the jail lacks, and needs root
@@ -83,11 +98,7 @@ def clauses(
 
 
 def killed(policy: Policy, event: LimitEvent, lost: str) -> str:
-    """Describe a limit that ended something.
-
-    Args:
-        lost: what was lost with it; else empty.
-    """
+    """Describe a limit that ended something, and what was lost with it, if anything."""
     peak = ""
     if event.peak_bytes is not None:
         peak = f" (peak {-(-event.peak_bytes // _MIB)} MB)"
@@ -216,3 +227,135 @@ def _limits(
         yield memory
     if "descriptors" in subjects:
         yield f"at most {limits.descriptors} open files for each process"
+
+
+def _of_packages(
+    subjects: Mapping[Kind, Sequence[str]],
+    environments: Sequence[Environment],
+    *,
+    here: Environment | None = None,
+    installable: bool,
+) -> list[str]:
+    """Say which environments have missing packages, and how the user adds them.
+
+    Nothing if there may be another cause.
+
+    Args:
+        here: environment of the session; None for one with the host's programs.
+        installable: code may get it over a network.
+    """
+    modules = [module_of(name) for name in subjects.get("index", ())]
+    modules += [
+        name
+        for name in subjects.get("module", ())
+        # Another one may belong to the project and be elsewhere.
+        if name in WELL_KNOWN or _with(name, "python", environments)
+    ]
+    python = list(dict.fromkeys(name for name in modules if name))
+    node = list(dict.fromkeys((*subjects.get("npm", ()), *subjects.get("node-module", ()))))
+    said = [
+        *_where(python, "python", environments),
+        *_where([name for name in node if name], "node", environments),
+    ]
+    if installable:
+        return said if {"module", "node-module"} & subjects.keys() else []
+    how: list[str] = []
+    if "index" in subjects or python:
+        packages = (*filter(None, subjects.get("index", ())), *map(package_of, python))
+        how.append(_adding("pip", {module_of(name): name for name in reversed(packages)}.values()))
+        if python and environments and not said:
+            said.append(f"no environment is known to have {names(python)}")
+    if "npm" in subjects or "node-module" in subjects:
+        how.append(f"{_adding('npm', node)}, or install it in the project's node_modules")
+    if "apt" in subjects:
+        how.append(_installing_with_apt(here))
+    return ["network is off, so nothing can be installed", *said, *how] if how else []
+
+
+def _adding(option: str, packages: Iterable[str]) -> str:
+    """Say how the user adds an environment that has these packages."""
+    wanted = sorted(name for name in packages if _PACKAGE.fullmatch(name))
+    words = " ".join(wanted[:_MOST_IN_COMMAND]) or "PACKAGES"
+    words = f'"{words}"' if " " in words else words
+    return f"the user can add an environment: `nsm env add NAME --{option} {words}`"
+
+
+def _installing_with_apt(here: Environment | None) -> str:
+    if here is not None and here.image is not None:
+        return (
+            "the system's packages are those of the environment's image: the user can build one "
+            "that has more, and add it with `nsm env add NAME --image IMAGE`"
+        )
+    if here is not None and here.artifact is not None:
+        return "Nix made this environment: the user can add packages to its flake"
+    return "the user can install packages on the host, whose /usr is shown here"
+
+
+def _where(
+    wanted: Sequence[str], language: Interpreter, environments: Sequence[Environment]
+) -> list[str]:
+    """Say which environments have which of these modules."""
+    having = {name: _with(name, language, environments) for name in wanted}
+    return [
+        f"{plain(name)} is in environment{'s' if len(there) > 1 else ''} {names(there)}"
+        for name, there in having.items()
+        if there
+    ]
+
+
+def _with(name: str, language: Interpreter, environments: Sequence[Environment]) -> list[str]:
+    return [
+        environment.name
+        for environment in environments
+        if environment.problem is None
+        and environment.interpreter == language
+        and environment.has_module(name)
+    ]
+
+
+def said_of_gpus(
+    policy: Policy, kinds: Collection[Kind], environments: Sequence[Environment], *, failed: bool
+) -> Iterator[str]:
+    """Explain messages about GPUs. Without a GPU, code that has not failed may only have asked."""
+    has_gpu = not _USUAL_DEVICES.issuperset(policy.devices)
+    if "gpu-memory" in kinds:
+        yield (
+            "GPU memory ran out: all sessions and programs of this machine share it, and nsm "
+            "limits none of them; `nsm top` shows the user who has it"
+        )
+    if "gpu-driver" in kinds:
+        yield (
+            "the GPU's driver was upgraded, and the kernel runs the older module until the user "
+            "restarts the machine"
+        )
+    elif "gpu-lost" in kinds:
+        yield "the GPU has fallen off its bus; the user has to restart the machine"
+    elif "no-gpu" in kinds and has_gpu:
+        yield (
+            "the GPU of this environment cannot be used: it is gone, or its driver has changed "
+            "since the session began. A new session sees what is there now; `nsm doctor` says more"
+        )
+    elif "no-gpu" in kinds and failed:
+        others = sorted(each.name for each in environments if each.shown_devices is not None)
+        if others:
+            yield f"this environment has no GPU; {names(others)} {_has(others)} one"
+        else:
+            yield "this environment has no GPU; the user can give it one (`devices` in config.toml)"
+
+
+def _has(which: Sequence[str]) -> str:
+    return "has" if len(which) == 1 else "have"
+
+
+def plain(text: str, limit: int = _MAX_NAME_CHARS) -> str:
+    """Put a text from outside on one line."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def names(all_names: Sequence[str]) -> str:
+    """List some of the names, and say if there are more."""
+    shown = [plain(name) for name in all_names[:_MOST_NAMED]]
+    if len(all_names) > _MOST_NAMED:
+        shown.append(f"{len(all_names) - _MOST_NAMED} more")
+    return ", ".join(shown)

@@ -21,9 +21,8 @@ from denial_notes import (
     notes_of,
     python_package,
 )
-from nsmd.denials.evidence import is_beyond_machines, is_elsewhere
 from nsmd.denials.explaining import explain
-from nsmd.denials.lines import PHRASES, TRIGGERS
+from nsmd.denials.messages import PHRASES, TRIGGERS, is_beyond_machines, is_elsewhere
 from nsmd.denials.suspicion import SUSPICIOUS, looks_suspicious
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (

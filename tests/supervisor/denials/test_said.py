@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from denial_notes import note, notes_of
-from nsmd.denials.lines import PHRASES
+from nsmd.denials.messages import PHRASES
 
 HERE = Path(__file__).parent
 
