@@ -64,9 +64,7 @@ class ChangedKey:
     """A key with a changed value.
 
     Attributes:
-        key: dotted key, as in messages about the file.
         old, new: JSON values; `none` if there is none.
-        applied: it applies from now on; otherwise after the next start.
     """
 
     key: str
@@ -80,7 +78,6 @@ class Reloaded:
     """Result of rereading the file.
 
     Attributes:
-        changes: differences between the old settings and the file.
         problems: mistakes in the file, one line each; then nothing was changed.
     """
 
@@ -101,16 +98,9 @@ class Reconfiguration:
     """Reader of a changed file that applies the changes.
 
     Args:
-        settings: present settings.
-        load: reads the file.
         find_environments: finds the host's environments for settings; blocks.
         apply: applies settings and environments; does not fail.
-        events: get each reload.
         look_again: called after each reload, also without changes in the file itself.
-
-    Attributes:
-        settings: present settings.
-        path: path of the file.
     """
 
     def __init__(
@@ -137,11 +127,7 @@ class Reconfiguration:
         return "<Reconfiguration>"
 
     async def reload(self, asked_by: str) -> Reloaded:
-        """Read the file, apply what can be applied, and say what changed.
-
-        Args:
-            asked_by: name of a signal or client, for the log.
-        """
+        """Read the file, apply what can be applied, and say what changed."""
         async with self._one_at_a_time:
             wanted, problems = await trio.to_thread.run_sync(self._load)
             if wanted is None:

@@ -44,15 +44,8 @@ class MonitoredProcess:
     reports in lines of JSON.
 
     Args:
-        process: the monitor; its standard input is the hold.
-        hold: the hold's other end.
-        report: the reading end of its reports, not blocking.
         stop_s: longest time that it needs to end, in seconds.
         max_report_bytes: largest report; a longer one comes from a broken monitor.
-        what: what it watches, for the log.
-
-    Resources:
-        Descriptors and a process, until `end`.
     """
 
     def __init__(
@@ -88,16 +81,10 @@ class MonitoredProcess:
         max_report_bytes: int,
         what: str,
     ) -> MonitoredProcess:
-        """Start a monitor.
+        """Start a monitor. Raises `OSError`.
 
         Args:
             module: module with its `main`; the arguments are the descriptor for reports, and these.
-            inherited: further descriptors that it inherits.
-            variables: its whole environment.
-            stdout: as for `subprocess.Popen`.
-
-        Raises:
-            OSError: there is no room for another process.
         """
         with ExitStack() as mine, ExitStack() as its:
             report, reports = _pipe(mine, its)
@@ -137,10 +124,7 @@ class MonitoredProcess:
         return f"<MonitoredProcess {self._what} pid={self.process.pid}>"
 
     async def next_report(self) -> Mapping[str, Any] | None:
-        """Read the next report; None at the end.
-
-        Cancellation: loses nothing.
-        """
+        """Read the next report; None at the end."""
         while (end := self._rest.find(b"\n")) < 0:
             if len(self._rest) > self._max_report_bytes:
                 return None
@@ -168,10 +152,7 @@ class MonitoredProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Stop it and wait until it has ended; kill it if it does not end. Close everything.
-
-        Cancellation: shielded; `stop_s` at most.
-        """
+        """Stop it and wait until it has ended; kill it if it does not end. Close everything."""
         self.stop()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(self.stop_s) as bound:
@@ -204,7 +185,6 @@ class ChannelProcess:
 
     Args:
         pidfd, control: its descriptors; owned from now on.
-        child: the process, if this supervisor has started it.
     """
 
     def __init__(
@@ -221,15 +201,7 @@ class ChannelProcess:
     def start(
         cls, module: str, *, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
     ) -> Self:
-        """Start the program of a module.
-
-        Args:
-            options: further ones of Python.
-            variables: its environment; None for this one.
-
-        Raises:
-            OSError: there is no room for another process.
-        """
+        """Start the program of a module."""
         with ExitStack() as owned:
             ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             owned.callback(ours.close)
@@ -266,11 +238,7 @@ class ChannelProcess:
         return has_ended(self.pidfd)
 
     async def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: it has ended.
-        """
+        """Send a message. Raises `OSError`."""
         while True:
             try:
                 socket.send_fds(self.control, [message], list(descriptors))
@@ -280,11 +248,7 @@ class ChannelProcess:
                 return
 
     async def receive(self, most: int) -> bytes:
-        """Receive its next message; nothing at the end.
-
-        Raises:
-            trio.ClosedResourceError: it was closed meanwhile.
-        """
+        """Receive its next message; nothing at the end. Raises `trio.ClosedResourceError`."""
         while True:
             await trio.lowlevel.wait_readable(self.control)
             try:

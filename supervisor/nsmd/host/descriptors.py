@@ -74,13 +74,7 @@ class Shares:
     """Shares of the descriptors: largest number for each use.
 
     Attributes:
-        limit: limit of descriptors.
         sessions: sessions, spares included, if each has only `PER_SESSION` descriptors.
-        connections: connections of clients, those in boxes included.
-        proxied: connections through the proxies of sessions and boxes.
-        boxes: boxes with sockets.
-        ports: open ports of sessions.
-        grants: sessions and boxes with secrets.
     """
 
     limit: int
@@ -96,7 +90,6 @@ class Quota:
     """Limit of a number in use at once, shared by all its users.
 
     Args:
-        most: largest number.
         whose: beginning of the sentence for a refusal: "The box has".
 
     Attributes:
@@ -113,10 +106,8 @@ class Quota:
 
 
 def draw(quotas: Sequence[Quota]) -> tuple[Sequence[Quota], Quota | None]:
-    """Count one more in each quota, up to the first one that is full.
-
-    Returns:
-        The quotas in which it was counted, for the caller to count it down, and the full one.
+    """Count one more in each quota, up to the first one that is full. Returns those in which it was
+    counted, for the caller to count it down, and the full one.
     """
     for number, quota in enumerate(quotas, 1):
         quota.taken += 1
@@ -126,11 +117,7 @@ def draw(quotas: Sequence[Quota]) -> tuple[Sequence[Quota], Quota | None]:
 
 
 def share_out(limit: int, http: int = 0) -> Shares:
-    """Divide a limit on descriptors.
-
-    Args:
-        http: connections over HTTP, which have a limit of their own.
-    """
+    """Divide a limit on descriptors."""
     room = limit - RESERVED - http
     connections = min(MAX_CONNECTIONS, max(LEAST, room // 8))
     proxied = min(MAX_PROXIED, max(LEAST, room // 32))

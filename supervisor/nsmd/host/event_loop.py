@@ -101,9 +101,6 @@ class Timers:
     tenth of a call. So a postponed timer keeps its place in the heap. When its entry comes up, it
     finds that it is not due, and gets a new entry. A timer that is always postponed in time wakes
     nobody.
-
-    Attributes:
-        now: reads the event loop's clock.
     """
 
     def __init__(self) -> None:
@@ -166,7 +163,6 @@ class Timer:
     """Timer that calls a function once, some time after it was last armed.
 
     Args:
-        timers: the task that calls it.
         function: must not raise.
     """
 
@@ -241,13 +237,10 @@ class DescriptorPoller:
         return f"<DescriptorPoller of {len(self._functions)} descriptors>"
 
     def watch(self, descriptor: int, readable: Callable[[], None]) -> None:
-        """Call a function whenever the descriptor can be read, until `forget`.
+        """Call a function whenever the descriptor can be read, until `forget`. Raises `OSError`.
 
         Args:
             readable: must not block or raise. It may be called although there is nothing to read.
-
-        Raises:
-            OSError: the kernel has no room for another one.
         """
         if descriptor not in self._functions:
             self._epoll.register(descriptor, select.EPOLLIN)

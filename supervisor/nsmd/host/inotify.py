@@ -48,8 +48,6 @@ class Notice(NamedTuple):
 
     Attributes:
         watch: watch of the directory; -1 if notices were lost.
-        mask: kind of the change.
-        name: name of the entry; empty for the directory itself.
     """
 
     watch: int
@@ -58,13 +56,7 @@ class Notice(NamedTuple):
 
 
 class Inotify:
-    """A queue of notices. Its methods may be called in any thread.
-
-    Raises:
-        OSError: the user has as many queues as the system allows.
-
-    Resources: a descriptor, until `close`.
-    """
+    """A queue of notices. Its methods may be called in any thread."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -76,11 +68,7 @@ class Inotify:
     def add(self, directory: str, mask: int) -> int:
         """Watch a directory, in addition to what it is watched for already.
 
-        Returns:
-            The watch; a directory has the same one by any path.
-
-        Raises:
-            OSError: it is no directory, cannot be read, or the user has too many watches.
+        It has the same watch by any path.
         """
         path = ctypes.c_char_p(os.fsencode(directory))
         flags = mask | _ONLYDIR | _DONT_FOLLOW | _EXCL_UNLINK | _MASK_ADD
@@ -127,11 +115,7 @@ Stir = Callable[[], None]
 
 
 class Watches:
-    """Watched directories of all sources.
-
-    Args:
-        inotify: the kernel's queue; its owner closes it.
-    """
+    """Watched directories of all sources."""
 
     def __init__(self, inotify: Inotify) -> None:
         self._inotify = inotify
@@ -147,7 +131,6 @@ class Watches:
         """Watch exactly these paths for one function.
 
         Args:
-            stir: called when something there changes.
             places: directories without symbolic links, and the entries that matter.
 
         Returns:

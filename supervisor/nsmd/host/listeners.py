@@ -42,12 +42,7 @@ Identity = tuple[int, int]
 
 
 class PlaceError(Exception):
-    """The lock or a socket cannot be had; the message says why and what to do.
-
-    Args:
-        why: reason, a sentence.
-        advice: what to do, for the supervisor's socket.
-    """
+    """The lock or a socket cannot be had; the message says why and what to do."""
 
     def __init__(self, why: str, advice: str = "") -> None:
         super().__init__(f"{why} {advice}".rstrip())
@@ -63,13 +58,11 @@ def check_way(path: str, owners: Collection[int]) -> None:
 
     Anybody who can rename a directory on the way can do that, whatever the directory's own mode.
 
+    Raises `PlaceError`.
+
     Args:
         path: absolute path of an existing directory, or of a socket in one, which is then checked
             as well.
-        owners: users who may own the directories on the way: us and root.
-
-    Raises:
-        PlaceError: others own or may change a directory or a link on the way.
     """
     real = os.path.realpath(path)
     for way in {path, real}:
@@ -103,11 +96,7 @@ def _check_step(step: str, owners: Collection[int]) -> None:
 
 
 def check_passed(path: str, owners: Collection[int]) -> None:
-    """Refuse a socket of the service manager that others can reach.
-
-    Raises:
-        PlaceError: its file is not ours, or its mode lets others in.
-    """
+    """Refuse a socket of the service manager that others can reach. Raises `PlaceError`."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -126,14 +115,10 @@ def check_passed(path: str, owners: Collection[int]) -> None:
 
 @contextmanager
 def hold_lock(path: str, held: int | None = None) -> Generator[int]:
-    """Hold the supervisor's lock; gives its descriptor.
+    """Hold the supervisor's lock; gives its descriptor. Raises `LockedError` or `PlaceError`.
 
     Args:
         held: descriptor of the lock from the program before a reload; owned from now on.
-
-    Raises:
-        LockedError: another supervisor holds it.
-        PlaceError: the file cannot be made.
     """
     if held is not None:
         fd = held
@@ -180,8 +165,7 @@ def listening_socket(path: str) -> Generator[socket.socket]:
 
     Call it under the supervisor's lock, in a directory that only we can write.
 
-    Raises:
-        PlaceError: something else is there, or the path is too long.
+    Raises `PlaceError`.
     """
     with bound(path) as listener, removed_at_the_end(path, identity_of(path)):
         yield listener
@@ -190,8 +174,7 @@ def listening_socket(path: str) -> Generator[socket.socket]:
 def bound(path: str) -> socket.socket:
     """Make a socket that listens at a path, as `listening_socket`; the caller closes it.
 
-    Raises:
-        PlaceError: something else is there, or the path is too long.
+    Raises `PlaceError`.
     """
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise PlaceError(
@@ -227,11 +210,7 @@ def removed_at_the_end(path: str, identity: Identity | None) -> Generator[None]:
 
 
 def _clear(path: str) -> None:
-    """Remove a stale socket of ours.
-
-    Raises:
-        PlaceError: it is in use, not a socket, or not ours.
-    """
+    """Remove a stale socket of ours. Raises `PlaceError`."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -268,15 +247,7 @@ def identity_of(path: str) -> Identity | None:
 
 
 def tcp_listener(host: str, number: int, backlog: int) -> socket.socket:
-    """Make a socket that listens at an address of this machine, and does not block.
-
-    Args:
-        number: port number; 0 for any free one.
-        backlog: connections that the kernel holds while nobody accepts them.
-
-    Raises:
-        OSError: the port is taken or forbidden.
-    """
+    """Make a socket that listens at an address of this machine, and does not block."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

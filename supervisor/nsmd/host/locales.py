@@ -53,13 +53,7 @@ def passed_on(
     root: str = "/",
     is_locale: Callable[[str], bool] | None = None,
 ) -> Variables:
-    """Choose the variables of the supervisor's environment for its sessions.
-
-    Args:
-        variables: environment of the supervisor.
-        root: root directory of the host; other than `/` in tests only.
-        is_locale: returns whether the C library knows a locale; asks the library by default.
-    """
+    """Choose the variables of the supervisor's environment for its sessions."""
     known = is_locale or _is_locale
     chosen: list[tuple[str, str]] = []
     for name in _LOCALE_NAMES:

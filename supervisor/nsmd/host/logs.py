@@ -45,8 +45,6 @@ def about(*, session: str | None = None, client: str | None = None, box: str | N
     """Set the subject of this task, and of those that it starts from now on.
 
     Args:
-        session: an id; None to keep the present one.
-        client: a name; likewise.
         box: the scope of the box of a connection; likewise.
     """
     before = _ABOUT.get()
@@ -74,11 +72,7 @@ def goes_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def formatter_for(stream: TextIO, environment: Mapping[str, str]) -> logging.Formatter:
-    """Return the format of lines for a stream.
-
-    Args:
-        environment: variables of this process, as the service manager has set them.
-    """
+    """Return the format of lines for a stream."""
     return JournalFormatter() if goes_to_journal(stream, environment) else TailFormatter(PLAIN)
 
 
@@ -140,9 +134,6 @@ class LogHandler(logging.Handler):
         descriptor: descriptor for lines, mostly standard error.
         path: path of our own log. If the descriptor is this file, the file is rotated by size;
             other files are left alone.
-
-    Attributes:
-        lost: number of lost lines that were not reported yet.
     """
 
     def __init__(self, descriptor: int, path: str, *, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -249,11 +240,7 @@ class _Kind:
 
 
 class FloodFilter(logging.Filter):
-    """Filter of repeated log lines: a few in full, then their number.
-
-    Args:
-        clock: returns seconds from any beginning.
-    """
+    """Filter of repeated log lines: a few in full, then their number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -35,14 +35,9 @@ class _Prctl(Protocol):
 class Ladder:
     """Signals that ask for an end, and the time of each.
 
-    Args:
-        signals: signals, one after the other.
-        step_s: seconds between two of them.
-
     Attributes:
         due_s: time of the next one, on the monotonic clock; infinite before `begin` and after the
             last.
-        begun: somebody asked for the end.
     """
 
     def __init__(self, signals: Sequence[signal.Signals], step_s: float) -> None:
@@ -97,12 +92,7 @@ def _seen_through_the_descriptor(number: int, frame: object) -> None:
 
 
 def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWEEP_S) -> None:
-    """Kill all processes below this one. When their parents are gone, they are its children.
-
-    Args:
-        reaped: gets the process id and the wait status of each reaped process.
-        limit_s: seconds after which processes that have not ended are left.
-    """
+    """Kill all processes below this one. When their parents are gone, they are its children."""
     deadline_s = time.monotonic() + limit_s
     # Blocked, so that a child that ends between looking and waiting is not missed.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -148,7 +138,6 @@ def signal_tree(
     """Send signals to all processes below this one that it may signal.
 
     Args:
-        but: process groups that already got it.
         until_s: time on the monotonic clock after which no more are signalled. Thousands of busy
             processes leave this one little time, and the next signal has to be sent, too.
     """
@@ -193,16 +182,12 @@ class Monitor(ABC):
 
     Args:
         hold: becomes readable when the program should stop.
-        report: descriptor for reports, which are lines of JSON.
         signals: signals that ask for its end, one after the other; then the rest is killed.
-        step_s: seconds between two of them.
 
     Attributes:
         interval_s: seconds between two reports, while it runs; `has_news`: there is one to send.
         ends_rest: processes that it leaves behind are killed; `sweep_s`: as for `sweep`.
         pid: set by `start`, like `outputs`: descriptors to read until they end.
-        status: wait status; None until it has ended.
-        ended_s: time of its end, on the monotonic clock.
     """
 
     interval_s = 0.2
@@ -249,8 +234,7 @@ class Monitor(ABC):
     def start(self, die_with_parent: Callable[[signal.Signals], None]) -> None:
         """Start the program, with the result of `adopt_orphans`.
 
-        Raises:
-            NotStartedError, OSError: it could not be started.
+        Raises `NotStartedError` or `OSError`.
         """
 
     @abstractmethod

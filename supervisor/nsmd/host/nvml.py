@@ -62,7 +62,6 @@ class GpuState:
     Attributes:
         number: that of /dev/nvidiaNUMBER.
         memory_bytes, used_bytes, percent: of all programs of the machine; None if unknown.
-        problem: why it cannot be read; empty if it can.
     """
 
     number: int
@@ -79,7 +78,6 @@ class GpuReading:
 
     Attributes:
         processes: use by process id on the host.
-        problem: why nothing could be read; empty if something could.
     """
 
     gpus: tuple[GpuState, ...] = ()
@@ -88,20 +86,12 @@ class GpuReading:
 
 
 def load_nvml() -> Any:
-    """Import nvidia-ml-py.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """Import nvidia-ml-py. Raises `ImportError`."""
     return importlib.import_module(MODULE)
 
 
 def read_gpus(load: Callable[[], Any] = load_nvml) -> GpuReading:
-    """Read all GPUs. Blocks; the first time takes 0.2 s more.
-
-    Args:
-        load: returns the module of nvidia-ml-py.
-    """
+    """Read all GPUs. Blocks; the first time takes 0.2 s more."""
     try:
         nvml = load()
     except ImportError:
@@ -116,11 +106,7 @@ def read_gpus(load: Callable[[], Any] = load_nvml) -> GpuReading:
 
 
 class GpuReader:
-    """Reader of GPUs that never waits for a driver that hangs.
-
-    Args:
-        read: reads all GPUs; blocks.
-    """
+    """Reader of GPUs that never waits for a driver that hangs."""
 
     def __init__(self, read: Callable[[], GpuReading] = read_gpus) -> None:
         self._read = read
@@ -143,12 +129,7 @@ class GpuReader:
 
 
 def uses_below(reading: GpuReading, roots: Sequence[int], proc: str = "/proc") -> dict[int, GpuUse]:
-    """Sum up the use of all processes at or below some others: the first processes of jails.
-
-    Args:
-        roots: process ids on the host.
-        proc: directory of procfs; other than `/proc` in tests only.
-    """
+    """Sum up the use of all processes at or below some others: the first processes of jails."""
     wanted = set(roots)
     sums: dict[int, GpuUse] = {}
     for pid, use in reading.processes.items():

@@ -27,10 +27,6 @@ def install_command(package: str, folders: tuple[str, ...] = _FOLDERS) -> str:
 
     Args:
         package: its name on Debian.
-        folders: directories to search for package managers.
-
-    Returns:
-        One command line; if no known manager is found, a sentence.
     """
     for manager, command in _MANAGERS.items():
         if any(os.access(os.path.join(folder, manager), os.X_OK) for folder in folders):

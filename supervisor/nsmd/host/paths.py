@@ -79,10 +79,6 @@ def is_within(path: str, directory: str) -> bool:
 def has_below(directory: str, path: str) -> bool:
     """Return whether a directory has a file at a path below it; follows no link, opens nothing
     else.
-
-    Args:
-        directory: its real path.
-        path: relative to it; one with `..` leads nowhere.
     """
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or "\0" in path or len(names) > _MAX_DEPTH:
@@ -98,12 +94,7 @@ def why_private(path: str, home: str, private: tuple[str, ...] = ()) -> str | No
     """Why a directory must not be shown in a jail.
 
     Args:
-        path: absolute, symlinks resolved.
-        home: HOME of the user, symlinks resolved.
         private: further directories to keep to ourselves, e.g. the one of the control socket.
-
-    Returns:
-        A clause that follows the directory's name, e.g. ``is your home directory``.
     """
     if reason := _why_private_by_name(path, home, private):
         return reason
@@ -157,15 +148,7 @@ def trusted_owners(proc: str = "/proc") -> frozenset[int]:
 
 
 def why_untrusted(path: str, owners: Collection[int]) -> str | None:
-    """Why somebody else could exchange a program.
-
-    Args:
-        path: absolute, symlinks resolved.
-        owners: user ids that may own it.
-
-    Raises:
-        OSError: a part of the path cannot be examined.
-    """
+    """Why somebody else could exchange a program."""
     folder = os.path.dirname(path)
     for part in _ancestors_and_self(path):
         shared = part not in (path, folder)
@@ -180,9 +163,6 @@ def why_replaceable(
     """Why somebody else could exchange one part of a path, or its content.
 
     Args:
-        part: absolute.
-        found: its status.
-        owners: user ids that may own it.
         may_be_shared: it may be a directory of many users, like /tmp or /nix/store.
     """
     if found.st_uid not in owners:
@@ -202,7 +182,6 @@ def why_not_run(program: str, *, configured: bool = False) -> str | None:
     """Why somebody else may have put that program there.
 
     Args:
-        program: absolute; may be a symlink.
         configured: the user named it. Then it may belong to anybody, but not be writable for
             everybody.
     """
@@ -221,12 +200,6 @@ def why_unreachable(path: str, uid: int, gid: int) -> str | None:
     """Why a user without further groups cannot read a directory or file.
 
     It reads mode bits only, no access lists.
-
-    Args:
-        path: absolute, symlinks resolved.
-
-    Raises:
-        OSError: a part of the path cannot be examined.
     """
     for part in _ancestors_and_self(os.path.dirname(path)):
         if reason := _why_closed(part, uid, gid, _SEARCH):
@@ -297,7 +270,6 @@ class Trail:
     """Record of followed paths.
 
     Args:
-        owners: trusted user ids.
         no_way: returns why the jails' user cannot reach a file; None if it can.
     """
 
@@ -313,14 +285,7 @@ class Trail:
         return {place: frozenset(names) for place, names in self._places.items()}
 
     def list(self, directory: str) -> list[str]:
-        """List the names in a directory, sorted.
-
-        Args:
-            directory: from `follow`.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """List the names in a directory, sorted."""
         self._note(directory, ANY)
         return sorted(os.listdir(directory))
 
@@ -328,7 +293,6 @@ class Trail:
         """Follow an absolute path. Returns the path without symbolic links.
 
         Args:
-            path: path of something that may not exist.
             trusted: refuse a path that somebody else could exchange.
 
         Raises:

@@ -34,11 +34,7 @@ class ProcessStat(NamedTuple):
 
 
 def read(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
-    """Read the beginning of a file of /proc, or all of it, at a third of the cost of open().
-
-    Raises:
-        OSError: as of open(2) and read(2).
-    """
+    """Read the beginning of a file of /proc, or all of it, at a third of the cost of open()."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = piece = os.read(fd, size)
@@ -52,10 +48,7 @@ def read(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
 
 def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]]:
     """Read the name of a process, and the fields of its `stat` from the third on
-    (proc_pid_stat(5)).
-
-    Raises:
-        OSError: it is gone, or cannot be read.
+    (proc_pid_stat(5)). Raises `OSError`.
     """
     # The name in brackets may contain anything; the text after the last bracket is plain.
     head, _, tail = read(f"{proc}/{pid}/stat").rpartition(b")")
@@ -63,14 +56,7 @@ def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]
 
 
 def look_at(pid: int, proc: str = "/proc") -> ProcessStat | None:
-    """Read one process; None if it is gone, or hidden from us.
-
-    Args:
-        proc: directory of procfs; other than `/proc` in tests only.
-
-    Raises:
-        OSError: there is no free descriptor.
-    """
+    """Read one process; None if it is gone, or hidden from us."""
     try:
         _, words = stat_fields(pid, proc)
     except (*_GONE, PermissionError):
@@ -87,15 +73,8 @@ def processes() -> list[ProcessStat]:
 def children_of(pid: int, proc: str = "/proc", *, threads: int = 0) -> set[int]:
     """Process ids of the children of a process, unreaped ones included.
 
-    Args:
-        proc: where procfs is; other than `/proc` in tests only.
-        threads: number of its threads, if known.
-
     Returns:
         Nothing if it is gone, or if the kernel does not tell (CONFIG_PROC_CHILDREN).
-
-    Raises:
-        OSError: there is no free descriptor.
     """
     found: set[int] = set()
     with suppress(*_GONE):
@@ -117,10 +96,7 @@ def tree_of(root: int, proc: str = "/proc") -> list[int]:
 
 def inner_pids(pid: int, proc: str = "/proc") -> list[int]:
     """Read the ids of a process in each namespace, from ours to its own (proc_pid_status(5):
-    NSpid).
-
-    Raises:
-        OSError: it is gone, or cannot be read.
+    NSpid). Raises `OSError`.
     """
     _, _, rest = read(f"{proc}/{pid}/status", whole=True).partition(b"\nNSpid:")
     return [int(number) for number in rest.partition(b"\n")[0].split()]
@@ -172,9 +148,7 @@ def _is_child(pid: int) -> bool:
 def send(process: ProcessStat, *numbers: signal.Signals) -> None:
     """Send signals to a process that was read before, and to no later one with its number.
 
-    Raises:
-        ProcessLookupError: it has ended.
-        PermissionError: we may not signal it.
+    Raises `ProcessLookupError` or `PermissionError`.
     """
     pidfd = os.pidfd_open(process.pid)
     try:
@@ -199,7 +173,6 @@ class Usage:
         memory_bytes: approximate memory that they share with nothing else (`_own_pages`). The
             proportional share (PSS) would be exact, but costs ten times as much, and cannot be read
             for processes that must not be traced, such as agents.
-        cpu_s: seconds of user and system time, ended children included.
         processes: number of processes, zombies included.
     """
 
@@ -216,9 +189,6 @@ class JailProcess:
         pid: process id on the host; `inside`: in the jail.
         name: name in the kernel, at most 15 bytes; `command`: beginning of its arguments. The
             process itself chooses both.
-        state: a letter, proc_pid_stat(5).
-        memory_bytes: resident memory that belongs to no file.
-        cpu_s: its own user and system time.
     """
 
     pid: int
@@ -232,13 +202,7 @@ class JailProcess:
 
 
 def processes_of(root: int, most: int, proc: str = "/proc") -> list[JailProcess]:
-    """List the processes of one jail, parents before children, without those that end meanwhile.
-
-    Args:
-        root: its PID 1, on the host.
-        most: largest number to list.
-        proc: as for `usage_of`.
-    """
+    """List the processes of one jail, parents before children, without those that end meanwhile."""
     page, tick_s = os.sysconf("SC_PAGE_SIZE"), 1 / os.sysconf("SC_CLK_TCK")
     found: list[JailProcess] = []
     seen = {root}
@@ -395,7 +359,6 @@ def _own_pages(anonymous: int, faults: int, inherited: int) -> int:
     have given.
 
     Args:
-        anonymous: resident pages that belong to no file.
         faults: page faults since it was forked (proc_pid_stat(5): minflt, majflt).
         inherited: its parent's anonymous pages, which are the most that it was given.
     """

@@ -59,11 +59,7 @@ def _nothing() -> None:
 
 
 class SourceWatcher:
-    """Sources that are read again when they change.
-
-    Args:
-        nursery: owns the sources' tasks.
-    """
+    """Sources that are read again when they change."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -89,12 +85,7 @@ class SourceWatcher:
         """Watch a source from now on.
 
         Args:
-            key: key for later calls.
-            where: its place, for the log.
-            look: reads it.
-            report: gets each result.
             failed: result if reading fails, which is a bug of ours.
-            quiet_s, patience_s: as `QUIET_S` and `PATIENCE_S`.
             stirred: called for each change at once, before the source is read; quick.
         """
         kept = _Source(where, look, report, failed, self._watches, self._unwatched)
@@ -170,12 +161,7 @@ class _Ends(Protocol):
 
 
 class _Source(Generic[SeenT]):
-    """One source and its task.
-
-    Attributes:
-        first: set after the first look.
-        quiet_s, patience_s, stirred: as in `SourceWatcher.keep`.
-    """
+    """One source and its task."""
 
     quiet_s = QUIET_S
     patience_s = PATIENCE_S

@@ -28,12 +28,6 @@ class ReserveThread:
     """Thread that is there from the beginning, for functions for which none can be started.
 
     They run in it one after another. All others run as by `trio.to_thread.run_sync`.
-
-    Args:
-        run_sync: trio's function.
-
-    Raises:
-        RuntimeError: this thread cannot be started.
     """
 
     def __init__(self, run_sync: Callable[..., Any]) -> None:
@@ -92,8 +86,7 @@ class ReserveThread:
 def keep_reserve_thread() -> None:
     """Give all users of `trio.to_thread.run_sync` a thread in reserve, trio's own among them.
 
-    Raises:
-        OSError: not even this thread can be started.
+    Raises `OSError`.
     """
     try:
         reserve = ReserveThread(trio.to_thread.run_sync)
@@ -128,10 +121,6 @@ class BoundedReads:
         Args:
             key: names what it reads.
             function: it must change nothing, as nobody may wait for its end.
-
-        Raises:
-            TimeoutError: it has not ended in time, or an earlier one of that key has not.
-            Exception: any error of the function.
         """
         ended, results = threading.Event(), list["Outcome[T]"]()
 

@@ -63,10 +63,6 @@ async def open_front(
 
     Args:
         attach: entry of all clients, which are confined.
-        runner: carries out the calls.
-        programs: programs of the bridge.
-        max_result_chars: `[mcp] max_result_chars`.
-        max_body_bytes: largest body of a request.
     """
     endpoint = Endpoint(attach, runner, max_result_chars, programs, way="http")
     async with trio.open_nursery() as nursery:
@@ -78,12 +74,7 @@ async def open_front(
 
 @asynccontextmanager
 async def answering(server: Server[Any], *, max_body_bytes: int) -> AsyncGenerator[Application]:
-    """Serve a server of the `mcp` package by nsm's HTTP.
-
-    Args:
-        server: any server.
-        max_body_bytes: largest body of a request.
-    """
+    """Serve a server of the `mcp` package by nsm's HTTP."""
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
     # There is no other way to it; type checkers assume all types that it may have.

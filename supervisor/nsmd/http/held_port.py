@@ -30,7 +30,6 @@ class HeldPort:
     """Listening port, passed from one supervisor to the next.
 
     Args:
-        store: store that keeps it.
         kept: descriptors of an earlier supervisor; owned from now on.
     """
 
@@ -46,8 +45,7 @@ class HeldPort:
     def listen(self, port: Port) -> socket.socket:
         """Return a socket that listens there: that of the earlier supervisor, or a new one.
 
-        Raises:
-            OSError: the port is taken or forbidden; then nothing is held.
+        Raises `OSError`.
         """
         self._held = next((each for each in self._earlier if _listens_at(each, port)), None)
         if self._held is None or self._kept > 1:
@@ -104,11 +102,7 @@ def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
 
 
 def bound(port: Port) -> socket.socket:
-    """Make a socket that listens.
-
-    Raises:
-        OSError: the port is taken or forbidden.
-    """
+    """Make a socket that listens. Raises `OSError`."""
     return tcp_listener(port.host, port.number, BACKLOG)
 
 

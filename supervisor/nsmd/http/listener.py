@@ -63,20 +63,7 @@ Bind = Callable[[Port], socket.socket]
 
 
 class HttpListener:
-    """One listening socket with its connections.
-
-    Args:
-        settings: `[http]`.
-        token_path: path of the file with the secret.
-        application: answers admitted requests.
-        events: get clients that come and go.
-        traffic: counts bytes in both directions.
-        bind: returns a socket that listens at a port.
-
-    Attributes:
-        url: address, once it is open.
-        secret: token that clients must have.
-    """
+    """One listening socket with its connections."""
 
     def __init__(
         self,
@@ -114,8 +101,7 @@ class HttpListener:
     def open(self, stack: ExitStack) -> tuple[socket.socket, AccessCheck]:
         """Open a listening socket; it is closed with the stack.
 
-        Raises:
-            PlaceError, OSError: there can be none.
+        Raises `PlaceError` or `OSError`.
         """
         hosts = None
         match parse_listen(self._settings.listen):
@@ -138,11 +124,7 @@ class HttpListener:
         return listener, guard
 
     async def serve(self, listener: socket.socket, guard: AccessCheck) -> None:
-        """Serve until cancelled.
-
-        Args:
-            listener, guard: from `open`.
-        """
+        """Serve until cancelled."""
         read_rate = ReadRate(CONNECTIONS_PER_S, CONNECTIONS_BURST)
         async with trio.open_nursery() as nursery:
             while True:

@@ -62,13 +62,7 @@ class _Event:
 
 
 class _Stream:
-    """Messages of one request, or messages without a request.
-
-    Attributes:
-        events: kept events, from the oldest on.
-        answered: no more will come.
-        more: set when there is another event.
-    """
+    """Messages of one request, or messages without a request."""
 
     __slots__ = ("answered", "events", "more", "number")
 
@@ -97,8 +91,6 @@ class SentEvents:
     """The events of one session.
 
     Attributes:
-        size: bytes of memory.
-        requests: requests under way.
         idle_since_s: time since which there are none, on trio's clock.
     """
 
@@ -119,11 +111,7 @@ class SentEvents:
         return min((s.events[0].number for s in self._streams.values() if s.events), default=0)
 
     def add(self, number: int, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Keep an event.
-
-        Returns:
-            Its id.
-        """
+        """Keep an event."""
         stream = self._current.get(stream_id)
         if stream is None or stream.answered:  # ids of requests may be used again
             stream = self._current[stream_id] = _Stream(number)
@@ -198,7 +186,6 @@ class Replays(EventStore):
     """Kept messages of all streams, replayed to clients that reconnect.
 
     Args:
-        idle_s: seconds after its last request when a session is over.
         most: largest number of sessions. Beyond that, the longest unused one ends: clients that
             disappear must not keep others out.
     """

@@ -43,11 +43,7 @@ SHARE = 0.2
 
 
 class Paced:
-    """Makes one page at a time, with pauses in between.
-
-    Args:
-        text: makes a page.
-    """
+    """Makes one page at a time, with pauses in between."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -73,8 +69,6 @@ async def serve_metrics(path: str, port: int | None, text: Text) -> None:
 
     Args:
         path: path of a Unix socket, in a directory that only we can write.
-        port: port on 127.0.0.1; None for none.
-        text: makes the page.
     """
     paced = Paced(text)
     with ExitStack() as stack:
@@ -102,7 +96,6 @@ async def serve_scrapes(listener: socket.socket, text: Text) -> None:
 
     Args:
         listener: non-blocking; the caller closes it.
-        text: makes the page.
     """
     room = trio.Semaphore(MAX_SCRAPES)
     served: Served | None = None

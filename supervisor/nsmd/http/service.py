@@ -46,15 +46,8 @@ class HttpService:
     """Service of MCP over HTTP.
 
     Args:
-        settings: settings, for `[http]` and `[mcp]`.
-        token_path: path of the file with the secret.
-        runner: carries out the calls.
-        programs: programs of the bridge.
         check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
-        ending: says whether the supervisor ends.
-        events: get clients that come and go.
-        traffic: counts bytes in both directions.
         port: held from one supervisor to the next; None for a new one.
     """
 

@@ -40,12 +40,6 @@ class RunArguments:
 
     Attributes:
         code, env: empty if they are left out, as a call about a job or a reset may.
-        background: run the code as a job of the session.
-        job: id of a job to tell of; None for none.
-        stop: end that job.
-        reset: run the code in a fresh interpreter of the session.
-        undo: undo the session's last call.
-        fork_of: name of a session that `session` is to be a fork of.
     """
 
     code: str = ""
@@ -66,8 +60,7 @@ def parse_arguments(arguments: object) -> RunArguments:
     Several clients send every optional argument: null, an empty text, a time limit of 0, and a
     session called null or none count as left out.
 
-    Raises:
-        BadRequestError, CodeTooLargeError: the message says what was expected.
+    Raises `BadRequestError` or `CodeTooLargeError`.
     """
     if arguments is None:
         given: Mapping[str, object] = {}
@@ -210,15 +203,7 @@ def _fork_of(session: object) -> str | None:
 
 
 def _check_session(session: str | None, name: str, *, fresh: bool) -> None:
-    """Check that a call names a session.
-
-    Args:
-        name: the argument that needs it.
-        fresh: a session may be asked for under a fresh name.
-
-    Raises:
-        BadRequestError: it does not.
-    """
+    """Check that a call names a session."""
     if session is None or (session == names.NEW and not fresh):
         raise BadRequestError(
             f"`{name}` needs `session`: a name that you choose.",

@@ -72,18 +72,9 @@ class Attach:
         variables: those of `VARIABLES` that are set and not empty.
         cwd: the shim's working directory; None if it was removed.
         pid: process id of the shim, in its own words; for logs only.
-        program_version: version of the shim.
-        scope: `NSM_SCOPE`, or None for the client's own scope.
-        idle_timeout_s, max_lifetime_s: the client's limits for new sessions; None for the
-            configured ones.
-        sources: sources of environments that are only for clients with this entry.
-        resumes: as in `ClientIdentity`.
         inherits: the shim can send further variables on request.
         inherited: these variables.
         confined: it may not choose what code sees, not even by its roots.
-        peer: process and user id of the shim, from the kernel; None if unknown.
-        bound: as in `Client`.
-        project: project of a confined client; None for none.
         programs: names of the bridge programs that it may start; None for all.
         writable: absolute directories and files that it can write to, as in `ClientLimits`.
     """
@@ -113,9 +104,6 @@ class Attach:
         A client that may only run code keeps only its own time limits: otherwise directories that
         it names would be mounted, and programs of environments started, with the rights of the
         supervisor's user.
-
-        Args:
-            confined: it may only run code.
         """
         programs = frozenset(client_limits.programs)
         if self.programs is not None:
@@ -145,11 +133,7 @@ class Attach:
 
 
 def parse_attach(line: bytes) -> Attach:
-    """Check the first line.
-
-    Raises:
-        BadRequestError: it is not an attach line, or a variable has an invalid value.
-    """
+    """Check the first line. Raises `BadRequestError`."""
     try:
         parsed = jsonlines.parse(line)
     except ValueError as error:
@@ -192,11 +176,7 @@ def parse_attach(line: bytes) -> Attach:
 
 
 def parse_inherited(line: bytes, wanted: Sequence[str]) -> Variables:
-    """Check the line with the variables that the shim was asked for.
-
-    Raises:
-        BadRequestError: it is no such line.
-    """
+    """Check the line with the variables that the shim was asked for. Raises `BadRequestError`."""
     try:
         message = _mapping(jsonlines.parse(line))
     except ValueError:
@@ -228,7 +208,6 @@ def accepted(
 
     Args:
         instance: this supervisor's; the shim tells which one got a line first.
-        numbered: lines may begin with their number.
         inherit: names of variables that the shim should send in a line of its own.
     """
     told: dict[str, Any] = {
@@ -330,11 +309,7 @@ ServeClient = Callable[..., Awaitable[None]]
 
 
 class EndpointLoader:
-    """Loads the endpoint once, for all attachments.
-
-    Args:
-        serve: the function itself if it is already loaded, as in tests.
-    """
+    """Loads the endpoint once, for all attachments."""
 
     def __init__(self, serve: ServeClient | None = None) -> None:
         self._wanted = trio.Event()
@@ -348,10 +323,7 @@ class EndpointLoader:
         return f"<EndpointLoader {state}>"
 
     async def run(self) -> None:
-        """Import in a thread, for the first attachment or when the first calls are over.
-
-        Cancellation: the thread is left behind; it holds nothing.
-        """
+        """Import in a thread, for the first attachment or when the first calls are over."""
         with trio.move_on_after(LOAD_AFTER_S):
             await self._wanted.wait()
         began = trio.current_time()
@@ -366,11 +338,7 @@ class EndpointLoader:
         self._done.set()
 
     async def serve(self) -> ServeClient:
-        """The loaded function; waits for it.
-
-        Raises:
-            InternalError: the import failed.
-        """
+        """The loaded function; waits for it. Raises `InternalError`."""
         self._wanted.set()
         await self._done.wait()
         if self._serve is None:
@@ -420,14 +388,8 @@ async def serve_attachment(
     wants the answers to its requests keeps its side open until it has them.
 
     Args:
-        stream: the connection; closed at the end.
         first_bytes: bytes that were already read, beginning with ``{``.
-        runner: carries out the calls.
-        endpoint: loads the `mcp` package.
-        max_result_chars: `[mcp] max_result_chars`.
-        peer: process and user id of the shim, from the kernel; None if unknown.
         client_limits: limits of the client, whatever it says; None if it may choose.
-        confined: the client may only run code, within limits.
         ending: says whether the supervisor ends with all sessions. The shim has to know: otherwise
             it would start another supervisor for the answers.
 
@@ -499,12 +461,7 @@ def _inherited(line: bytes, wanted: Sequence[str]) -> Variables:
 
 
 async def _first_line(stream: trio.abc.ReceiveStream, first_bytes: bytes) -> tuple[bytes, bytes]:
-    """Read the first line, and the bytes after it.
-
-    Raises:
-        EOFError: the connection ended first.
-        BadRequestError: it is too long or too slow.
-    """
+    """Read the first line, and the bytes after it. Raises `EOFError` or `BadRequestError`."""
     received = bytearray(first_bytes)
     with trio.move_on_after(ATTACH_TIMEOUT_S):
         while (end := received.find(b"\n")) < 0:

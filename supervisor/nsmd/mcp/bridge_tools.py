@@ -71,11 +71,7 @@ def hints(tool: str) -> dict[str, bool]:
 
 
 def parse(tool: str, arguments: object) -> Mapping[str, object]:
-    """Check the arguments of a call; null counts as left out.
-
-    Raises:
-        BadRequestError: the message says what was expected.
-    """
+    """Check the arguments of a call; null counts as left out. Raises `BadRequestError`."""
     if arguments is None:
         return {}
     if not isinstance(arguments, dict):
@@ -92,11 +88,7 @@ def parse(tool: str, arguments: object) -> Mapping[str, object]:
 
 
 def program_of(tool: str, given: Mapping[str, object]) -> str:
-    """Name of the requested program.
-
-    Raises:
-        BadRequestError: there is none.
-    """
+    """Name of the requested program. Raises `BadRequestError`."""
     program = given.get("program")
     if not isinstance(program, str):
         wrong = "is missing" if program is None else "must be a string"
@@ -105,12 +97,7 @@ def program_of(tool: str, given: Mapping[str, object]) -> str:
 
 
 class ProgramTools:
-    """Tools for the bridge's programs.
-
-    Args:
-        programs: programs of the bridge.
-        max_result_chars: most characters of a result.
-    """
+    """Tools for the bridge's programs."""
 
     def __init__(self, programs: BridgeService, max_result_chars: int) -> None:
         self._programs = programs
@@ -123,11 +110,7 @@ class ProgramTools:
         return bool(self._programs.programs(caller))
 
     def tools(self, result_meta: Mapping[str, Any]) -> list[Tool]:
-        """Make the list of tools.
-
-        Args:
-            result_meta: metadata of each.
-        """
+        """Make the list of tools."""
         return [
             Tool(
                 name=name,
@@ -140,11 +123,7 @@ class ProgramTools:
         ]
 
     async def reply(self, ctx: Context, caller: Caller, name: str, arguments: object) -> ToolReply:
-        """Answer a call of one of the tools.
-
-        Raises:
-            NsmError: the request is refused.
-        """
+        """Answer a call of one of the tools. Raises `NsmError`."""
         if name == EXECUTE:
             return await self._execute(ctx, caller, arguments)
         given = parse(name, arguments)

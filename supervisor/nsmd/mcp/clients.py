@@ -173,14 +173,7 @@ Send = Callable[[JSONRPCMessage], Awaitable[None]]
 
 
 class ListedTools:
-    """List of tools that each client got.
-
-    Args:
-        view: returns what a client would get now.
-
-    Attributes:
-        listen: the handler of `subscriptions/listen`.
-    """
+    """List of tools that each client got."""
 
     def __init__(self, view: Callable[[ClientIdentity], View]) -> None:
         self._view = view
@@ -209,7 +202,6 @@ class ListedTools:
         """Notify the client whenever its list would be another one now; until cancelled.
 
         Args:
-            subscribe: subscriptions to everything that changes its list.
             send: sends a message; waits while the client does not read. None if the endpoint has
                 several clients, which get notices by their sessions.
         """

@@ -48,15 +48,7 @@ def describe(
     undo: bool = False,
     fork: bool = False,
 ) -> str:
-    """Make the tool's description.
-
-    Args:
-        environments: all configured environments, unusable ones included.
-        project: project that this client's sessions see; None for none.
-        reason: why there is no project.
-        undo: calls can be undone.
-        fork: sessions can be forked.
-    """
+    """Make the tool's description."""
     usable = [e for e in environments if e.problem is None and not e.only_programs]
     undoing = "; `undo` takes back its last call (Python; files, too)" if undo else ""
     forking = " `fork_of` copies a session (not Node);" if fork else ""
@@ -81,22 +73,14 @@ def describe(
 
 
 def instructions(has_programs: bool) -> str:
-    """Describe the server as a whole.
-
-    Args:
-        has_programs: the client may start programs of the host.
-    """
+    """Describe the server as a whole."""
     return INSTRUCTIONS_WITH_PROGRAMS if has_programs else INSTRUCTIONS
 
 
 def schema(
     environments: Sequence[Environment], *, undo: bool = False, fork: bool = False
 ) -> dict[str, Any]:
-    """JSON Schema of the tool's arguments.
-
-    Args:
-        environments, undo, fork: as for `describe`.
-    """
+    """JSON Schema of the tool's arguments."""
     more = {"undo": {"type": "boolean"}} if undo else {}
     if fork:
         more["fork_of"] = {"type": "string"}

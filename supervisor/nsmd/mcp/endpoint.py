@@ -84,13 +84,6 @@ class Endpoint:
 
     Behind other transports than a shim's, one endpoint may have several clients, for which `attach`
     holds alike. It must be confined then, since roots belong to one client.
-
-    Args:
-        attach: entry of the client or clients.
-        runner: runs code.
-        max_result_chars: most characters of a result.
-        programs: programs of the bridge.
-        way: way in which the clients connect.
     """
 
     def __init__(
@@ -119,11 +112,7 @@ class Endpoint:
     async def announce(
         self, send: Callable[[JSONRPCMessage], Awaitable[None]] | None = None
     ) -> None:
-        """Tell the client of changes that it did not ask about, until cancelled.
-
-        Args:
-            send: sends to the one client; None if there are several.
-        """
+        """Tell the client of changes that it did not ask about, until cancelled."""
         await self._listed.announce((self._runner.subscribe, self._subscribe_programs), send)
 
     def _make_server(self) -> Server[Any]:
@@ -366,8 +355,7 @@ class Endpoint:
         Finding it takes a dozen system calls, so it is looked for again only with the next list of
         tools, or if the root is another one. The run service notices a replaced directory.
 
-        Raises:
-            BadProjectError: one that was named explicitly cannot be mounted.
+        Raises `BadProjectError`.
         """
         project, reason = self._project_at(None if self._is_told else await self._roots.first(ctx))
         if self._described not in (None, (project,)):

@@ -38,14 +38,7 @@ STOP_MARGIN_S = 5.0
 
 
 async def start_job(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
-    """Start the code of a call as a job.
-
-    Args:
-        found: session of the job, with the request.
-
-    Raises:
-        NsmError: it cannot be started.
-    """
+    """Start the code of a call as a job. Raises `NsmError`."""
     try:
         facts, note = await code_jobs.start(found)
     except OverloadedError as error:
@@ -71,14 +64,11 @@ async def news_of_job(
 ) -> ToolReply:
     """Tell what a job has printed since it was last asked about, and its state.
 
+    Raises `NsmError`.
+
     Args:
         key: a call that is repeated with the same key is told the same again.
-        wait_s: seconds to wait for the end of the job.
-        stop_grace_s: stop the job, and kill it after so many seconds; None to let it run.
         max_bytes: most output, as far as an agent's answer has room; a later call is told the rest.
-
-    Raises:
-        NsmError: there is no such job, or its session has ended.
     """
     if stop_grace_s is not None:
         await change_job(session, "job_stop", job.number, grace_s=stop_grace_s)
@@ -103,11 +93,7 @@ async def news_of_job(
 
 
 async def facts_of_job(session: Session, job: JobId) -> JobFacts:
-    """Look at a job.
-
-    Raises:
-        NsmError: there is no such job.
-    """
+    """Look at a job. Raises `NsmError`."""
     return await await_end(session, job.number, wait_s=0.0)
 
 
@@ -188,9 +174,7 @@ class Tasks:
     """Methods of the extension.
 
     Args:
-        find: finds the session of a client's job; raises `NsmError` if there is none.
         grace_s: seconds between the interrupt and the kill of a cancelled task.
-        max_bytes: largest output in a result.
     """
 
     def __init__(

@@ -66,9 +66,6 @@ _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 def why_too_complex(message: bytes) -> str:
     """Describe how a message exceeds a limit, as a sentence without its subject; empty if it does
     not.
-
-    Args:
-        message: a supposed JSON text in UTF-8.
     """
     if b"\0" in message[:2] or message[:2] in _UTF_16:
         return "is not UTF-8"  # there is JSON in which other bytes are quotes
@@ -118,13 +115,7 @@ MAX_BATCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAnswer:
-    """Answer in place of serving a message.
-
-    Attributes:
-        id: id of the request, if known; None becomes null, as JSON-RPC demands.
-        code: a JSON-RPC error code.
-        message: description of the problem.
-    """
+    """Answer in place of serving a message."""
 
     id: RequestId | None
     code: int
@@ -135,9 +126,6 @@ def decode(line: bytes) -> list[JSONRPCMessage | ErrorAnswer]:
     """Decode the messages of a line: one, or those of a batch; each is valid or refused.
 
     Malformed notifications and responses are dropped: nobody waits for an answer to them.
-
-    Args:
-        line: a line that passed `nsmd.mcp.messages`.
     """
     try:
         parsed = jsonlines.parse(line)
@@ -199,11 +187,7 @@ def too_long(line: jsonlines.TooLong) -> JSONRPCMessage:
 
 
 def misshapen(line: bytes, why: str) -> JSONRPCMessage:
-    """Make the answer to a line with too much structure, for its sender as far as known.
-
-    Args:
-        why: problem from `nsmd.mcp.messages`.
-    """
+    """Make the answer to a line with too much structure, for its sender as far as known."""
     fields = jsonlines.outline(jsonlines.ends_of(line))
     return _refused(jsonlines.request_id(fields), fields.get("method"), _misshapen(why))
 

@@ -36,10 +36,6 @@ class ProgressFeed:
     """Accepts output at any speed and reports it at a bounded one.
 
     The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are dropped and counted.
-
-    Args:
-        began_before_s: seconds that the call has been under way; an earlier supervisor may have
-            reported them.
     """
 
     def __init__(self, began_before_s: float = 0.0) -> None:
@@ -62,10 +58,7 @@ class ProgressFeed:
         self._arrived.set()
 
     async def run(self, report: Report) -> None:
-        """Report until cancelled; it may be run again.
-
-        Cancellation: output that was not reported yet is dropped; the result has it.
-        """
+        """Report until cancelled; it may be run again."""
         last = trio.current_time()
         started = self._started_s = self._started_s or last - self._before_s
         while True:
@@ -112,12 +105,7 @@ _MIN_STEP_S = 0.001
 
 
 class LineFeed:
-    """Accepts lines at any speed and reports them at a bounded one.
-
-    Args:
-        began_before_s: seconds that the call has been under way; an earlier supervisor may have
-            reported them.
-    """
+    """Accepts lines at any speed and reports them at a bounded one."""
 
     def __init__(self, began_before_s: float = 0.0) -> None:
         self._before_s = began_before_s
@@ -142,10 +130,7 @@ class LineFeed:
         self._woken.set()
 
     async def run(self, report: Report) -> None:
-        """Report until the end.
-
-        Cancellation: lines that were not reported yet are dropped; the result has them.
-        """
+        """Report until the end."""
         last = trio.current_time()
         self._started_s = last - self._before_s
         while self._waiting or not self._ended.is_set():

@@ -58,8 +58,6 @@ class ShownDisplays:
 
     Attributes:
         text: lines in the displays' order; a line has the number of an image at its place.
-        images: images to show, in the same order.
-        omitted_images: number of valid images that are left out for their size or number.
     """
 
     text: str
@@ -76,8 +74,6 @@ def show_displays(
     """Show the displays of an execution.
 
     Args:
-        bundles: displays, each a map from MIME type to data.
-        room_chars: room for all images together, as base64; at most `MAX_IMAGES_CHARS` are used.
         failed: the result is an error. Then no image is shown: Anthropic's API refuses such a
             request ("all content must be type `text` if `is_error` is true"), and every later one
             of the conversation.
@@ -102,11 +98,7 @@ class _Album:
         self._room_chars = room_chars
 
     def take(self, kind: str, data: Any) -> str:
-        """Add an image if it is one and there is room.
-
-        Returns:
-            Why it was not added, in words; empty if it was.
-        """
+        """Add an image if it is one and there is room. Returns why it was not added, or nothing."""
         chars = encoded_chars(data)
         why = self._no_room(chars)
         dimensions = None
@@ -256,15 +248,7 @@ _LINE_RESERVE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReply:
-    """The answer to a tool call before it becomes the SDK's type.
-
-    Attributes:
-        text: text for the model.
-        is_error: the code failed, or could not be run.
-        meta: plain values for programs.
-        images: images for the model, after the text.
-        started: the job that the call has started.
-    """
+    """The answer to a tool call before it becomes the SDK's type."""
 
     text: str
     is_error: bool
@@ -279,9 +263,7 @@ def render_result(
     """Make the reply for an executed call, with any exit code.
 
     Args:
-        result: its result.
         max_chars: most characters of output; notes come on top.
-        name_chosen: nsm chose the session's name, and the caller must learn it.
     """
     outcome = result.outcome
     shown = _show(outcome, max_chars)

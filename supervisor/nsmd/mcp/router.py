@@ -65,8 +65,6 @@ class Number:
     """Number of a line.
 
     Attributes:
-        execution_id: id of the execution that it asks for.
-        again_s: seconds since it was sent first, if it was sent before.
         sent_to: instance of the only supervisor that it was sent to; empty if that is not known.
     """
 
@@ -115,7 +113,6 @@ class McpRequest:
 
     Attributes:
         cancelled: the client cancelled it (and has not just disconnected).
-        number: number with which its shim would repeat it; None for an older shim.
     """
 
     era: Era
@@ -127,8 +124,6 @@ class Router:
     """Moves messages between a client's stream and two server loops.
 
     Args:
-        stream: stream of the client; not closed here.
-        endpoint: answers the requests.
         attachment_id: id of a shim that numbers its lines; None for other shims.
     """
 
@@ -147,11 +142,7 @@ class Router:
         self._id_prefix = f"nsm-{secrets.token_hex(4)}-"
 
     async def run(self, first_bytes: bytes) -> None:
-        """Serve until the client is gone.
-
-        Args:
-            first_bytes: bytes that were already read from the stream.
-        """
+        """Serve until the client is gone."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, nursery.cancel_scope)
             nursery.start_soon(self._announce)
@@ -165,8 +156,7 @@ class Router:
     async def send(self, message: JSONRPCMessage) -> None:
         """Queue a message for the client; waits while the client does not read.
 
-        Raises:
-            anyio.BrokenResourceError: the client is gone (what the SDK's loops expect).
+        Raises `anyio.BrokenResourceError`.
         """
         match message:
             case JSONRPCRequest():

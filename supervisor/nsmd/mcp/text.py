@@ -156,13 +156,8 @@ def head_and_tail(text: str, limit: int, omitted_bytes: int = 0) -> tuple[str, i
     left out.
 
     Args:
-        text: any text.
-        limit: most characters to keep; the line between comes on top.
         omitted_bytes: bytes that are left out of the text already, as a line in it says. If that
             line is left out, the new one counts them, too.
-
-    Returns:
-        The text and the number of characters left out, 0 when it fits.
     """
     if len(text) <= limit:
         return text, 0

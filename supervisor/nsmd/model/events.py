@@ -56,9 +56,6 @@ class Happening:
     """One event.
 
     Attributes:
-        kind: kind of the event.
-        at_s: time on trio's clock.
-        session: id of the session that it concerns; empty for none.
         facts: further facts as plain values; never code, output or variables.
         subject: the object itself (a session, an execution), for listeners within the supervisor.
     """
@@ -93,10 +90,6 @@ class Events:
 
         Args:
             listener: must be quick; it neither waits nor raises.
-            kinds: kinds of events to call it with; None for all.
-
-        Returns:
-            A function that ends this; may be called again.
         """
         subscription = listener, kinds
         self._subscriptions.append(subscription)

@@ -28,11 +28,7 @@ _FALLBACK_NAME = "environment"
 
 
 def check_reference(text: str) -> str:
-    """Check a reference, and return it.
-
-    Raises:
-        BadRequestError: it is invalid; the message says why.
-    """
+    """Check a reference, and return it. Raises `BadRequestError`."""
     if _NAME_ALONE.fullmatch(text):
         raise BadRequestError(
             f"{text} is a name: what is the environment to be made from?",
@@ -69,11 +65,7 @@ def why_no_reference(text: str) -> str | None:
 
 
 def sort_out(references: Sequence[str], most: int) -> tuple[list[str], list[str]]:
-    """Split references into valid ones to build, and others to report.
-
-    Args:
-        most: largest length of both lists; valid ones beyond it are reported.
-    """
+    """Split references into valid ones to build, and others to report."""
     good = [reference for reference in references if why_no_reference(reference) is None]
     bad = [reference for reference in references if why_no_reference(reference) is not None]
     return good[:most], [*good[most:], *bad][:most]

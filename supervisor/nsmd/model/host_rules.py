@@ -58,11 +58,7 @@ class RequestRule:
         return self.methods == "*" and self.path == "/*"
 
     def takes(self, method: str, path: bytes) -> bool:
-        """Return whether it allows a request.
-
-        Args:
-            path: as `clear_path` returns it.
-        """
+        """Return whether it allows a request."""
         methods = self.methods.split("|")
         if method == "HEAD" and "GET" in methods:
             method = "GET"
@@ -80,11 +76,7 @@ class RequestRule:
 
 
 def split_rule(text: str) -> tuple[str, str, str]:
-    """Split a rule into methods, host with port, and path.
-
-    Raises:
-        RequestRuleError: it is none.
-    """
+    """Split a rule into methods, host with port, and path. Raises `RequestRuleError`."""
     methods, _, url = text.partition(" ")
     scheme, slashes, rest = url.strip().partition("://")
     host, slash, path = rest.partition("/")
@@ -107,8 +99,7 @@ def split_rule(text: str) -> tuple[str, str, str]:
 def clear_path(target: bytes) -> bytes:
     """Return the path of a request's target in the form that rules are compared with.
 
-    Raises:
-        UnclearPathError: there is none.
+    Raises `UnclearPathError`.
     """
     path = target.partition(b"?")[0]
     if b"\\" in path or b"#" in path:
@@ -174,7 +165,6 @@ class HostRule:
         text: form to show and to compare: lower case, ASCII.
         name: name to match, or its end with `subdomains`; None for any.
         network: addresses to match; None for names.
-        ports: None for all.
         request: the requests to it that are allowed, which nsm reads; None for any connection.
     """
 
@@ -203,10 +193,7 @@ class HostRule:
 
 def parse_rule(text: str) -> HostRule:
     """Parse a pattern: `HOST`, `*.HOST`, `ADDRESS`, `NETWORK/BITS` or `*`, and perhaps `:PORT` or
-    `:*`; or a rule for requests to names.
-
-    Raises:
-        HostRuleError: it is invalid.
+    `:*`; or a rule for requests to names. Raises `HostRuleError`.
     """
     if len(text) > MAX_PATTERN:
         raise HostRuleError(f"has {len(text)} characters, expected at most {MAX_PATTERN}")
@@ -258,11 +245,7 @@ def _request_rule(text: str) -> HostRule:
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
-    """Parse patterns; each appears once, in order.
-
-    Raises:
-        HostRuleError: one is invalid, or there are too many; the message has the pattern.
-    """
+    """Parse patterns; each appears once, in order. Raises `HostRuleError`."""
     rules: dict[str, HostRule] = {}
     for text in texts:
         try:
@@ -276,11 +259,7 @@ def parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
 
 
 def parse_host(text: str) -> Host:
-    """Parse a requested host; IPv6 addresses have no brackets.
-
-    Raises:
-        BadHostError: it is invalid.
-    """
+    """Parse a requested host; IPv6 addresses have no brackets. Raises `BadHostError`."""
     if ":" in text:
         # No zone (`%eth0`): it names one of the host's interfaces.
         try:
@@ -302,11 +281,7 @@ def parse_host(text: str) -> Host:
 
 
 def parse_port(text: str) -> int:
-    """Parse a port, from 1.
-
-    Raises:
-        BadHostError: it is invalid.
-    """
+    """Parse a port, from 1. Raises `BadHostError`."""
     if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
         raise BadHostError("has no port from 1 to 65535")
     return int(text)
@@ -315,8 +290,7 @@ def parse_port(text: str) -> int:
 def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, int]:
     """Parse ``HOST:PORT`` as in a request to a proxy; IPv6 addresses have brackets.
 
-    Raises:
-        BadHostError: it is invalid, or has no port and there is no default.
+    Raises `BadHostError`.
     """
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -350,11 +324,7 @@ class AllowList:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> AllowList:
-        """Make a list from texts.
-
-        Raises:
-            HostRuleError: as `parse_rules`.
-        """
+        """Make a list from texts. Raises `HostRuleError`."""
         return cls(parse_rules(texts))
 
     def __repr__(self) -> str:
@@ -402,11 +372,7 @@ class AllowList:
         )
 
     def with_rules(self, added: Iterable[HostRule]) -> AllowList:
-        """Return a list with more patterns.
-
-        Raises:
-            HostRuleError: there are too many.
-        """
+        """Return a list with more patterns. Raises `HostRuleError`."""
         return AllowList(parse_rules([*self.texts, *(rule.text for rule in added)]))
 
     def without(self, removed: Iterable[HostRule]) -> AllowList:

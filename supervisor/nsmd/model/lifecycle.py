@@ -102,11 +102,7 @@ TABLE: Mapping[tuple[SessionState, LifecycleEvent], tuple[SessionState, tuple[Ef
 
 
 def advance(state: SessionState, event: LifecycleEvent) -> tuple[SessionState, tuple[Effect, ...]]:
-    """Return the next state, and the effects to carry out.
-
-    Raises:
-        LifecycleError: the event cannot occur in that state.
-    """
+    """Return the next state, and the effects to carry out."""
     try:
         return TABLE[state, event]
     except KeyError:

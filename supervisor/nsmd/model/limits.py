@@ -54,12 +54,7 @@ MAX_INHERITED_BYTES = 96 * 1024
 def check_inherited(wanted: Sequence[str], given: Mapping[str, object]) -> Variables:
     """Choose the variables that a client passes on to its project's shell.
 
-    Args:
-        wanted: the configured names; others are dropped.
-        given: values from the client.
-
-    Raises:
-        BadRequestError: a value cannot be in a process's environment.
+    Raises `BadRequestError`.
     """
     chosen: list[tuple[str, str]] = []
     size = 0
@@ -131,11 +126,7 @@ def steps_of(environment: Environment) -> tuple[SetupStep, ...]:
 
 
 def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
-    """Make the set-up of an environment for the agent; None if there is none.
-
-    Args:
-        grace_s: seconds between an interrupt of a step and the kill.
-    """
+    """Make the set-up of an environment for the agent; None if there is none."""
     steps = steps_of(environment)
     if not steps:
         return None
@@ -157,9 +148,6 @@ def setup_of(environment: Environment, grace_s: float) -> dict[str, Any] | None:
 def longest_setup_s(environment: Environment, grace_s: float) -> float:
     """Compute the longest time for the set-up of an environment, however often a step makes its
     interpreter start again.
-
-    Args:
-        grace_s: as for `setup_of`.
     """
     steps = len(steps_of(environment))
     return steps * (steps + 1) / 2 * (SETUP_TIMEOUT_S + grace_s)
@@ -180,9 +168,7 @@ class SessionRoom:
     """Room for sessions, without spares.
 
     Attributes:
-        configured: largest number of sessions, as configured.
         descriptors: number of descriptors that they may hold together; None for no limit.
-        files: number of files that the supervisor may open.
     """
 
     configured: int
@@ -229,15 +215,7 @@ def check_same(
     project: ProjectMount | None,
     secrets: tuple[str, ...] = (),
 ) -> None:
-    """Check that a request for a live session asks for nothing else.
-
-    Args:
-        request: may ask for a network, a project and its mode.
-        rule, project, secrets: those of the live session.
-
-    Raises:
-        BadRequestError: they differ.
-    """
+    """Check that a request for a live session asks for nothing else. Raises `BadRequestError`."""
     wanted, asked, mode = request.client.network, request.client.project, request.project_mode
     if wanted is not None and (wanted.mode, set(wanted.allow)) != (rule.mode, set(rule.allow)):
         raise _other(
@@ -282,11 +260,7 @@ def _shown(project: ProjectMount | None) -> str:
 
 
 def check_code(code: str) -> None:
-    """Check the size of code.
-
-    Raises:
-        CodeTooLargeError: it is too long.
-    """
+    """Check the size of code. Raises `CodeTooLargeError`."""
     # UTF-8 takes at most four bytes per character: short texts need no second look.
     if len(code) * 4 <= MAX_CODE_BYTES:
         return
@@ -306,15 +280,7 @@ def check_request(
     one_shot: bool,
     busy: bool,
 ) -> None:
-    """Check what a request wants to be done.
-
-    Args:
-        one_shot: it is about no session.
-        busy: code runs or waits in its session.
-
-    Raises:
-        CodeTooLargeError, BadRequestError: it cannot be done.
-    """
+    """Check what a request wants to be done. Raises `CodeTooLargeError` or `BadRequestError`."""
     check_code(request.code)
     if request.undo:
         _check_undo(request, settings, environment, busy=busy)
@@ -353,11 +319,7 @@ def _check_undo(
 
 
 def check_keeps_state(environment: Environment) -> None:
-    """Check that an environment keeps state.
-
-    Raises:
-        BadRequestError: it has no sessions.
-    """
+    """Check that an environment keeps state. Raises `BadRequestError`."""
     if not environment.keeps_state:
         raise BadRequestError(
             f"Environment {environment.name!r} keeps no state, so it has no sessions.",
@@ -366,11 +328,7 @@ def check_keeps_state(environment: Environment) -> None:
 
 
 def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
-    """Check that nsm can bound the network of an environment's jails.
-
-    Raises:
-        BadRequestError: its jails decide about their network themselves, and the client may not.
-    """
+    """Check that nsm can bound the network of an environment's jails. Raises `BadRequestError`."""
     older = environment.artifact is not None and environment.artifact.schema == 0
     if older and bound.mode != "full":
         raise BadRequestError(
@@ -381,13 +339,7 @@ def check_can_be_bound(environment: Environment, bound: NetworkRule) -> None:
 
 
 def wrong_environment(name: str, bound: Environment, asked: Environment) -> WrongEnvironmentError:
-    """Make the error for a request to run another environment's code in a session.
-
-    Args:
-        name: name of the session.
-        bound: environment of the session.
-        asked: requested environment.
-    """
+    """Make the error for a request to run another environment's code in a session."""
     data = {"session_env": bound.name, "env": asked.name}
     if bound.name == asked.name:
         return WrongEnvironmentError(
@@ -405,8 +357,7 @@ def wrong_environment(name: str, bound: Environment, asked: Environment) -> Wron
 def time_limit(asked_s: float | None, environment: Environment) -> tuple[float, float | None]:
     """Compute the time limit that applies and, if it was clamped, the requested one.
 
-    Raises:
-        BadRequestError: the request is no valid limit.
+    Raises `BadRequestError`.
     """
     if asked_s is None:
         return environment.timeout_s, None
@@ -433,11 +384,8 @@ class ClientLimits:
     """Limits of all clients of one listener.
 
     Attributes:
-        scope: scope of their sessions.
         directory: absolute working directory of their programs; None if there is none.
         project: the same directory, as their sessions see it; None for none.
-        network: upper bound of their new sessions' network; None for the configured one.
-        programs: names of the bridge programs that they may start.
         writable: absolute directories and files that they can write to. Nothing in them is started
             for them on the host.
     """
@@ -461,12 +409,7 @@ def reach_of(client: ClientIdentity, spec: JailSpec) -> JailSpec:
 
 
 def narrowed(rule: NetworkRule, bound: NetworkRule | None) -> NetworkRule:
-    """Return the rule for what both allow.
-
-    Args:
-        rule: configured rule.
-        bound: upper bound; None for everything.
-    """
+    """Return the rule for what both allow."""
     if bound is None or bound.mode == "full":
         return rule
     if rule.mode == "off" or bound.mode == "off":

@@ -45,11 +45,7 @@ _TRIES = 100
 
 
 def check(name: str) -> str:
-    """Check a name, and return it.
-
-    Raises:
-        BadRequestError: it is not 1 to 64 of the allowed characters.
-    """
+    """Check a name, and return it. Raises `BadRequestError`."""
     if _ALLOWED.fullmatch(name):
         return name
     raise BadRequestError(
@@ -80,11 +76,7 @@ def may_be_id(text: str) -> bool:
 
 
 def command_line_scope(project: str | None) -> str:
-    """Scope of the names that the command line gives in a project.
-
-    Args:
-        project: path of the project; None for none.
-    """
+    """Scope of the names that the command line gives in a project."""
     shown = "-" if project is None else project.encode(errors="backslashreplace").decode()
     return f"{COMMAND_LINE}:{shown}"
 

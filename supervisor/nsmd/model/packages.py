@@ -54,23 +54,15 @@ class WantedPackages:
     """Packages that an environment should have.
 
     Attributes:
-        pip: requirements of Python packages.
-        requirements: absolute path of a requirements file; empty for none.
         included_below: absolute path of the directory in which all files lie that `requirements`
             includes; empty for its own.
-        project: absolute path of a pyproject.toml, whose dependencies are wanted; empty for none.
-        npm: packages of npm, such as ``zod@^4``.
-        package_lock: absolute path of a package-lock.json; empty for none.
         conda: absolute path of a list of conda packages, such as environment.yml; empty for none.
-        image: a container image, whose files are all that is wanted; empty for none.
         language: interpreter of an image: ``python``, ``bash`` or ``node``; empty for the first of
             these that it has.
         root: ``overlay`` if sessions may change an image's files, each in an overlay of its own.
         extras, groups: of `project`: further extras, and groups of dependencies.
-        interpreter: absolute path of the interpreter; empty for the preset's.
         allow_builds: packages that are not ready to use are built, which runs their code in the
             build's jail.
-        preload: modules that sessions find imported.
         devices: devices of the host that sessions may use, of `nsm env add`; those of config.toml
             are in its own entry.
     """
@@ -139,11 +131,7 @@ def shown(packages: WantedPackages) -> str:
 
 
 def check_packages(packages: WantedPackages) -> WantedPackages:
-    """Check what somebody wants, and return it.
-
-    Raises:
-        BadRequestError: something in it is invalid; the message says what.
-    """
+    """Check what somebody wants, and return it. Raises `BadRequestError`."""
     if problem := next(why_no_packages(packages), None):
         key, why = problem
         raise BadRequestError(f"`{key}`: {why}.", hint="`nsm env add --help` has examples.")
@@ -303,7 +291,6 @@ class ImageReference:
 
     Attributes:
         transport: a registry, an OCI layout, an archive of one, or an archive of `docker save`.
-        place: name in a registry, or the absolute path.
         tag: tag in the layout or the archive; empty for the only image there.
         digest: of an image in a registry, if the reference has one; else empty.
     """
@@ -319,11 +306,7 @@ class ImageReference:
 
 
 def parse_image(text: str) -> ImageReference:
-    """Parse a reference.
-
-    Raises:
-        ValueError: it is none; the message is a clause that says why.
-    """
+    """Parse a reference. Raises `ValueError`."""
     if len(text) > MAX_IMAGE_CHARS or not text.isprintable():
         raise ValueError(f"has control characters or more than {MAX_IMAGE_CHARS} characters")
     if text.startswith("docker://"):

@@ -52,12 +52,7 @@ _THREADS = (
 
 
 def limit_variables(memory_mb: int, processors: int | None = None) -> dict[str, str]:
-    """Make the variables for a session.
-
-    Args:
-        memory_mb: its memory, MiB.
-        processors: those that it may use; None for those of this process.
-    """
+    """Make the variables for a session."""
     processors = processors or len(os.sched_getaffinity(0))
     threads = max(1, min(processors, memory_mb // THREAD_MB))
     return {
@@ -120,12 +115,9 @@ class MountRule:
     """A path in the jail, and what code may do there.
 
     Attributes:
-        path: absolute path in the jail.
         kind: `bind` shows a host directory or file, `binds` some entries of one; `tmpfs` is memory
             of the session's own; `file` was made for the jail; `proc` and `dev` are these file
             systems.
-        mode: read-only, writable, or an overlay of the session's own.
-        size_mb: largest size in MiB; None if that has no meaning.
         inodes: largest number of files and directories; None without a bound.
         entries: with `binds`, their number; None if an artifact decides.
         source: path on the host, for people only: code must not know it.
@@ -145,17 +137,12 @@ class LimitRules:
     """Resource limits of a session.
 
     Attributes:
-        memory_mb, memory_by: MiB, and how it is enforced.
         process_memory_mb: MiB of one process (RLIMIT_DATA): more than `memory_mb` where programs
             reserve addresses that they do not fill; 0 if a supervisor before 0.3.0 made it.
-        processes, processes_by: number at once, threads included, and how it is enforced.
-        descriptors: descriptors of each process.
         cpu_weight, cpu_by: weight against other sessions (cgroups(7)), None if the kernel sees only
             their processes; and how it is enforced.
-        timeout_s: default and maximum time limit of one execution, seconds.
         output_bytes: size of each stream in a result, unless the client asks for less; a file has
             the whole.
-        output_file_bytes: largest size of that file.
     """
 
     memory_mb: int
@@ -173,15 +160,7 @@ class LimitRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """Rights that the kernel gives code.
-
-    Attributes:
-        uid, gid: user and group in the jail.
-        capabilities: names; every jail has none.
-        no_new_privs: no program that it executes gets more (prctl(2)).
-        system_call_filter: system calls are filtered (`nsm.jail.seccomp`).
-        nested_namespaces: it may make namespaces of its own.
-    """
+    """Rights that the kernel gives code."""
 
     uid: int = JAIL_UID
     gid: int = JAIL_UID
@@ -196,13 +175,10 @@ class Policy:
     """All rules of one session.
 
     Attributes:
-        kind: kind of its jail.
         complete: False if an older artifact decides about its jail; the supervisor then knows only
             what it requests.
-        mounts: sorted by path.
         network: rule at the session's start; the user may change it later (`nsm net`).
         variables: NAMES of the environment variables, sorted; values may be secrets.
-        devices: paths, sorted.
     """
 
     kind: JailKind
@@ -225,11 +201,7 @@ class Policy:
         return max(found, key=lambda mount: len(mount.path), default=None)
 
     def as_json(self, *, sources: bool = False) -> dict[str, Any]:
-        """The policy as plain values.
-
-        Args:
-            sources: with host paths, for people.
-        """
+        """The policy as plain values."""
         return {
             "version": VERSION,
             "kind": self.kind,
@@ -284,11 +256,7 @@ def policy_of(
     """Make the policy of sessions with a specification.
 
     Args:
-        spec: specification of the jail.
-        limits: limits of all sessions.
-        kind: kind of the jail.
         shown: mounts of every jail of that kind, besides its own file systems.
-        filtered: system calls are filtered.
     """
     environment = spec.environment
     older = environment.artifact is not None and environment.artifact.schema == 0

@@ -21,12 +21,7 @@ TURN = 64
 
 
 class ReadRate:
-    """A token bucket. While there are tokens, a message costs one subtraction.
-
-    Args:
-        per_s: messages per second, in the long run.
-        burst: messages at once.
-    """
+    """A token bucket. While there are tokens, a message costs one subtraction."""
 
     __slots__ = ("_burst", "_filled_s", "_per_s", "_tokens")
 

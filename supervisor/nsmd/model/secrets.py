@@ -60,7 +60,6 @@ class SecretSource:
     """Source of a value.
 
     Attributes:
-        kind: kind of the source.
         words: the command and its arguments; or one path or variable name.
     """
 
@@ -115,11 +114,7 @@ class SecretRule:
 
 
 def parse_secret(name: str, source: str, hosts: Sequence[str], uses: Sequence[str]) -> SecretRule:
-    """Parse `[secrets.NAME]`.
-
-    Raises:
-        SecretRuleError: a part is invalid; the message begins with its key.
-    """
+    """Parse `[secrets.NAME]`. Raises `SecretRuleError`."""
     if not SECRET_NAME.fullmatch(name):
         raise SecretRuleError("a name is 1 to 64 of a-z, 0-9, - and _, not beginning with - or _")
     if not 0 < len(hosts) <= MAX_HOSTS:
@@ -152,11 +147,7 @@ def parse_secret(name: str, source: str, hosts: Sequence[str], uses: Sequence[st
 
 
 def parse_source(text: str) -> SecretSource:
-    """Parse `KIND: WORDS`.
-
-    Raises:
-        SecretRuleError: it is invalid.
-    """
+    """Parse `KIND: WORDS`. Raises `SecretRuleError`."""
     kind, colon, rest = text.partition(":")
     rest = rest.strip()
     if not colon or kind not in SOURCE_KINDS or not rest or "\0" in rest:

@@ -20,9 +20,7 @@ class Shutdown:
     that keep sessions.
 
     Attributes:
-        how: way to end; None until the first request.
         draining: why nothing new is accepted; empty while it is.
-        then: end after the drain; None for none.
     """
 
     def __init__(self) -> None:
@@ -43,11 +41,7 @@ class Shutdown:
             self._end_asked.set()
 
     def refusal(self, *, live: bool) -> NsmError | None:
-        """Why code is refused now; None if it is accepted. None of it was run.
-
-        Args:
-            live: it is for a live session. If sessions outlive this process, their code does, too.
-        """
+        """Why code is refused now; None if it is accepted. None of it was run."""
         if not self.draining or (live and self.then == "leave"):
             return None
         if self.then is not None:

@@ -6,11 +6,7 @@ import codecs
 
 
 class HeadTail:
-    """Buffer that keeps a stream whole up to a bound, and head and tail of a longer one.
-
-    Args:
-        limit_bytes: largest size to keep.
-    """
+    """Buffer that keeps a stream whole up to a bound, and head and tail of a longer one."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes

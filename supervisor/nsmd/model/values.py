@@ -60,8 +60,6 @@ class CheckedDirectory:
     """A checked host directory, and its path in the jail.
 
     Attributes:
-        path: absolute host path with symlinks resolved.
-        mount_point: absolute path in the jail.
         device, inode: identity of the directory at the check; a jail is used only while the path
             still has it.
     """
@@ -121,7 +119,6 @@ class ImageRoot:
     """Files of a container image, in place of the host's, as the root directory of a jail.
 
     Attributes:
-        directory: host directory with these files.
         python: command that starts the host's Python in such a jail, for the agent: its own loader
             with its options, and the program.
         writable: code may change these files, in an overlay of its session. Jails then show them
@@ -152,7 +149,6 @@ class ShownDevices:
     """Devices in the jails of an environment.
 
     Attributes:
-        nodes: sorted by path.
         driver: version of the driver and state of its libraries; differs after an upgrade, so that
             no session is forked from a template that has the older ones.
     """
@@ -172,8 +168,6 @@ class Artifact:
 
     Attributes:
         run: absolute path of the program for one execution, which gets code on standard input.
-        session_run: path of the program that runs the agent; None if there is none.
-        template_run: path of the program that runs a template; None if there is none.
         schema: version of these programs' interface; 0 for older ones, which have none.
         stamp: identity of the files, which changes when they are replaced in place.
         takes: further descriptors that these programs take (`nsmd.jail.starting`).
@@ -214,12 +208,10 @@ class Environment:
     """An environment to run code in: an interpreter, and the content of its jail.
 
     Attributes:
-        description: one line for people and models, e.g. ``Python 3.11.2``.
         agent_python: absolute path, valid in the jail, of the Python that runs the agent; empty
             when unavailable.
         program: absolute path, valid in the jail, of the environment's own interpreter (`python3`,
             `bash`, `node`); empty when unavailable.
-        binds: read-only host paths beyond the base system (an interpreter's prefix).
         links: symbolic links in the jail: path and target of each. A path that the jail has anyway
             stays as it is.
         timeout_s: default and upper limit of one execution, seconds.
@@ -231,13 +223,11 @@ class Environment:
             the session's client.
         setup: steps that the interpreter runs before any other code, each time it starts.
         pending: what it waits for, for people; None once it can be used. Calls wait, too.
-        network: network of its sessions, unless another is requested at their start.
         packages: installed top-level modules of Python, or packages of Node, as far as known.
         main_packages: those among them that somebody asked for by name.
         image: its jails' root directory; None for the base system of the host. With an image,
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
-        devices: devices that its user gave it, as configured.
         shown_devices: these devices as its jails show them; None without any.
     """
 
@@ -297,7 +287,6 @@ class EnvironmentProblem:
     """Why an environment, or a source of environments, cannot be used.
 
     Attributes:
-        where: cause, e.g. a path.
         why: a sentence without its final dot, for people and models.
         explain: returns the present reason, if it changes.
     """
@@ -332,7 +321,6 @@ class ProjectMount(CheckedDirectory):
     """A checked project directory.
 
     Attributes:
-        mode: read-only, or an overlay that code may change.
         git: the git directory that it shares with its repository if it is a linked worktree; None
             for all others.
     """
@@ -391,9 +379,7 @@ class ClientIdentity:
     """Client of a request, with what decides about names and projects.
 
     Attributes:
-        idle_timeout_s, max_lifetime_s: limits of its new sessions; None: the configured ones.
         sources: sources of environments that are only for clients with this entry.
-        inherited: its variables for its project's development shell.
         secrets: names of secrets of its new sessions, in place of the configured ones; None for
             those.
         network: network of its new sessions, in place of the configured one; None for that.
@@ -453,7 +439,6 @@ class Tenancy:
 
     Attributes:
         name: name of the session; None for a one-shot.
-        labels: what its client calls it, for lists and `kill`.
         made_by: id of the call that made it, by which the client may ask for it again.
         own: sources of its environment, if only its client has it; None if everybody has it.
     """
@@ -480,8 +465,6 @@ class RunRequest:
     Attributes:
         env: environment. If empty, it is that of the named live session, else the one configured
             for `language`, else the one with that name.
-        language: language of the code (`python`, `bash`, `node`), if `env` is empty; empty if
-            unknown.
         session: a session's name in the client's scope, ``"new"`` for a fresh name, or None for a
             one-shot.
         execution_id: id chosen by the caller for later questions; None to have one made.
@@ -494,7 +477,6 @@ class RunRequest:
         again: it was sent before with the same id, over a lost connection. It runs only if it is
             known that it never ran; else its result is the answer.
         reset: a fresh interpreter of the session runs it.
-        stdin: the client sends standard input while it runs; else that is empty.
         undo: how many of the session's last calls to undo, in place of running code.
         argv: path of the script's file on the host, and its arguments; empty for other code.
     """
@@ -542,12 +524,9 @@ class RunOutcome:
     """An outcome, with facts that only the supervisor knows.
 
     Attributes:
-        session_id, session_name: its session; the name is None for a one-shot.
         replaced: why and how long ago an earlier session of this name ended, for people, e.g.
             ``ended 12 min ago (idle timeout)``; None when there was none.
         clamped_from_s: requested limit, if that was larger; else None.
-        limit_events: limits that the session reached meanwhile.
-        denials: rules of the jail that stopped the code, for models and people; mostly none.
         keeps_state: its environment has sessions, which could do longer work as a job.
     """
 
