@@ -21,6 +21,7 @@ from nsmd.agent_link.file_frames import (
 from nsmd.agent_link.frames import (
     AgentFrame,
     AgentProtocolError,
+    JobOutputFrame,
     ListeningFrame,
     OtherFrame,
     OutputFrame,
@@ -29,7 +30,6 @@ from nsmd.agent_link.frames import (
     ResultFrame,
     ResumedFrame,
 )
-from nsmd.agent_link.job_frames import JobOutputFrame
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from sandbox.framing import RESUMED, FrameError, MessageReader, encode_frame, resume_marker
 from sandbox.protocol import CAPABILITIES
@@ -165,15 +165,10 @@ class AgentLink:
         return ready
 
     async def resume(self, token: bytes, capabilities: frozenset[str]) -> ResumedFrame:
-        """Continue on a channel whose earlier owner may have stopped in the middle of a frame, in
-        either direction.
+        """Continue on a channel whose earlier owner, whose `hello` had the token, may have stopped
+        in the middle of a frame, in either direction.
 
-        Args:
-            token: token of the earlier owner's `hello`.
-            capabilities: capabilities that the agent offered then.
-
-        Returns:
-            The first frame. Frames that nobody has acknowledged follow.
+        Returns the first frame. Frames that nobody has acknowledged follow.
 
         Raises:
             AgentProtocolError: the agent says something else.
@@ -242,11 +237,8 @@ class AgentLink:
             self._nursery.start_soon(self._write, self._backlog)
 
     async def receive(self) -> AgentFrame:
-        """Receive the next frame.
-
-        Raises:
-            AgentProtocolError: it is not valid.
-            AgentLinkError: the channel ended.
+        """Receive the next frame, or raise `AgentProtocolError` if it is not valid, and
+        `AgentLinkError` if the channel ended.
         """
         return self._parse(await self._receive_frame())
 
@@ -266,11 +258,7 @@ class AgentLink:
         return known
 
     def next_frame(self) -> AgentFrame | None:
-        """Return the next frame of those that were read, else None.
-
-        Raises:
-            AgentProtocolError: it is not valid.
-        """
+        """Return the next frame of those that were read, else None; raises as `receive` does."""
         frame = self._next_frame()
         return None if frame is None else self._parse(frame)
 
@@ -289,11 +277,7 @@ class AgentLink:
         return frame
 
     def read(self) -> None:
-        """Read what the socket has now, for `next_frame`.
-
-        Raises:
-            AgentLinkError: the channel ended.
-        """
+        """Read what the socket has now, for `next_frame`; raises as `receive` does."""
         if data := self._receive_data():
             self._reader.receive_data(data)
 
@@ -335,11 +319,7 @@ class AgentLink:
             self._awaiting[id_] = False
 
     def _match_descriptor(self, frame: AgentFrame) -> None:
-        """Find the descriptor of an answer. They come in the order of the answers.
-
-        Raises:
-            AgentProtocolError: none has come.
-        """
+        """Find the descriptor of an answer. They come in the order of the answers."""
         id_ = getattr(frame, "id", None)
         if id_ not in self._awaiting or isinstance(frame, OutputFrame | ResultFrame):
             return
@@ -358,12 +338,7 @@ class AgentLink:
         return self._channel.recv(CHUNK_BYTES)
 
     def _receive_descriptor(self) -> bytes:
-        """Read, and keep the descriptor that comes with the data.
-
-        Raises:
-            OSError: as recvmsg(2).
-            AgentProtocolError: more have come than were asked for.
-        """
+        """Read, and keep the descriptor that comes with the data."""
         # One may come; room for more would let the agent fill our table.
         data, parts, _, _ = self._channel.recvmsg(
             CHUNK_BYTES, ROOM_FOR_ONE, socket.MSG_CMSG_CLOEXEC

@@ -22,10 +22,10 @@ from nsmd.agent_link.frames import (
     ErrorFrame,
     ForkedFrame,
     InputFrame,
+    JobAnswerFrame,
     ListeningFrame,
     PortsFrame,
 )
-from nsmd.agent_link.job_frames import JobAnswerFrame
 
 AnswerFrame = (
     TransferFrame
@@ -44,11 +44,7 @@ class NoAnswerError(Exception):
 
 
 class Requests:
-    """Questions to one session's agent.
-
-    Args:
-        post: sends a frame to the agent.
-    """
+    """Questions to one session's agent."""
 
     __slots__ = (
         "_capabilities",
@@ -100,7 +96,7 @@ class Requests:
             capability: capability that the agent must have.
             frame: its `id` is one that no other question has now.
             kinds: kinds of frames that answer it.
-            timeout_s: seconds, once the agent is ready.
+            timeout_s: counted once the agent is ready.
 
         Raises:
             NoAnswerError: none came in time.
@@ -111,11 +107,7 @@ class Requests:
         return await self.begin(capability, frame, kinds).wait(timeout_s)
 
     async def settled(self) -> None:
-        """Wait until the agent is ready.
-
-        Raises:
-            NsmError: the session has ended.
-        """
+        """Wait until the agent is ready; NsmError if the session has ended."""
         await self._wait_settled()
         if self._failure is not None:
             raise copy(self._failure)
@@ -167,11 +159,7 @@ class Requests:
             function()
 
     def check(self, capability: str) -> None:
-        """Check that such a question can be answered.
-
-        Raises:
-            NsmError: it cannot.
-        """
+        """Raise NsmError if such a question cannot be answered."""
         if self._failure is not None:
             # A copy: a traceback holds the frames of the caller, and this error is remembered.
             raise copy(self._failure)
@@ -183,10 +171,8 @@ class Requests:
             )
 
     def take(self, frame: AnswerFrame) -> None:
-        """Take a frame that may answer a question.
-
-        Raises:
-            AgentProtocolError: it does not fit the question with its id.
+        """Take a frame that may answer a question. AgentProtocolError if it does not fit the one
+        with its id.
         """
         if isinstance(frame, FileEventsFrame):
             if (listener := self._listeners.get(frame.id)) is not None:

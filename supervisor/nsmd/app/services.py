@@ -322,7 +322,9 @@ def _relieve_pressure(
 ) -> None:
     """End spares and idle sessions while the host runs short of memory."""
     pool = run_service.session_manager.pool
-    pressure = Pressure(setup.settings.memory_pressure, memory, run_service, pool)
+    pressure = Pressure(
+        setup.settings.memory_pressure, memory, pool, run_service.events, run_service.live_sessions
+    )
     pool.on_pressure = pressure.look
     upkeep.start_soon(pressure.run)
 

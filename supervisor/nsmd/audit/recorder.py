@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from nsm.wire.errors import NsmError
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.journal import Journal, Make, line_of
 from nsmd.model.events import EventKind, Happening
 from nsmd.model.settings import AuditSettings

@@ -9,7 +9,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import BadRequestError
-from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
+from nsmd.agent_link.frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.agent_link.requests import Question
 from nsmd.host.event_loop import Timer
 from nsmd.manager.run_requests import check_runs_code, without_fence

@@ -36,7 +36,8 @@ from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
-from nsmd.pool.pool import Memory, Pool
+from nsmd.pool.host_memory import HostMemory
+from nsmd.pool.pool import Pool
 from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions
 from nsmd.restart.load import LoadedState
 from nsmd.restart.reattach import Reattachment, ResumeTurn
@@ -85,7 +86,7 @@ class SessionManager:
         *,
         sessions: trio.Nursery,
         upkeep: trio.Nursery,
-        memory: Memory | None = None,
+        memory: HostMemory | None = None,
         shares: Shares | None = None,
         gateway: Gateway | None = None,
         enforcer: LimitEnforcer | None = None,

@@ -23,7 +23,7 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownJobError
 from nsm.wire.files import PIECE_BYTES
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.manager.job_starts import CodeJobs, SessionForJob
 from nsmd.mcp import messages
 from nsmd.mcp.arguments import JobId, job_id

@@ -40,11 +40,7 @@ class _Read:
 
 
 class HostMemory:
-    """The memory of this host.
-
-    Args:
-        root: directory of `/proc` and `/sys`; other than `/` in tests only.
-    """
+    """The memory of this host; `root` has `/proc` and `/sys`, other than `/` in tests only."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -102,10 +98,7 @@ class HostMemory:
         return sum(costs) if costs else None
 
     async def watch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when programs begin to wait for memory; returns if nobody can know.
-
-        Cancellation: the usual way to end it; closes the trigger.
-        """
+        """Call `tell` when programs begin to wait for memory; returns if nobody can know."""
         trigger = self._open_trigger()
         if trigger is None:
             return

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import trio
 
 from nsmd.model.events import EventKind, Events, Happening
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import MemoryPressureSettings
+from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.policy import CALM_PERCENT, HIGH_PERCENT, MemorySeen
-from nsmd.pool.pool import Memory
+from nsmd.pool.pool import Pool
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -48,47 +48,26 @@ MOST_AT_ONCE = 16
 """Largest number of sessions to ask in one step."""
 
 
-class Spares(Protocol):
-    """Interface to the pool."""
-
-    @property
-    def spares(self) -> int:
-        """Number of spares."""
-        ...
-
-    def look_soon(self) -> None:
-        """Note a change that may change the number of spares."""
-
-
-class Sessions(Protocol):
-    """Interface to the sessions that may end; the run service has them."""
-
-    @property
-    def events(self) -> Events:
-        """Bus of events, which also reports the pressure."""
-        ...
-
-    def live_sessions(self) -> Sequence[Session]:
-        """Sessions that belong to clients."""
-        ...
-
-
 class Pressure:
-    """Response to memory pressure: spares go first, then long-idle sessions.
+    """Response to memory pressure: the pool's spares go first, then long-idle sessions.
 
     Args:
-        settings: `[memory_pressure]`.
-        memory: memory figures of this host.
-        sessions: sessions that may end.
-        pool: its spares go first.
+        events: reports what happens in the supervisor, and gets the pressure, too.
+        live_sessions: gives sessions that belong to clients, and may end.
     """
 
     def __init__(
-        self, settings: MemoryPressureSettings, memory: Memory, sessions: Sessions, pool: Spares
+        self,
+        settings: MemoryPressureSettings,
+        memory: HostMemory,
+        pool: Pool,
+        events: Events,
+        live_sessions: Callable[[], Sequence[Session]],
     ) -> None:
         self._settings = settings
         self._memory = memory
-        self._sessions = sessions
+        self._events = events
+        self._live_sessions = live_sessions
         self._pool = pool
         self._next_s = -math.inf
         self._due_s = math.inf
@@ -103,7 +82,7 @@ class Pressure:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        unsubscribe = self._sessions.events.subscribe(self._happened, GROWTH)
+        unsubscribe = self._events.subscribe(self._happened, GROWTH)
         try:
             while True:
                 with trio.CancelScope(deadline=self._due_s) as self._sleep:
@@ -137,7 +116,7 @@ class Pressure:
             spares,
             len(ended),
         )
-        self._sessions.events.publish(
+        self._events.publish(
             "memory_pressure",
             pressure_percent=seen.pressure_percent,
             available_bytes=seen.available_bytes,
@@ -146,7 +125,7 @@ class Pressure:
         )
 
     def _end_some(self, now: float) -> list[Session]:
-        idle = [each for each in self._sessions.live_sessions() if self._may_end(each, now)]
+        idle = [each for each in self._live_sessions() if self._may_end(each, now)]
         idle.sort(key=lambda session: session.active_s)
         chosen = idle[: min(MOST_AT_ONCE, max(1, len(self._asked)))]
         for session in chosen:
@@ -177,10 +156,8 @@ class Pressure:
 
 
 def is_short(seen: MemorySeen, *, already: bool) -> bool:
-    """Return whether memory has to be given back.
-
-    Args:
-        already: it was short a moment ago, and stays so until the pressure is gone.
+    """Return whether memory has to be given back. If it was short a moment ago, `already`, it stays
+    so until the pressure is gone.
     """
     if seen.available_bytes is None or not seen.total_bytes:
         return False

@@ -65,16 +65,13 @@ class KindSeen:
     """Observation of one kind of session.
 
     Attributes:
-        spares: number of spares, starting ones included.
+        spares: starting ones included.
         rate_per_s: sessions taken per second, averaged over about the last minute.
         burst: largest number taken within the time of one refill, fading.
         refill_s: from start to ready, usually; None before the first.
         idle_s: seconds since its last use; infinite if never used.
-        expected_s: seconds since a client connected that will probably use it; infinite if none
-            did.
-        cost_bytes: memory of one spare; None before one was measured.
-        failures: starts that failed in a row.
-        failed_s: seconds since the last of them.
+        expected_s: seconds since a client connected that will probably use it.
+        failures: starts that failed in a row; `failed_s` seconds since the last of them.
     """
 
     spares: int = 0

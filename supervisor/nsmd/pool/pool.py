@@ -13,7 +13,6 @@ import math
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol
 
 import trio
 
@@ -23,6 +22,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import Environment, JailSpec
 from nsmd.pool import policy
+from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.kind import Kind
 from nsmd.pool.policy import MemorySeen, Observation
 from nsmd.sessions.session import Session
@@ -48,36 +48,6 @@ plan for each would cost a twentieth of a call.
 START = Callable[[JailSpec], Session]
 
 
-class Memory(Protocol):
-    """Interface to the memory figures; `nsmd.pool.host_memory` has them."""
-
-    def seen(self) -> MemorySeen:
-        """The host's memory now; quick."""
-        ...
-
-    async def cost_bytes(self, pid: int) -> int | None:
-        """Measure the memory of a jail by its PID 1; None if it is gone. Never blocks others."""
-        ...
-
-    async def watch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever memory gets short; may return if nobody can know."""
-        ...
-
-
-class UnknownMemory:
-    """Memory figures that are unknown, so they set no limit."""
-
-    def seen(self) -> MemorySeen:
-        return MemorySeen()
-
-    async def cost_bytes(self, pid: int) -> int | None:
-        del pid
-        return None
-
-    async def watch(self, tell: Callable[[], None]) -> None:
-        """Never call `tell`: nothing is measured."""
-
-
 @dataclass(slots=True)
 class _Start:
     """A session that starts: since when, and whether it is a refill."""
@@ -90,10 +60,9 @@ class Pool:
     """Spare sessions of all kinds.
 
     Args:
-        settings: `[pool]`.
         start: makes a session of a kind and starts its task.
         nursery: owns the pool's two tasks; cancelling it stops refills.
-        memory: memory figures of the host.
+        memory: memory figures of the host; None if they are unknown, so that they set no limit.
         processors: processors that starts can use; None for those that this process may use.
         events: gets an event for each session taken or refilled.
 
@@ -106,7 +75,7 @@ class Pool:
         settings: PoolSettings,
         start: START,
         nursery: trio.Nursery,
-        memory: Memory | None = None,
+        memory: HostMemory | None = None,
         processors: int | None = None,
         events: Events | None = None,
     ) -> None:
@@ -115,7 +84,7 @@ class Pool:
         self._nursery = nursery
         self._now = trio.lowlevel.current_clock().current_time
         self._events = events or Events()
-        self._memory = memory or UnknownMemory()
+        self._memory = memory
         self._processors = processors or len(os.sched_getaffinity(0))
         self._kinds: OrderedDict[JailSpec, Kind] = OrderedDict()
         # For sessions, spares and taken ones.
@@ -140,7 +109,8 @@ class Pool:
         self._sleep: trio.CancelScope | None = None
         nursery.start_soon(self._run)
         self.on_pressure: Callable[[], None] = _nothing
-        nursery.start_soon(self._memory.watch, self._memory_short)
+        if memory is not None:
+            nursery.start_soon(memory.watch, self._memory_short)
 
     def __repr__(self) -> str:
         return f"<Pool {self.spares} spares of {len(self._kinds)} kinds>"
@@ -158,7 +128,7 @@ class Pool:
     @property
     def memory(self) -> MemorySeen:
         """The host's memory, as the pool sees it."""
-        return self._memory.seen()
+        return MemorySeen() if self._memory is None else self._memory.seen()
 
     @property
     def budget_bytes(self) -> int | None:
@@ -329,7 +299,7 @@ class Pool:
             Observation(
                 settings=self._settings,
                 kinds=[kind.seen(now) for kind in kinds],
-                memory=self._memory.seen(),
+                memory=self.memory,
             )
         )
         self._planned_s, self._again_s, self._outdated = now, now + plan.again_s, False
@@ -342,10 +312,8 @@ class Pool:
                 self._forget_unused(kind, now)
 
     def _refill(self, now: float, *, calm: bool = False) -> None:
-        """Start what is missing, as far as calls and other starts let it.
-
-        Args:
-            calm: no call waits, and the last one is over.
+        """Start what is missing, as far as calls and other starts let it; `calm` if no call waits,
+        and the last one is over.
         """
         while self._missing and not self._closed:
             kind = self._missing[0]
@@ -424,14 +392,17 @@ class Pool:
 
     def _measure_one(self, now: float) -> None:
         """Now and then measure the memory of a spare, while no call waits."""
+        if self._memory is None:
+            return
         for kind in self._kinds.values():
             if kind.ready and now - kind.measured_s >= COST_FRESH_S:
                 kind.measured_s = now
-                self._nursery.start_soon(self._measure, kind, kind.ready[-1].pid)
+                self._nursery.start_soon(self._measure, self._memory, kind, kind.ready[-1].pid)
                 return
 
-    async def _measure(self, kind: Kind, pid: int) -> None:
-        cost = await self._memory.cost_bytes(pid)
+    @staticmethod
+    async def _measure(memory: HostMemory, kind: Kind, pid: int) -> None:
+        cost = await memory.cost_bytes(pid)
         kind.cost_bytes = kind.cost_bytes if cost is None else cost
 
 

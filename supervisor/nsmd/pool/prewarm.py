@@ -40,7 +40,6 @@ class Prewarm:
     """Spares for clients that have just connected.
 
     Args:
-        provider: provider of the environments.
         spec: makes the specification of a session.
         expect: tells the pool of a kind that will be wanted.
     """
@@ -57,11 +56,7 @@ class Prewarm:
         self._history = UsageHistory()
 
     def expect(self, client: ClientIdentity) -> None:
-        """Prepare for an MCP client of a project.
-
-        Args:
-            client: its project and sources, as far as they are known yet.
-        """
+        """Prepare for an MCP client of a project, as far as that is known yet."""
         if client.bound is None:
             self._provider.expect(client.project)
         for env in self._history.project_came(client.project):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import JobError, OverloadedError, UnknownJobError
-from nsmd.agent_link.job_frames import (
+from nsmd.agent_link.frames import (
     JobErrorFrame,
     JobFacts,
     JobFrame,

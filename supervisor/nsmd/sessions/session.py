@@ -16,6 +16,7 @@ from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsmd.agent_link.frames import (
     AgentFrame,
     ErrorFrame,
+    JobEndedFrame,
     OtherFrame,
     OutputFrame,
     ReadyFrame,
@@ -23,7 +24,6 @@ from nsmd.agent_link.frames import (
     ResumedFrame,
     StatusFrame,
 )
-from nsmd.agent_link.job_frames import JobEndedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.agent_link.requests import Requests
 from nsmd.host import logs

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import trio
 
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.recorder import NOT_TOLD
 from nsmd.bridge.calls import ProgramCall
 from nsmd.model.events import EventKind, Happening

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
@@ -14,14 +14,16 @@ from control_bench import bench
 from nsmd.model.events import Happening
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.model.values import ClientIdentity, RunRequest
+from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
 from nsmd.pool.policy import MemorySeen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from control_bench import Bench
     from fakes import Behaviour, FakeAgent, FakeJail
+    from nsmd.pool.pool import Pool
 
 GIB = 1 << 30
 PRESSED = MemorySeen(total_bytes=16 * GIB, available_bytes=GIB, pressure_percent=30.0, watched=True)
@@ -29,20 +31,15 @@ CALM = MemorySeen(total_bytes=16 * GIB, available_bytes=8 * GIB, pressure_percen
 WORKER = ClientIdentity(name="editor", scope="here")
 
 
-@dataclass
-class SomeMemory:
-    now: MemorySeen = CALM
-    looks: int = 0
+class SomeMemory(HostMemory):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = CALM
+        self.looks = 0
 
     def seen(self) -> MemorySeen:
         self.looks += 1
         return self.now
-
-    async def cost_bytes(self, pid: int) -> int | None:
-        raise NotImplementedError
-
-    async def watch(self, tell: Callable[[], None]) -> None:
-        raise NotImplementedError
 
 
 @dataclass
@@ -83,7 +80,10 @@ async def stage(
     settings = MemoryPressureSettings(end_idle_sessions=end_idle_sessions, idle_seconds=600)
     async with bench(*([behave] if behave else [])) as it, trio.open_nursery() as nursery:
         memory, pool = SomeMemory(), SomePool()
-        pressure = Pressure(settings, memory, it.run_service, pool)
+        service = it.run_service
+        pressure = Pressure(
+            settings, memory, cast("Pool", pool), service.events, service.live_sessions
+        )
         on = Stage(it, pressure, memory, pool)
         it.run_service.events.subscribe(
             lambda h: on.told.append(h) if h.kind == "memory_pressure" else None

@@ -17,6 +17,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits
 from nsmd.network.gateway import Gateway
+from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.policy import EXPECTED_S, MemorySeen
 from nsmd.pool.pool import PLAN_FRESH_S, Pool
 from nsmd.sessions.session import Session
@@ -38,10 +39,11 @@ FILLED_S = 2.0
 MIB = 1 << 20
 
 
-class FakeMemory:
+class FakeMemory(HostMemory):
     """Memory that a test decides."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now = MemorySeen(
             total_bytes=4000 * MIB, available_bytes=3000 * MIB, pressure_percent=0.0, watched=True
         )

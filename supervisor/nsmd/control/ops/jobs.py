@@ -12,7 +12,7 @@ import trio
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.files import PIECE_BYTES
-from nsmd.agent_link.job_frames import JobFacts, JobFrame, JobOutputFrame
+from nsmd.agent_link.frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.control import arguments
 from nsmd.control.call import Call, Operation
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently

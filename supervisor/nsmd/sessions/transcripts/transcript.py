@@ -19,7 +19,7 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import Entry, JobEnd, JobStart, SessionStart
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import Environment, Labels, Outcome, Output, RunRequest, Tenancy
 from nsmd.sessions.transcripts.record import (
     MAX_CODE_CHARS,

@@ -25,7 +25,7 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, transcript
 from nsmd.sessions.transcripts.record import (

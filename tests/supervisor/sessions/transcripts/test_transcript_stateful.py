@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fakes import PYTHON
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, JobEnd, JobStart, OutputPiece
-from nsmd.agent_link.job_frames import JobFacts
+from nsmd.agent_link.frames import JobFacts
 from nsmd.model.values import ClientIdentity, Outcome, Output, RunRequest, StreamName, Tenancy
 from nsmd.sessions.transcripts import TranscriptStore, record, transcript
 
