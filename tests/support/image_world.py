@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.images.image_files import architecture
+from nsmd.environments.images.unpack import architecture
 from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings

@@ -1,14 +1,18 @@
 """The installer's way from a reference to an image to an environment.
 
-It reads nothing of the image itself: a program in a jail unpacks it.
+Images of registries are fetched by skopeo, which knows the user's registries and logins. The
+installer reads nothing of an image itself: a program in a jail unpacks it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import resource
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
@@ -23,7 +27,6 @@ from nsmd.environments.host_presets import (
     find_python,
 )
 from nsmd.environments.images.image_root import ROOT, shown_image, variables_of
-from nsmd.environments.images.registry import Registry
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail
@@ -38,11 +41,94 @@ from nsmd.environments.packages.store import (
     hash_of,
     read_left,
 )
+from nsmd.host.package_manager import install_command
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.bubblewrap import missing_bwrap
-from nsmd.model.packages import parse_image
+from nsmd.model.packages import ImageReference, parse_image
 from nsmd.model.values import Interpreter
+
+MAX_MANIFEST_BYTES = 4 * 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
+
+_FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
+
+
+class Registry:
+    """Registries that a user's skopeo reaches."""
+
+    def __init__(
+        self,
+        search_path: str,
+        environ: Mapping[str, str],
+        place: str,
+        say: Callable[[str], None],
+    ) -> None:
+        program = shutil.which("skopeo", path=search_path)
+        if program is None:
+            raise InstallError(
+                "There is no skopeo, which fetches images of registries",
+                f"Install it: {install_command('skopeo')}",
+            )
+        self._program = program
+        self._environ = environ
+        self._place = place
+        self._say = say
+
+    async def digest(self, reference: ImageReference) -> str:
+        """Ask a registry for the digest of what a reference means now."""
+        if reference.digest:
+            return reference.digest
+        name = f"docker://{reference.place}" + (f":{reference.tag}" if reference.tag else "")
+        self._say(f"asking for {name}")
+        path = os.path.join(self._place, "manifest.json")
+        await self._run(["inspect", "--raw", name], path)
+        try:
+            # The registry's own word is not needed: a digest is the hash of these bytes.
+            data = read_left(path, MAX_MANIFEST_BYTES).encode()
+        except ValueError as error:
+            raise InstallError(f"The manifest of {name} cannot be read: {error}") from error
+        return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+    async def fetch(self, reference: ImageReference, digest: str) -> str:
+        """Fetch an image; return the path of the layout with it."""
+        layout = os.path.join(self._place, "fetched")
+        name = reference.pinned(digest)
+        self._say(f"fetching {name}")
+        await self._run(["copy", "--quiet", name, f"oci:{layout}:image"], os.devnull)
+        return layout
+
+    async def _run(self, words: Sequence[str], output: str) -> None:
+        errors = os.path.join(self._place, "skopeo.log")
+        with open(output, "wb") as out, open(errors, "wb") as err:  # noqa: ASYNC230  # no one waits
+            ran = await trio.run_process(
+                [self._program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd="/",
+                env=dict(self._environ),
+                check=False,
+            )
+        if ran.returncode == 0:
+            return
+        with open(errors, "rb") as file:  # noqa: ASYNC230
+            said = file.read(MAX_ERROR_BYTES).decode(errors="replace")
+        for line in said.splitlines():
+            self._say(line)
+        raise InstallError(
+            f"skopeo cannot fetch it: {_cause(said, ran.returncode)}",
+            "Check the image's name, and `skopeo login` if it is private.",
+        )
+
+
+def _cause(said: str, status: int) -> str:
+    found = _FATAL.search(said)
+    if found is not None:
+        return found["text"].replace('\\"', '"').rstrip(".")[:600]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][:600].rstrip(".") if lines else f"it ended with {status}"
+
 
 MAX_FILES = 1_000_000
 MAX_BYTES = 32 << 30
@@ -75,14 +161,7 @@ _EMPTY: Mapping[str, str] = {"resolv.conf": ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """How to ask an interpreter of an image for its version.
-
-    Attributes:
-        programs: names, the best first.
-        arguments: after the program.
-        oldest: oldest version that works.
-        title: name for people.
-    """
+    """How to ask an interpreter of an image for its version."""
 
     programs: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -139,18 +218,7 @@ class _Unpacked:
 
 
 class ImageInstaller:
-    """Maker of one environment from an image.
-
-    Args:
-        request: what to make.
-        launcher: knows bwrap and the user whom jails run as.
-        environ: the user's variables.
-        say: gets lines for people.
-        phase: gets the phase of the build.
-
-    Raises:
-        InstallError: there is no Python for the agent.
-    """
+    """Maker of one environment from an image."""
 
     def __init__(
         self,
@@ -203,11 +271,7 @@ class ImageInstaller:
         return Installed(path=path, lock=lock, note=note)
 
     def _check_place(self) -> None:
-        """Check that there is a file or a directory, if the image is to be in one.
-
-        Raises:
-            InstallError: there is none.
-        """
+        """Check that there is a file or a directory, if the image is to be in one."""
         reference = self._reference
         if reference.transport != "docker" and not os.path.exists(reference.place):
             raise InstallError(
@@ -267,8 +331,6 @@ class ImageInstaller:
         """Unpack an image in a jail without network.
 
         Args:
-            source: path of the layout or the archive in the jail.
-            shown: what the jail shows for it.
             expected: digest that it must have; empty for any.
         """
         os.makedirs(os.path.join(staging.environment, ROOT))
@@ -315,11 +377,7 @@ class ImageInstaller:
             raise InstallError(said, _hint(said)) from error
 
     async def _look(self, made: str, unpacked: _Unpacked) -> EnvironmentDetails:
-        """Choose an interpreter of the image, and describe the environment.
-
-        Raises:
-            InstallError: it has not the one that is wanted.
-        """
+        """Choose an interpreter of the image, and describe the environment."""
         python, wanted = self._python, self._language
         facts = ImageFacts(
             digest=unpacked.digest,

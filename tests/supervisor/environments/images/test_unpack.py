@@ -29,7 +29,7 @@ from image_world import (
     other,
     symlink,
 )
-from nsmd.environments.images.tree import ImageError
+from nsmd.environments.images.layers import ImageError
 from nsmd.environments.images.unpack import unpack
 
 
@@ -509,7 +509,17 @@ def test_an_empty_layer_changes_nothing(tmp_path: Path) -> None:
     assert names(of_layers(tmp_path, layer(file("x")), empty.getvalue())) == {"x"}
 
 
-@pytest.mark.parametrize("name", ["tree", "layers", "image_files", "unpack"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_last_block_of_a_layer_need_not_be_padded(tmp_path: Path, *, packed: bool) -> None:
+    whole = layer(file("x", "content"))
+    cut = whole[: whole.index(b"content") + len(b"content")]
+    layout = Layout(tmp_path / "layout")
+    layout.add([cut], compress=packed)
+    unpacked(layout.place, tmp_path / "root")
+    assert (tmp_path / "root/x").read_text() == "content"
+
+
+@pytest.mark.parametrize("name", ["layers", "unpack"])
 def test_the_program_in_the_jail_is_for_older_pythons(name: str) -> None:
     found = importlib.import_module(f"nsmd.environments.images.{name}").__file__
     assert found is not None
