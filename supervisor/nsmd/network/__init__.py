@@ -6,12 +6,10 @@ the jail: code reaches none of our processes, and cannot see how names are resol
 process of its own for each session, reads what code sends; the supervisor decides. This module
 imports nothing, since brokers import it.
 
-addresses        which addresses are public
 decisions        decisions on requests of code: verdicts, refusals, counters
 proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
 resolver         look-ups of names, and connections
 user_proxy       the user's own proxy, which leads to some hosts
-serving          bytes passed on between two connections
 host_check       which hosts and addresses code may reach
 secrets          values that helpers put into requests, in the place of stand-ins
 broker_messages  messages of brokers, which are not trusted

@@ -156,11 +156,7 @@ class AllowedHosts:
             grant.hosts_changed()
 
     async def accept(self, listener: NamespaceListener) -> None:
-        """Serve requests on a socket until cancelled.
-
-        Raises:
-            ListenerError: the socket no longer works as it should.
-        """
+        """Serve requests on a socket until cancelled."""
         async with trio.open_nursery() as nursery:
             self._starting, self._brokers = trio.Lock(), nursery
             failure = await self._accept_until_it_fails(listener, nursery)
@@ -220,11 +216,7 @@ class AllowedHosts:
                 place.leave()
 
     async def _running_broker(self) -> BrokerProcess:
-        """Return the broker, started if there is none.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Return the broker, started if there is none."""
         assert self._starting is not None, "connections are accepted"
         assert self._brokers is not None, "connections are accepted"
         async with self._starting:
@@ -325,9 +317,6 @@ class AllowedHosts:
 
         Args:
             plain: for a request without TLS, for which the user may have another proxy.
-
-        Raises:
-            RefusedError: it may not be reached, or does not answer.
         """
         allowed = self._allowed if self.mode == "allow" else None
         resolve = self._look_up or self._gateway.resolver

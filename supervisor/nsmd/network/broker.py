@@ -33,7 +33,7 @@ from nsmd.model.host_rules import Host, show_host
 from nsmd.network.broker_messages import MAX_BYTES, MAX_DETAIL, Kind
 from nsmd.network.decisions import VERDICTS, Protocol, RefusedError, http_response
 from nsmd.network.proxy_requests import KEEP_ALIVE_S, SOCKS_VERSION, SocksProxy, WebProxy
-from nsmd.network.secrets.finding import find_in_head
+from nsmd.network.secrets.stand_ins import find_in_head
 
 REQUEST_TIMEOUT_S = 30.0
 """Time for a client to send its request."""

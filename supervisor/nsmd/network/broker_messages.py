@@ -53,11 +53,7 @@ class BrokerMessage:
 
 
 def parse_message(data: bytes) -> BrokerMessage:
-    """Parse a message.
-
-    Raises:
-        BrokerProtocolError: it is no message of a broker.
-    """
+    """Parse a message."""
     first, _, rest = data.partition(b" ")
     kind = next((each for each in get_args(Kind) if each.encode() == first), None)
     if kind is None or len(data) > MAX_BYTES:

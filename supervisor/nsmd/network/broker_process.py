@@ -40,11 +40,7 @@ class BrokeredConnection:
         self._messages = messages
 
     async def next(self) -> BrokerMessage:
-        """Wait for what the broker says next about it.
-
-        Raises:
-            trio.EndOfChannel: it is over, or the broker has ended.
-        """
+        """Wait for what the broker says next about it."""
         return await self._messages.receive()
 
     async def send(
@@ -62,12 +58,7 @@ class BrokeredConnection:
 
 
 class BrokerProcess:
-    """A broker that runs, or has run. Its task is `listen`.
-
-    Args:
-        process: owned from now on.
-        moved: gets numbers of bytes that were sent and received.
-    """
+    """A broker that runs, or has run. Its task is `listen`."""
 
     def __init__(self, process: ChannelProcess, moved: Callable[[int, int], None]) -> None:
         self.began_s = trio.current_time()
@@ -85,9 +76,6 @@ class BrokerProcess:
         cls, stand_ins: Mapping[str, str], moved: Callable[[int, int], None]
     ) -> BrokerProcess:
         """Start a broker.
-
-        Args:
-            stand_ins: those of the secrets, by name.
 
         Raises:
             OSError: there is no room for another process.
@@ -108,9 +96,6 @@ class BrokerProcess:
     async def listen(self, whose: str) -> None:
         """Read its messages until it ends, or is ended: for a message that ours does not send, or
         since it is not needed now.
-
-        Args:
-            whose: owner for the log.
         """
         try:
             while True:
@@ -146,11 +131,7 @@ class BrokerProcess:
 
     @asynccontextmanager
     async def serving(self, client: trio.SocketStream) -> AsyncGenerator[BrokeredConnection]:
-        """Have it serve a connection of a client, for as long as the block lasts.
-
-        Raises:
-            trio.EndOfChannel: it has ended.
-        """
+        """Have it serve a connection of a client, for as long as the block lasts."""
         self._last += 1
         number = self._last
         sender, receiver = trio.open_memory_channel[BrokerMessage](MAX_WAITING)
@@ -176,11 +157,7 @@ class BrokerProcess:
             raise trio.EndOfChannel from None
 
     def _deliver(self, message: BrokerMessage) -> None:
-        """Give a message to the connection that it is about.
-
-        Raises:
-            BrokerProtocolError: ours does not send it now.
-        """
+        """Give a message to the connection that it is about."""
         if message.kind == "moved":
             self._moved(*message.moved)
             return

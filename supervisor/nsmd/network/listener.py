@@ -70,14 +70,7 @@ class NamespaceListener:
         return self._socket.fileno()
 
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
-        """Accept the next connection.
-
-        Args:
-            limiter: limits threads.
-
-        Raises:
-            ListenerError: it hangs, or was shut down inside.
-        """
+        """Accept the next connection."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             taken = _Accepting(self._socket)
@@ -151,11 +144,7 @@ def _never_linger(connection: socket.socket) -> None:
 
 
 def _checked_port(listener: socket.socket) -> int:
-    """Check the socket. Returns its port.
-
-    Raises:
-        ListenerError: as for `NamespaceListener`.
-    """
+    """Check the socket. Returns its port."""
     options = {
         socket.SO_DOMAIN: socket.AF_INET,
         socket.SO_TYPE: socket.SOCK_STREAM,

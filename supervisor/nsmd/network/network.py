@@ -97,11 +97,7 @@ class SessionNetwork(AllowedHosts):
             self._close_earlier()
 
     async def get_secrets(self, names: Sequence[str]) -> None:
-        """Have secrets read, and a helper ready for requests, before there is a jail.
-
-        Raises:
-            NsmError: that is not possible.
-        """
+        """Have secrets read, and a helper ready for requests, before there is a jail."""
         needed = names or (self.rule.reads_requests and self.grant is None)
         if needed and self._gateway.secrets is not None:
             await self._gateway.secrets.grant(self._session_id, names, self.rule)
@@ -117,23 +113,14 @@ class SessionNetwork(AllowedHosts):
         return self._earlier_listener if self._listening is None else self._listening.descriptor
 
     async def allow(self, rules: Iterable[HostRule]) -> None:
-        """Allow further hosts from now on.
-
-        Raises:
-            NsmError: this session cannot have a proxy, or the whole network is open to it.
-            HostRuleError: there are too many patterns.
-        """
+        """Allow further hosts from now on."""
         self._check_not_full()
         allowed = self._allowed.with_rules(rules)
         await self._ensure_open()
         self.set("allow", allowed)
 
     def deny(self, rules: Sequence[HostRule]) -> None:
-        """Remove patterns; connections that are no longer allowed end.
-
-        Raises:
-            BadRequestError: one is not in the list, or the whole network is open.
-        """
+        """Remove patterns; connections that are no longer allowed end."""
         self._check_not_full()
         for rule in rules:
             if rule.text not in self._allowed.texts:
@@ -145,11 +132,7 @@ class SessionNetwork(AllowedHosts):
         self.set(self.mode, self._allowed.without(rules))
 
     def turn_off(self) -> None:
-        """Allow nothing; all connections end.
-
-        Raises:
-            BadRequestError: the whole network is open.
-        """
+        """Allow nothing; all connections end."""
         self._check_not_full()
         self.set("off", AllowList())
 

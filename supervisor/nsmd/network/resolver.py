@@ -65,11 +65,7 @@ class FewAtOnce:
 
 
 async def look_up(name: str, resolve: Resolve) -> Sequence[Address]:
-    """Look up a name that may be reached.
-
-    Raises:
-        RefusedError: nobody knows it.
-    """
+    """Look up a name that may be reached."""
     found: Sequence[Address] = ()
     try:
         with trio.move_on_after(RESOLVE_TIMEOUT_S):

@@ -50,11 +50,7 @@ NOBODY = UserHosts()
 async def connect_through(
     url: str, host: Host, port: int, resolve: Resolve
 ) -> tuple[trio.SocketStream, Address]:
-    """Connect to the proxy at a URL, which then leads to a host; returns its address, too.
-
-    Raises:
-        RefusedError: it cannot be used, or does not lead there.
-    """
+    """Connect to the proxy at a URL, which then leads to a host; returns its address, too."""
     place, proxy_port, header = where(url)
     found = await look_up(place, resolve) if isinstance(place, str) else [place]
     try:
@@ -71,11 +67,7 @@ async def connect_through(
 
 
 def where(url: str) -> tuple[Host, int, str]:
-    """Read host, port and the header for its login from the URL of a proxy.
-
-    Raises:
-        RefusedError: nsm cannot use such a proxy.
-    """
+    """Read host, port and the header for its login from the URL of a proxy."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme.lower() != "http":
@@ -92,11 +84,7 @@ def where(url: str) -> tuple[Host, int, str]:
 
 
 async def tunnel(stream: trio.SocketStream, host: Host, port: int, header: str) -> None:
-    """Have the proxy at the other end of a connection connect to a host.
-
-    Raises:
-        RefusedError: it does not.
-    """
+    """Have the proxy at the other end of a connection connect to a host."""
     target = show_host(host, port)
     said = b""
     with trio.move_on_after(ANSWER_TIMEOUT_S):

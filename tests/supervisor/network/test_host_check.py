@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from netbench import Names
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
-from nsmd.network.addresses import embedded, is_own, why_not_public
 from nsmd.network.decisions import RefusedError
-from nsmd.network.host_check import may_stay, usable_addresses
+from nsmd.network.host_check import (
+    embedded,
+    is_own,
+    may_stay,
+    usable_addresses,
+    why_not_public,
+)
 from nsmd.network.resolver import MAX_LOOK_UPS, MAX_SESSION_LOOK_UPS, FewAtOnce, connect
 from nsmd.network.user_proxy import UserHosts
 

@@ -6,16 +6,14 @@ requests to the hosts that they are for, and stand-ins into what comes back (dec
 helpers import what speaks TLS. This module imports nothing, since helpers
 import it.
 
-source          in an asker: the value of a secret
-asker           in a helper, and beside it: the process that reads the values
-beginnings      beginnings of values at the end of what has arrived
-finding         stand-ins, found in requests
-stand_ins       stand-ins: made, put into responses
-vault           in a helper: the values of one session or box
-authority       in a helper: its certificate authority
-host_rules      in a helper: rules for requests to one host, and for its responses
-interception    in a helper: one connection, TLS on both sides and HTTP/1.1 in between
-helper          in a helper: its messages
-grant           the secrets of one session or box
-service         all secrets
+source        beside a helper: the value of a secret, and the process that reads it
+stand_ins     stand-ins: made, found in requests, and replaced there
+redaction     in a helper: values in responses, replaced by stand-ins
+vault         in a helper: the values of one session or box
+authority     in a helper: its certificate authority
+host_rules    in a helper: rules for requests to one host, and for its responses
+interception  in a helper: one connection, TLS on both sides and HTTP/1.1 in between
+helper        in a helper: its messages
+grant         the secrets of one session or box
+service       all secrets
 """

@@ -53,12 +53,7 @@ class Signed:
 
 
 class Authority:
-    """A certificate authority.
-
-    Args:
-        key: its key.
-        certificate: its certificate.
-    """
+    """A certificate authority."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key

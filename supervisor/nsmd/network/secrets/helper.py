@@ -40,10 +40,9 @@ from nsmd.fdstore.holder import descriptors_in
 from nsmd.host.rights import give_up_rights
 from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
-from nsmd.network.secrets.asker import Asker
 from nsmd.network.secrets.authority import PROTOCOL, Authority, now_utc
 from nsmd.network.secrets.interception import Interceptor
-from nsmd.network.secrets.source import SourceError
+from nsmd.network.secrets.source import Asker, SourceError
 from nsmd.network.secrets.vault import Vault
 
 PACKET_BYTES = 256 * 1024
@@ -59,11 +58,7 @@ _PR_SET_DUMPABLE = 4
 
 
 class Helper:
-    """All connections of one session or box.
-
-    Args:
-        control: connection to the supervisor.
-    """
+    """All connections of one session or box."""
 
     def __init__(self, control: trio.socket.SocketType) -> None:
         self._control = control

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from nsm.dataclass import dataclass
 from nsmd.model.host_rules import RequestRule, UnclearPathError, allowed, clear_path
-from nsmd.network.secrets.finding import find, find_in_header
-from nsmd.network.secrets.stand_ins import Redactor, replace_in_header
+from nsmd.network.secrets.redaction import Redactor
+from nsmd.network.secrets.stand_ins import find, find_in_header, replace_in_header
 from nsmd.network.secrets.vault import Vault
 
 Headers = list[tuple[bytes, bytes]]
@@ -94,13 +94,7 @@ class CheckedRequest:
 
 
 class HostRules:
-    """Rules of one connection.
-
-    Args:
-        host: name that the client asked the proxy for, and its port.
-        vault: the secrets of the session or box.
-        request_rules: rules for requests to this host; none for all requests.
-    """
+    """Rules of one connection to a host. Without rules for requests, all requests are allowed."""
 
     def __init__(
         self, host: str, port: int, vault: Vault, request_rules: Sequence[RequestRule] = ()
@@ -112,11 +106,7 @@ class HostRules:
         self._request_rules = () if takes_all else request_rules
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> CheckedRequest:
-        """Check a request, and find the secrets in it.
-
-        Raises:
-            RefusedRequestError: it is refused.
-        """
+        """Check a request, and find the secrets in it."""
         self._check_form(method, target, headers)
         self._check_rules(method, target, headers)
         stand_ins = self._vault.stand_ins
@@ -159,11 +149,7 @@ class HostRules:
         )
 
     def check_trailers(self, trailers: Headers) -> None:
-        """Check the headers behind the body of a request. No value is put into them.
-
-        Raises:
-            RefusedRequestError: they are refused.
-        """
+        """Check the headers behind the body of a request. No value is put into them."""
         stand_ins = self._vault.stand_ins
         for trailer, value in trailers:
             lower = trailer.lower()
@@ -204,11 +190,7 @@ class HostRules:
         return made
 
     def check_not_revoked(self, request: CheckedRequest) -> None:
-        """Refuse a request if one of its secrets was revoked after it was checked.
-
-        Raises:
-            RefusedRequestError: one was.
-        """
+        """Refuse a request if one of its secrets was revoked after it was checked."""
         usable = self._vault.usable(self.host, self.port)
         if gone := next((name for name in request.secrets if name not in usable), None):
             raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
@@ -221,14 +203,7 @@ class HostRules:
     def body_of(
         self, request: CheckedRequest, status: int, headers: Headers
     ) -> tuple[BodyFilter, Headers]:
-        """Return a filter for the body of a response, and the headers that fit to what it makes.
-
-        Args:
-            headers: of the response, without values.
-
-        Raises:
-            RefusedResponseError: nobody here knows its coding.
-        """
+        """Return a filter for the body of a response, and the headers that fit to what it makes."""
         has_body = self.searches and request.method != b"HEAD" and status not in (204, 304)
         codings = [value for name, value in headers if name.lower() == b"content-encoding"]
         body = BodyFilter(b", ".join(codings) if has_body else b"", self.redactor())
@@ -257,11 +232,7 @@ class HostRules:
         return [(replace(name), replace(value)) for name, value in headers]
 
     def _check_rules(self, method: bytes, target: bytes, headers: Headers) -> None:
-        """Check a request by the rules for requests to this host.
-
-        Raises:
-            RefusedRequestError: none allows it.
-        """
+        """Check a request by the rules for requests to this host."""
         if not self._request_rules:
             return
         try:
@@ -273,11 +244,7 @@ class HostRules:
             raise _against_rules(f"no rule for {self.host} allows its method and path")
 
     def _check_overriding(self, headers: Headers) -> None:
-        """Refuse headers and trailers that ask for a method or path that no rule has seen.
-
-        Raises:
-            RefusedRequestError: it has one.
-        """
+        """Refuse headers and trailers that ask for a method or path that no rule has seen."""
         if not self._request_rules:
             return
         if other := next((name for name, _ in headers if _plain(name) in _OVERRIDING), None):
@@ -299,10 +266,6 @@ class HostRules:
 
 class BodyFilter:
     """The body of one response: decoded and without values.
-
-    Args:
-        coding: its Content-Encoding.
-        redactor: takes the decoded bytes.
 
     Raises:
         RefusedResponseError: nobody here knows that coding.
@@ -330,14 +293,8 @@ class BodyFilter:
     def feed(self, data: bytes, most: int) -> tuple[bytes, bool]:
         """Take bytes, or nothing to go on with what was taken.
 
-        Args:
-            most: largest number of decoded bytes to return.
-
         Returns:
             The bytes for the client, and whether there are more.
-
-        Raises:
-            RefusedResponseError: it is not so coded.
         """
         if self._decoder is None:
             return self._redactor.feed(data), False

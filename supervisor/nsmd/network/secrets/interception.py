@@ -52,12 +52,7 @@ Tell = Callable[[dict[str, object]], Awaitable[None]]
 
 
 class Interceptor:
-    """Reads and passes on the connections of one session or box, for its `Helper`.
-
-    Args:
-        request_rules: all rules for requests.
-        trusted: TLS context with the authorities that the system trusts.
-    """
+    """Reads and passes on the connections of one session or box, for its `Helper`."""
 
     def __init__(
         self,

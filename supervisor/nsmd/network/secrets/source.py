@@ -1,4 +1,9 @@
-"""The value of a secret, from its source. Standard library only.
+"""The value of a secret from its source, and the process beside a helper that reads it.
+
+The helper reads hostile bytes, so it can open no file and start no program. This process can, and
+hears nothing but numbers: that of a secret, and that of the question, which the answer repeats. It
+is forked from the helper before that reads its first byte of code, ends with it, and has no value
+itself: a fork of its own reads each.
 
 No error has a part of what the source gave: it may be the value.
 """
@@ -8,14 +13,19 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import stat
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NoReturn
+
+import trio
 
 from nsmd.host.processes import signal_group
-from nsmd.model.secrets import SecretSource
+from nsmd.model.secrets import SecretRule, SecretSource
 
 TIMEOUT_S = 30.0
 """Time limit of a command. Some ask the person, by a window or a touch of a key."""
@@ -24,6 +34,10 @@ MIN_CHARS, MAX_CHARS = 8, 4096
 """Bounds of a value: a shorter one would be found in texts that have nothing to do with it, and
 servers refuse longer headers.
 """
+
+_MAX_ANSWER = 4 * MAX_CHARS + 16  # with the question
+_QUESTION_BYTES = 9
+_VALUE, _FAILURE = b"=", b"!"
 
 
 class SourceError(Exception):
@@ -119,11 +133,7 @@ def _output(words: tuple[str, ...], variables: Mapping[str, str]) -> bytes:
 
 
 def _read(process: subprocess.Popen[bytes], program: str) -> bytes:
-    """Read all output until the command has ended, whoever else has the pipe.
-
-    Raises:
-        SourceError: it takes too long, or says too much.
-    """
+    """Read all output until the command has ended, whoever else has the pipe."""
     assert process.stdout is not None, "it is a pipe"
     pipe = process.stdout.fileno()
     os.set_blocking(pipe, False)
@@ -150,3 +160,93 @@ def _read(process: subprocess.Popen[bytes], program: str) -> bytes:
                 return data
     finally:
         os.close(pidfd)
+
+
+class Asker:
+    """The process that reads values, as its helper holds it.
+
+    It begins with the first question. If it has ended, another begins; but once the helper has
+    given up its rights, it ends itself instead, since the supervisor then starts another helper,
+    which reads all values.
+    """
+
+    def __init__(self, secrets: Sequence[SecretRule]) -> None:
+        self._sources = [secret.source for secret in secrets]
+        self._channel: trio.socket.SocketType | None = None
+        self._asked = 0
+
+    def _start(self) -> trio.socket.SocketType:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            if os.fork() == 0:
+                _be_asker(its.fileno(), self._sources)
+        ours.setblocking(False)
+        return trio.socket.from_stdlib_socket(ours)
+
+    async def ask(self, secret: SecretRule) -> str:
+        """Read a value. Only one task may ask at a time."""
+        for _ in range(2):
+            if self._channel is None:
+                try:
+                    self._channel = self._start()
+                except PermissionError:  # the filter of `give_up_rights`
+                    with suppress(OSError):
+                        sys.stderr.write("a secret helper ends: what reads its values has ended\n")
+                    os._exit(1)
+                except OSError as error:
+                    why = f"no process can be started for it: {error.strerror}"
+                    raise SourceError(why) from None
+            answer = await self._answer(self._channel, secret)
+            if answer:
+                text = answer[1:].decode(errors="replace")
+                if answer.startswith(_FAILURE):
+                    raise SourceError(text)
+                return text
+            self._channel.close()
+            self._channel = None
+        raise SourceError("the process that reads it ends again and again")
+
+    async def _answer(self, channel: trio.socket.SocketType, secret: SecretRule) -> bytes:
+        """Ask; return nothing if the process has ended."""
+        self._asked += 1
+        question = bytes([self._sources.index(secret.source)]) + self._asked.to_bytes(8, "big")
+        with suppress(OSError):
+            await channel.send(question)
+            # If a task was cancelled while it asked, the answer to it, another value, comes first.
+            while answer := await channel.recv(_MAX_ANSWER):
+                if answer.startswith(question):
+                    return answer[len(question) :]
+        return b""
+
+
+def _be_asker(channel: int, sources: Sequence[SecretSource]) -> NoReturn:
+    """Answer until the helper ends, in a process of its own.
+
+    Of the helper's descriptors it keeps only those for messages to people.
+    """
+    try:
+        signal.set_wakeup_fd(-1)
+        os.dup2(channel, 0)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        with socket.socket(fileno=0) as asked:
+            while question := asked.recv(_QUESTION_BYTES):
+                pid = os.fork()
+                if pid == 0:  # a value may stay in memory, so only a process that ends has it
+                    _answer(asked, question, sources[question[0]])
+                if os.waitpid(pid, 0)[1]:
+                    asked.send(question + _FAILURE + b"the process that reads it has failed")
+    finally:
+        os._exit(0)
+
+
+def _answer(asked: socket.socket, question: bytes, source: SecretSource) -> NoReturn:
+    code = 1
+    try:
+        try:
+            answer = _VALUE + read_value(source, dict(os.environ)).encode()
+        except SourceError as error:
+            answer = _FAILURE + str(error).encode()
+        asked.send(question + answer)
+        code = 0
+    finally:
+        os._exit(code)

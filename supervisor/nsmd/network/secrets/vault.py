@@ -11,8 +11,9 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.model.secrets import SecretRule
+from nsmd.network.secrets.redaction import Patterns
 from nsmd.network.secrets.source import SourceError
-from nsmd.network.secrets.stand_ins import Patterns, make_stand_in
+from nsmd.network.secrets.stand_ins import make_stand_in
 
 LEAST_AGE_S = 30.0
 """A source is asked again no sooner: code can have a server answer 401 as often as it likes."""
@@ -57,12 +58,7 @@ class HeldSecret:
 
 
 class Vault:
-    """All secrets of one session or box.
-
-    Args:
-        held: the secrets, with their values.
-        ask: reads the value of a secret again.
-    """
+    """All secrets of one session or box."""
 
     def __init__(self, held: Sequence[HeldSecret], ask: Ask = _ask_nobody) -> None:
         self._held = {each.secret.name: each for each in held}
@@ -72,15 +68,7 @@ class Vault:
 
     @classmethod
     async def read(cls, secrets: Sequence[SecretRule], known: Mapping[str, str], ask: Ask) -> Vault:
-        """Read all values.
-
-        Args:
-            known: stand-ins that code has seen already, by name.
-            ask: reads the value of a secret.
-
-        Raises:
-            SourceError: one cannot be read; the message names it.
-        """
+        """Read all values."""
         held: list[HeldSecret] = []
         for secret in secrets:  # one after the other: some ask the person
             try:

@@ -17,8 +17,7 @@ import sys; sys.path += sys.argv.pop(1).split(':')
 import trio
 from nsmd.host.rights import give_up_rights
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.asker import Asker
-from nsmd.network.secrets.source import SourceError
+from nsmd.network.secrets.source import Asker, SourceError
 
 async def helper(path):
     sources = {'command': f'command: cat {path}', 'file': f'file: {path}'}
@@ -39,7 +38,7 @@ CANCELLED = """
 import sys; sys.path += sys.argv.pop(1).split(':')
 import os, trio, trio.testing
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.asker import Asker
+from nsmd.network.secrets.source import Asker
 
 async def helper(gate, path):
     gated = parse_secret('gated', f'command: head -n 1 {gate}', ['a.example'], ['env: A'])
@@ -103,7 +102,7 @@ import sys; sys.path += sys.argv.pop(1).split(':')
 import os, signal, trio
 from nsmd.host.rights import give_up_rights
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.asker import Asker
+from nsmd.network.secrets.source import Asker
 
 async def helper(path):
     secret = parse_secret('key', f'file: {path}', ['a.example'], ['env: KEY'])

@@ -13,13 +13,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nsmd.network.secrets.finding import find, find_in_header
-from nsmd.network.secrets.stand_ins import (
-    Patterns,
-    Redactor,
-    make_stand_in,
-    replace_in_header,
-)
+from nsmd.network.secrets.redaction import Patterns, Redactor
+from nsmd.network.secrets.stand_ins import find, find_in_header, make_stand_in, replace_in_header
 
 VALUE = "sk-ant-api03-AbC/dEf+gHi9jKl0-mNo_PqR=="
 STAND_IN = make_stand_in(VALUE)
