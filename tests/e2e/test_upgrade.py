@@ -19,7 +19,7 @@ pytestmark = pytest.mark.jail
 
 PROGRAM = """#!{python} -P
 import sys
-from nsmd.fdstore import records, successor
+from nsmd.fdstore import handover, records
 {change}
 from nsmd.app.main import main
 sys.exit(main())
@@ -27,7 +27,7 @@ sys.exit(main())
 THIS = ""
 OTHER = "records.VERSION = 0"
 """A version that cannot read the records of this one."""
-OLD = "successor.question_of = lambda text: None"
+OLD = "handover.question_of = lambda text: None"
 """A version that does not say what it can read."""
 
 

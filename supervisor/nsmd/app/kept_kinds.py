@@ -13,7 +13,7 @@ from nsmd.jail.templates.template_store import TemplateRecord
 from nsmd.network.secrets.grant import GRANT, GrantRecord
 from nsmd.ports.relay_process import RELAY, RelayRecord
 from nsmd.ports.session_ports import PORT, PortRecord
-from nsmd.restart.load import SESSION, SPEC
+from nsmd.restart.kept_sessions import SESSION, SPEC
 
 KINDS: Mapping[str, type[Any]] = {
     SESSION: SessionRecord,

@@ -197,19 +197,19 @@ def _try(config_path: str, *, strict: bool) -> int:
         sys.stderr.write(f"{mistakes}\n")
         return EXIT_USAGE
     from nsmd.app import daemon, kept_kinds  # noqa: PLC0415
-    from nsmd.fdstore import handover, successor  # noqa: PLC0415
+    from nsmd.fdstore import handover  # noqa: PLC0415
     from nsmd.jail import templates  # noqa: PLC0415
 
     del daemon, templates
     asked = None
     if sys.stdin is not None and not sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-        asked = successor.question_of(sys.stdin.read())
+        asked = handover.question_of(sys.stdin.read())
     if asked is not None and asked.handover != handover.VERSION:
         sys.stderr.write("it cannot take over from a supervisor of that version\n")
         return EXIT_USAGE
     sys.stdout.write(f"{program_version()}\n")
     if asked is not None:
-        sys.stdout.write(f"{successor.answer_of(kept_kinds.unreadable(asked.records))}\n")
+        sys.stdout.write(f"{handover.answer_of(kept_kinds.unreadable(asked.records))}\n")
     return 0
 
 

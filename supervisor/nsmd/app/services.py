@@ -42,9 +42,8 @@ from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.memory_pressure import Pressure
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining, Work
-from nsmd.restart.ended_sessions import EndedSessionFiles, drop_earlier
-from nsmd.restart.load import LoadedState, sort_out
-from nsmd.restart.session_store import SessionStore
+from nsmd.restart.ended_sessions import EndedSessionFiles
+from nsmd.restart.kept_sessions import LoadedState, SessionStore, sort_out
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.import_times import open_import_times
 
@@ -313,7 +312,6 @@ def _take_up_sessions(
         setup.store.drop(name)
     for pid in setup.inherited:
         upkeep.start_soon(reap_child, pid)
-    drop_earlier(setup.store, setup.kept)
     session_manager.take_up(loaded_state, setup.silent)
 
 

@@ -22,9 +22,10 @@ from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.fdstore.handover import Leaving
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
-from nsmd.fdstore.store_choice import Leaving, open_store
+from nsmd.fdstore.store_choice import open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
 from nsmd.host.listeners import HOLDER_SOCKET
 from nsmd.host.locales import passed_on

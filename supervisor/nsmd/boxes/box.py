@@ -19,6 +19,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
+from nsmd.fdstore.records import boot_id
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.listeners import PlaceError, bound
 from nsmd.jail.limits import BoxBounds, Confinement
@@ -28,7 +29,6 @@ from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.secrets.grant import Grant
-from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from nsmd.boxes.box import (
 )
 from nsmd.fdstore import records
 from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.records import RecordError, UnreadableRecordError
+from nsmd.fdstore.records import RecordError, UnreadableRecordError, boot_id
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.descriptors import MAX_BOXES
 from nsmd.host.processes import has_ended, pid_of
@@ -39,7 +39,6 @@ from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ from nsmd.manager.session_index import project_path
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
 from nsmd.model.values import OutputSink, ProjectMount, RunRequest
-from nsmd.restart.unread import UnreadSession
+from nsmd.restart.earlier_sessions import UnreadSession
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 

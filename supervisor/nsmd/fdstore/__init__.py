@@ -6,12 +6,10 @@ record cannot be torn or lost without them, needs no disk, and disappears with t
 store            interface of all stores
 records          descriptions of kept descriptors
 left_alone       entries that this version of nsm cannot read
-fates            outcomes of an earlier supervisor's executions
 holder           a program that does nothing but hold descriptors
 running_holders  holders of earlier supervisors, and what they hold
 holder_store     a store that the holder keeps
 systemd_store    a store that systemd keeps
-handover         handover to the program that replaces a supervisor (`nsm reload`)
-successor        trial start of that program
-store_choice     choice of the store, its content at the start, and the end
+handover         leave everything to the next program, which is tried first (`nsm reload`)
+store_choice     choice of the store, and its content at the start
 """

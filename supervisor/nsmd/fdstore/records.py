@@ -25,6 +25,8 @@ from nsmd.host.processes import pid_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
 
+log = logging.getLogger(__name__)
+
 VERSION = 1
 """Version of the format; older programs do not understand a higher one. New fields alone do not
 raise it.
@@ -35,8 +37,6 @@ MAX_RECORD_BYTES = 16 * 1024 * 1024
 _MAGIC = b"nsm-record "
 
 R = TypeVar("R")
-
-log = logging.getLogger(__name__)
 
 
 class RecordError(Exception):
@@ -132,6 +132,16 @@ class EndRecord:
     at_s: float
     boot: str = ""
     lost: bool = False
+
+
+@cache
+def boot_id() -> str:
+    """Id of this boot of the machine; empty if the kernel does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def identity(descriptor: int) -> str:

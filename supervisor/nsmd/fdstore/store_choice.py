@@ -1,32 +1,21 @@
-"""Choice of the descriptor store, the descriptors of earlier supervisors, and the end
-of this one.
-"""
+"""Choice of the descriptor store, and the descriptors of earlier supervisors."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NoReturn
 
-from nsm.dataclass import dataclass, field
 from nsmd.fdstore import running_holders
-from nsmd.fdstore.handover import HandedOver, hand_over
+from nsmd.fdstore.handover import HandedOver
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 
 log = logging.getLogger(__name__)
-
-LEFT = 75
-"""Exit status if systemd keeps sessions for the next supervisor (EX_TEMPFAIL, sysexits.h): the unit
-then starts one, unless it was told to stop this one.
-"""
 
 
 def open_store(
@@ -101,68 +90,3 @@ def _close(kept: Kept) -> None:
         for fd in descriptors:
             with suppress(OSError):
                 os.close(fd)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
-    """End of this process that leaves all sessions to their holder, or to its next program.
-
-    Attributes:
-        listener: the listening socket; closed with the event loop.
-        own, lock: as in `HandedOver`.
-        store: store of the rest.
-        command: the next program, as installed by then.
-    """
-
-    listener: socket.socket
-    own: tuple[int, int] | None
-    lock: int
-    store: DescriptorStore
-    command: list[str]
-    _held: list[int] = field(default_factory=list[int], init=False)
-
-    def hold_place(self) -> None:
-        """Make clients that come now wait for the next program; called before the listener is
-        closed.
-        """
-        self._held.append(os.dup(self.listener.fileno()))
-
-    def __call__(self, how: str) -> NoReturn:
-        """End this process.
-
-        Args:
-            how: "reload" to become `command`; else this process ends.
-        """
-        try:
-            self.store.settle()
-            if how == "reload":
-                self._become_the_next()
-        except BaseException:
-            log.exception("the supervisor is left as after a crash")
-        # The store gives the sessions to the next supervisor. After a failure, a service manager
-        # should start that at once.
-        if how == "reload":
-            os._exit(1)
-        os._exit(LEFT if self.store.kind == "systemd" else 0)
-
-    def crash(self, code: int) -> NoReturn:
-        """End this process at once, as a kill would: nothing of what it keeps is ended."""
-        with suppress(Exception):
-            self.store.settle()
-        os._exit(code)
-
-    def _become_the_next(self) -> None:
-        """Become the next program; returns only if none can be started."""
-        handed = HandedOver(
-            listener=self._held[0],
-            own=self.own,
-            lock=self.lock,
-            kept=self.store.copies(),
-            settled=self.store.kind == "systemd" and not self.store.problem,
-        )
-        variables = os.environ | hand_over(handed)
-        for command in (self.command, [sys.executable, "-P", "-m", "nsmd"]):
-            try:
-                os.execve(command[0], command, variables)  # noqa: S606
-            except OSError as error:
-                log.critical("%s can't be started: %s", command[0], error)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from nsm.wire import languages
 from nsm.wire.errors import BadRequestError, FateUnknownError, NsmError, ResultLostError
 from nsmd.environments.catalog import OTHER_NAMES
-from nsmd.fdstore.fates import Fates
 from nsmd.model import names
 from nsmd.model.values import Environment, Interpreter, RunRequest
+from nsmd.restart.earlier_sessions import EarlierExecutions
 from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.session import Session
 
@@ -105,10 +105,10 @@ class Deduplication:
         instance: name of this supervisor, from its start to its end or reload.
     """
 
-    def __init__(self, executions: ExecutionIndex, fates: Fates) -> None:
+    def __init__(self, executions: ExecutionIndex, earlier: EarlierExecutions) -> None:
         self.instance = os.urandom(8).hex()
         self._executions = executions
-        self._fates = fates
+        self._earlier = earlier
 
     def find(
         self, request: RunRequest, name: str | None, scope: str | None = None
@@ -128,10 +128,10 @@ class Deduplication:
                 return execution
         if request.sent_to == self.instance and self._executions.never_had(wanted):
             return None  # it was on its way here when the connection broke
-        fate = self._fates.of(wanted, scope, name)
-        if fate == "done":
+        state = self._earlier.state_of(wanted, scope, name)
+        if state == "done":
             raise _lost(wanted)
-        if fate == "unknown":
+        if state == "unknown":
             raise _unknown(wanted)
         return None
 
@@ -141,7 +141,7 @@ class Deduplication:
         execution = self._executions.get(wanted)
         if execution is not None and _is_of(execution, request):
             return execution
-        raise _lost(wanted) if wanted in self._fates.done else _unknown(wanted)
+        raise _lost(wanted) if wanted in self._earlier.done else _unknown(wanted)
 
     def job_of_gone(self, request: RunRequest) -> NsmError:
         """Make the error for a program that was to be started in a session that is gone: that may

@@ -107,7 +107,7 @@ class RunService:
         self._sizes = jail_sizes(settings)
         self._index = session_manager.index
         self._executions = session_manager.executions
-        self.retries = Deduplication(session_manager.executions, session_manager.fates)
+        self.retries = Deduplication(session_manager.executions, session_manager.earlier_executions)
         self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)

@@ -19,7 +19,6 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, ForkRefusedError
 from nsm.wire.live import FORKED_FROM
 from nsmd.agent_link.frames import Noted, ResumedFrame
-from nsmd.fdstore.fates import Fates
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore
 from nsmd.host.descriptors import MAX_PROXIED, Shares
@@ -38,10 +37,10 @@ from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.pool import Pool
+from nsmd.restart.earlier_sessions import EarlierExecutions
 from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions
-from nsmd.restart.load import LoadedState
+from nsmd.restart.kept_sessions import LoadedState, SessionStore
 from nsmd.restart.reattach import Reattachment, ResumeTurn
-from nsmd.restart.session_store import SessionStore
 from nsmd.sessions.agent_session import Earlier, StartLimiter
 from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.forking.live_fork import Helpers, LiveFork, MadeForks, check_forkable
@@ -99,14 +98,14 @@ class SessionManager:
         self.events = events or Events()
         self.index = SessionIndex()
         self.executions = ExecutionIndex()
-        self.fates = Fates()
+        self.earlier_executions = EarlierExecutions()
         self.transcripts = TranscriptStore()
         self.catch_up: Callable[[], None] = lambda: None
         self.secrets: SecretService | None = None
         self._session_store = session_store or SessionStore(NoStore())
         self._ended_files = ended_files
         self.ended = EndedSessions(ended_files)
-        self._reattachment = Reattachment(self.fates, self.executions)
+        self._reattachment = Reattachment(self.earlier_executions, self.executions)
         self._launcher = launcher
         self._helpers = Helpers()
         self._enforcer = enforcer

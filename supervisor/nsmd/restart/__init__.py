@@ -1,9 +1,8 @@
 """Sessions that outlive the supervisor, and the end of a supervisor.
 
-session_store   hand each session's descriptors and record to the descriptor store
-unread          sessions that this version of nsm cannot read
-load            read what an earlier supervisor left in the store
-ended_sessions  how sessions ended, for the next call with their name; files for the next supervisor
-reattach        continue the sessions that were left, and their executions
-drain           begin nothing new, and wait until nothing runs
+kept_sessions     hand sessions to the descriptor store, and read what an earlier supervisor left
+earlier_sessions  sessions and executions that are not continued
+ended_sessions    how sessions ended, for the next call with their name, also after a restart
+reattach          continue the sessions that were left, and their executions
+drain             begin nothing new, and wait until nothing runs
 """

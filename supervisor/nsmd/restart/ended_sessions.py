@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import suppress
 
 import trio
@@ -23,10 +23,8 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsm.paths import replace_file
 from nsmd.fdstore import records
-from nsmd.fdstore.records import EndRecord, NewerRecordError, RecordError
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.records import EndRecord, NewerRecordError, RecordError, boot_id
 from nsmd.model.text import duration
-from nsmd.restart.session_store import boot_id
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +38,6 @@ MAX_RECORD_BYTES = 4096
 
 SHUT_DOWN = "the supervisor was shut down"
 UNATTENDED = "it ended while there was no supervisor"
-
-_EARLIER = "state-end-"
-"""Names under which nsm 0.1 put ends into the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,20 +220,3 @@ class EndedSessions:
             self._store.began(scope, name)
         ended = self._ends.pop((scope, name), None)
         return None if ended is None else ended.words()
-
-
-def drop_earlier(store: DescriptorStore, kept: Kept) -> None:
-    """Drop the ends that nsm 0.1 put into the store.
-
-    Args:
-        kept: kept descriptors; those under such names are closed.
-    """
-    for name, descriptors in kept.items():
-        if name.startswith(_EARLIER):
-            _close(descriptors)
-            store.drop(name)
-
-
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -9,9 +9,9 @@ from typing import Any
 import trio
 
 from nsmd.agent_link.frames import Noted, ResumedFrame
-from nsmd.fdstore.fates import Fates
 from nsmd.model.values import ClientIdentity, RunRequest
-from nsmd.restart.load import LoadedState
+from nsmd.restart.earlier_sessions import EarlierExecutions
+from nsmd.restart.kept_sessions import LoadedState
 from nsmd.sessions.execution import Execution, ExecutionIndex, Origin
 from nsmd.sessions.session import Session
 
@@ -99,16 +99,16 @@ class Reattachment:
     """Reattachment of sessions: their executions under way, and the answers to wait for.
 
     Args:
-        fates: gets the outcomes of executions.
+        earlier: gets the outcomes of executions.
         executions: gets the executions under way.
 
     Attributes:
         turns: order in which the agents are asked.
     """
 
-    def __init__(self, fates: Fates, executions: ExecutionIndex) -> None:
+    def __init__(self, earlier: EarlierExecutions, executions: ExecutionIndex) -> None:
         self.turns = ResumeTurns()
-        self._fates = fates
+        self._earlier = earlier
         self._executions = executions
         self._awaited: dict[Session, trio.Event] = {}
         self._progress = trio.Event()
@@ -135,7 +135,7 @@ class Reattachment:
         self._settled = trio.Event()
         # Those that cannot be used, or not yet, may have run anything, and are not asked.
         lost = any(each.tenancy.name is None for each in loaded_state.gone)
-        self._fates.lost_one_shots = lost or bool(loaded_state.unread) or not all_seen
+        self._earlier.lost_one_shots = lost or bool(loaded_state.unread) or not all_seen
 
     async def settle(self) -> None:
         """Wait until all of them have answered, ended, or taken too long."""
@@ -147,7 +147,7 @@ class Reattachment:
                 log.warning("%d sessions have not answered yet", len(self._awaited))
                 break
         self.turns.advance_all()
-        self._fates.complete = True
+        self._earlier.complete = True
         self._settled.set()
 
     async def wait(self, target: str | None) -> None:
@@ -212,19 +212,19 @@ class Reattachment:
         tenancy = session.tenancy
         for each in resumed.recent:
             if tenancy is not None and each not in under_way:
-                self._fates.was_done(execution_id_of(each), tenancy.scope, tenancy.name)
+                self._earlier.was_done(execution_id_of(each), tenancy.scope, tenancy.name)
         # An agent that cannot tell may have run anything.
         told = resumed.count is not None
         if tenancy is not None and tenancy.name is not None and told:
-            self._fates.surviving.add((tenancy.scope, tenancy.name))
+            self._earlier.surviving.add((tenancy.scope, tenancy.name))
         self._came(session)
 
     def ended(self, session: Session) -> None:
         """A session is gone. If it never answered, its executions are lost, too."""
         if session in self._awaited and session.name is None:
-            self._fates.lost_one_shots = True
+            self._earlier.lost_one_shots = True
         if session.tenancy is not None and session.tenancy.name is not None:
-            self._fates.surviving.discard((session.tenancy.scope, session.tenancy.name))
+            self._earlier.surviving.discard((session.tenancy.scope, session.tenancy.name))
         self._came(session)
 
     def _came(self, session: Session) -> None:

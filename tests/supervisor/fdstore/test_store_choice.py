@@ -19,12 +19,11 @@ import trio
 import trio.testing
 
 from nsmd.fdstore import running_holders
-from nsmd.fdstore.handover import VARIABLE, HandedOver, take_over
+from nsmd.fdstore.handover import VARIABLE, HandedOver, SuccessorError, take_over, try_successor
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.running_holders import RunningHolder, take
 from nsmd.fdstore.store import Kept, copies_of
 from nsmd.fdstore.store_choice import open_store
-from nsmd.fdstore.successor import SuccessorError, try_successor
 from nsmd.fdstore.systemd_store import SystemdStore
 from processes import collect
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 LEAVES = """
 import os, socket, sys
 from nsmd.fdstore.store import NoStore
-from nsmd.fdstore.store_choice import Leaving
+from nsmd.fdstore.handover import Leaving
 mine, kept, lock = socket.socketpair()[0], os.memfd_create("kept"), os.open("/", os.O_RDONLY)
 os.write(kept, b"what was kept")
 stray = os.open("/usr", os.O_RDONLY)

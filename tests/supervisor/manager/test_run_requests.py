@@ -135,8 +135,8 @@ async def test_what_nobody_knows_is_not_run() -> None:
 
 async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
     async with bench() as it:
-        it.session_manager.fates.complete = True
-        it.session_manager.fates.surviving.add(("alice", "a"))
+        it.session_manager.earlier_executions.complete = True
+        it.session_manager.earlier_executions.surviving.add(("alice", "a"))
         answer = await it.run_service.submit(request()).wait()
         assert answer.execution_id == "e"
         assert (await it.run_service.submit(request(session=None, execution_id="f")).wait()).created
@@ -144,8 +144,8 @@ async def test_what_is_known_not_to_have_been_run_is_run_now() -> None:
 
 async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
     async with bench() as it:
-        it.session_manager.fates.complete = True
-        it.session_manager.fates.surviving.add(("alice", "a"))
+        it.session_manager.earlier_executions.complete = True
+        it.session_manager.earlier_executions.surviving.add(("alice", "a"))
         session = it.run_service.submit(request("first", again=False)).session
         await it.run_service.submit(request(client=BOB), session=session).wait()
         with pytest.raises(FateUnknownError):
@@ -154,7 +154,7 @@ async def test_the_scope_of_the_session_counts_and_not_the_clients() -> None:
 
 async def test_what_was_run_to_its_end_is_not_run_again() -> None:
     async with bench() as it:
-        it.session_manager.fates.was_done("e", "alice", "a")
+        it.session_manager.earlier_executions.was_done("e", "alice", "a")
         with pytest.raises(ResultLostError, match="run to its end"):
             it.run_service.submit(request())
         with pytest.raises(ResultLostError):
@@ -165,9 +165,9 @@ async def test_what_was_run_to_its_end_is_not_run_again() -> None:
 
 async def test_an_agent_says_of_its_own_session_alone_what_was_run() -> None:
     async with bench() as it:
-        it.session_manager.fates.complete = True
-        it.session_manager.fates.surviving.add(("alice", "b"))
-        it.session_manager.fates.was_done("e", "alice", "a")
+        it.session_manager.earlier_executions.complete = True
+        it.session_manager.earlier_executions.surviving.add(("alice", "b"))
+        it.session_manager.earlier_executions.was_done("e", "alice", "a")
         assert (await it.run_service.submit(request(session="b")).wait()).execution_id == "e"
 
 
@@ -181,8 +181,8 @@ async def test_an_agent_that_claims_anothers_execution_does_not_get_it_run_twice
         sessions = [
             it.run_service.submit(request(None, again=False, session=x)).session for x in "ab"
         ]
-        it.session_manager.fates.complete = True
-        it.session_manager.fates.surviving |= {("alice", "a"), ("alice", "b")}
+        it.session_manager.earlier_executions.complete = True
+        it.session_manager.earlier_executions.surviving |= {("alice", "a"), ("alice", "b")}
         liar, honest = (it.session_manager.execution_resumed(x, claimed("1.e")) for x in sessions)
         assert it.run_service.submit(request(session="a")) is liar
         assert it.run_service.submit(request(session="b")) is honest

@@ -24,7 +24,7 @@ from nsmd.manager.session_slots import MAX_WAITING, WAIT_S
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount, RunRequest, Tenancy
 from nsmd.restart.ended_sessions import EndedSessionFiles, SessionEnd
-from nsmd.restart.load import LoadedSession, LoadedState
+from nsmd.restart.kept_sessions import LoadedSession, LoadedState
 from nsmd.restart.reattach import SETTLE_S
 from nsmd.sessions.agent_session import Earlier
 from run_service_bench import ALICE, BOB, bench
@@ -245,8 +245,8 @@ async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.
         quick = it.run_service.named("quick", "work")
         assert quick is not None
         assert (quick.state.value, quick.executions) == ("idle", 3)
-        assert manager.fates.of("x", "quick", "work") == "never"
-        assert manager.fates.of("x", "silent", "work") == "unknown"
+        assert manager.earlier_executions.state_of("x", "quick", "work") == "never"
+        assert manager.earlier_executions.state_of("x", "silent", "work") == "unknown"
         assert not manager.all_found
         assert trio.current_time() == began_s
         await manager.wait_reattached("00000000")

@@ -5,27 +5,22 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 import trio.testing
 
-from fake_fdstore import Held
-from nsmd.fdstore.holder import memory_file
 from nsmd.restart.ended_sessions import (
     MAX_ENDED,
     SHUT_DOWN,
     UNATTENDED,
     EndedSessionFiles,
     EndedSessions,
-    drop_earlier,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-    from nsmd.fdstore.store import DescriptorStore
 
 
 @pytest.fixture(autouse=True)
@@ -133,15 +128,3 @@ async def test_ages_go_on(directory: Path, clock: trio.testing.MockClock) -> Non
     later = next_one(directory)
     clock.jump(300)
     assert later.begin("s", "a") == "ended 10 min ago (idle timeout)"
-
-
-def test_what_an_earlier_nsm_gave_to_the_store_is_dropped() -> None:
-    store = Held()
-    descriptor = memory_file(b"x")
-    for name in ("state-end-x", "session-1"):
-        store.keep(name, [descriptor])
-    drop_earlier(cast("DescriptorStore", store), {"state-end-x": [descriptor]})
-    assert list(store.held) == ["session-1"]
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
-    store.close()

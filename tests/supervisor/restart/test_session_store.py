@@ -15,8 +15,7 @@ from fake_fdstore import Held
 from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import NoStore, copies_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
-from nsmd.restart.load import sort_out
-from nsmd.restart.session_store import SessionStore, session_id_of
+from nsmd.restart.kept_sessions import SessionStore, session_id_of, sort_out
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from nsmd.fdstore.store import DescriptorStore
-    from nsmd.restart.load import LoadedSession
+    from nsmd.restart.kept_sessions import LoadedSession
     from nsmd.sessions.session import Session
 
 SPEC = JailSpec(
@@ -166,7 +165,7 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
             raise OSError(errno.EMFILE, "Too many open files")
 
         with monkeypatch.context() as patch:
-            patch.setattr("nsmd.restart.session_store.memory_file", exhausted)
+            patch.setattr("nsmd.restart.kept_sessions.memory_file", exhausted)
             assert list(session_store.everything([it])) == [(name, ()) for name in names]
             assert copies_of(lambda: session_store.everything([it])) == {}
         assert len(names) == 2

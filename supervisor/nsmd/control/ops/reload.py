@@ -15,9 +15,9 @@ import trio
 from nsm.wire.errors import ShuttingDownError, StartFailedError
 from nsmd.control import arguments
 from nsmd.control.call import Call, Services
+from nsmd.fdstore.handover import SuccessorAnswer, SuccessorError, try_successor
 from nsmd.fdstore.running_holders import SilentHolders
-from nsmd.fdstore.successor import SuccessorAnswer, SuccessorError, try_successor
-from nsmd.restart.session_store import session_id_of
+from nsmd.restart.kept_sessions import session_id_of
 
 log = logging.getLogger(__name__)
 

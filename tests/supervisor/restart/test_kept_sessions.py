@@ -21,7 +21,7 @@ import trio
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.records import SessionRecord, SpecRecord
+from nsmd.fdstore.records import SessionRecord, SpecRecord, boot_id
 from nsmd.fdstore.store import Kept, NoStore
 from nsmd.host.processes import pid_of
 from nsmd.model.policy import policy_of
@@ -33,8 +33,7 @@ from nsmd.model.values import (
     SessionLimits,
     Tenancy,
 )
-from nsmd.restart import load
-from nsmd.restart.session_store import boot_id
+from nsmd.restart import kept_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,11 +113,11 @@ def spec_files() -> dict[str, list[int]]:
     return {SPEC_NAME: [memory_file(SPEC_DATA)]}
 
 
-def sort_out(kept: Kept, left_alone: LeftAlone | None = None) -> load.LoadedState:
-    return load.sort_out(kept, left_alone or LeftAlone(NoStore()))
+def sort_out(kept: Kept, left_alone: LeftAlone | None = None) -> kept_sessions.LoadedState:
+    return kept_sessions.sort_out(kept, left_alone or LeftAlone(NoStore()))
 
 
-def release(found: load.LoadedSession) -> None:
+def release(found: kept_sessions.LoadedSession) -> None:
     found.earlier.jail.release()
     if found.earlier.listener is not None:
         os.close(found.earlier.listener)
