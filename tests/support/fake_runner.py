@@ -9,7 +9,6 @@ from typing import Any, cast
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.run_service import RunService
 from nsmd.model.values import (
     ClientIdentity,
@@ -142,10 +141,6 @@ class FakeRunner:
 
     async def fork_for_call(self, request: RunRequest, fork_of: str) -> RunRequest:
         raise NotImplementedError("forks need a real session")
-
-    @property
-    def code_jobs(self) -> CodeJobs:
-        raise NotImplementedError("jobs need a real session")
 
     async def next(self) -> FakeExecution:
         """The next execution that was submitted."""

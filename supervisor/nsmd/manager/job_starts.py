@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -13,13 +13,11 @@ from nsmd.agent_link.frames import JobFacts, JobFrame, JobOutputFrame
 from nsmd.agent_link.requests import Question
 from nsmd.host.event_loop import Timer
 from nsmd.manager.run_requests import check_runs_code, without_fence
+from nsmd.manager.run_service import RunService
 from nsmd.model.limits import check_code
 from nsmd.model.values import RunRequest
 from nsmd.sessions.jobs import ANSWER_TIMEOUT_S, JobStarted, begin_job, job_begun, no_answer
 from nsmd.sessions.session import Session
-
-if TYPE_CHECKING:
-    from nsmd.manager.run_service import RunService
 
 ENVIRONMENT = "bash"
 """Environment of a session that is made for a program where nothing says which: any will do."""
@@ -154,41 +152,27 @@ class ProgramStart:
             tell(result)
 
 
-class CodeJobs:
-    """Jobs that run code of models: how they are started and found."""
+def session_for_code_job(run_service: RunService, request: RunRequest) -> SessionForJob:
+    """Find or make the session for a job that runs code."""
+    found = session_for_job(run_service, request)
+    check_runs_code(found.session.spec.environment)
+    return found
 
-    def __init__(self, run_service: RunService) -> None:
-        self._run_service = run_service
 
-    @property
-    def grace_s(self) -> float:
-        """Seconds between the interrupt of a job that is stopped and its kill."""
-        return self._run_service.session_manager.grace_s
-
-    def session_for_job(self, request: RunRequest) -> SessionForJob:
-        """Find or make the session for a job, as for code."""
-        found = session_for_job(self._run_service, request)
-        check_runs_code(found.session.spec.environment)
-        return found
-
-    def session(self, scope: str, name: str) -> Session | None:
-        """Find the live session of that name."""
-        return self._run_service.named(scope, name)
-
-    async def start(self, found: SessionForJob) -> tuple[JobFacts, str]:
-        """Start the code of the request; returns the job, and how the code was changed before."""
-        request, interpreter = found.request, found.session.spec.environment.interpreter
-        check_code(request.code)
-        code, note = without_fence(request.code, interpreter)
-        options: dict[str, Any] = {
-            "interpreter": interpreter,
-            "code": code,
-            "grace_s": self.grace_s,
-        }
-        if request.timeout_s is not None:
-            options["timeout_s"] = request.timeout_s
-        if request.execution_id is not None:
-            options["key"] = f"{request.client.scope} {request.execution_id}"
-        start = ProgramStart(self._run_service, found, code, options, 0.0, lambda begun: begun.job)
-        facts: JobFacts = await start.wait()
-        return facts, note
+async def start_code_job(run_service: RunService, found: SessionForJob) -> tuple[JobFacts, str]:
+    """Start the code of the request; returns the job, and how the code was changed before."""
+    request, interpreter = found.request, found.session.spec.environment.interpreter
+    check_code(request.code)
+    code, note = without_fence(request.code, interpreter)
+    options: dict[str, Any] = {
+        "interpreter": interpreter,
+        "code": code,
+        "grace_s": run_service.session_manager.grace_s,
+    }
+    if request.timeout_s is not None:
+        options["timeout_s"] = request.timeout_s
+    if request.execution_id is not None:
+        options["key"] = f"{request.client.scope} {request.execution_id}"
+    start = ProgramStart(run_service, found, code, options, 0.0, lambda begun: begun.job)
+    facts: JobFacts = await start.wait()
+    return facts, note

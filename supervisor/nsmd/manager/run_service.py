@@ -27,7 +27,6 @@ from nsm.wire.live import FORKED_FROM, SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.environments.provider import Provider
-from nsmd.manager.job_starts import CodeJobs
 from nsmd.manager.listing import (
     ROWS_AT_ONCE,
     Measure,
@@ -111,7 +110,6 @@ class RunService:
         self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
         self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
-        self.code_jobs = CodeJobs(self)
         provider.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:

@@ -31,6 +31,7 @@ from nsm.wire.errors import BadProjectError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, Way
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.manager.job_starts import session_for_code_job
 from nsmd.manager.run_service import RunService
 from nsmd.mcp import bridge_tools, describe, jobs, messages
 from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
@@ -131,7 +132,7 @@ class Endpoint:
             "notifications/roots/list_changed", NotificationParams, self._roots_changed
         )
         jobs.Tasks(
-            self._session_of, lambda: self._runner.code_jobs.grace_s, self._max_result_chars
+            self._session_of, lambda: self._runner.session_manager.grace_s, self._max_result_chars
         ).add_to(server)
         # Replaces the SDK's tracing, which nothing here uses.
         server.middleware = [self._answer_calls]
@@ -270,17 +271,17 @@ class Endpoint:
         )
 
     async def _start_job(self, request: RunRequest) -> ToolReply:
-        find = partial(self._runner.code_jobs.session_for_job, request)
+        find = partial(session_for_code_job, self._runner, request)
         try:
             found = find()
         except NO_ENVIRONMENT:
             await self._runner.look(request.client)
             found = await patiently(find)
-        return await jobs.start_job(self._runner.code_jobs, found)
+        return await jobs.start_job(self._runner, found)
 
     async def _session_of(self, ctx: Context, job: JobId) -> Session:
         client = await self._client(ctx)
-        session = self._runner.code_jobs.session(client.scope, job.session)
+        session = self._runner.named(client.scope, job.session)
         if session is None:
             raise jobs.no_job(job)
         return session
@@ -292,7 +293,7 @@ class Endpoint:
             job,
             key=None if number is None else number.execution_id,
             wait_s=arguments.timeout_s or 0.0,
-            stop_grace_s=self._runner.code_jobs.grace_s if arguments.stop else None,
+            stop_grace_s=self._runner.session_manager.grace_s if arguments.stop else None,
             max_bytes=self._max_result_chars,
         )
 

@@ -24,7 +24,8 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownJobError
 from nsm.wire.files import PIECE_BYTES
 from nsmd.agent_link.frames import JobFacts
-from nsmd.manager.job_starts import CodeJobs, SessionForJob
+from nsmd.manager.job_starts import SessionForJob, start_code_job
+from nsmd.manager.run_service import RunService
 from nsmd.mcp import messages
 from nsmd.mcp.arguments import JobId, job_id
 from nsmd.mcp.clients import Context
@@ -37,10 +38,10 @@ STOP_MARGIN_S = 5.0
 """Time that a stopped job gets to end, beyond the grace of the ladder."""
 
 
-async def start_job(code_jobs: CodeJobs, found: SessionForJob) -> ToolReply:
+async def start_job(run_service: RunService, found: SessionForJob) -> ToolReply:
     """Start the code of a call as a job. Raises `NsmError`."""
     try:
-        facts, note = await code_jobs.start(found)
+        facts, note = await start_code_job(run_service, found)
     except OverloadedError as error:
         hint = "A call with `job` and `stop` ends one."
         raise OverloadedError(error.message, hint=hint, data=error.data) from None
