@@ -14,8 +14,7 @@ import errno
 import hashlib
 import os
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from nsm.below import DIRECTORY, look, open_below, open_file, parent_of, read_link
@@ -205,7 +204,7 @@ class _Application:
         before, after = self._change.before, self._change.after
         if after is None or (before is not None and "directory" in (before.type, after.type)):
             if before is not None and after is not None and before.type == after.type:
-                self._change_directory(parent, name, before, after)
+                _set_directory_mode(parent, name, carried_mode(after, before))
                 return
             self._delete(parent, name)
             before = None
@@ -237,15 +236,6 @@ class _Application:
             if look(self._sides.project, directory) is None:
                 with parent_of(self._sides.project, directory) as (parent, name):
                     _make_directory(parent, name, 0o755)
-
-    def _change_directory(
-        self, parent: int, name: str, before: PathState, after: PathState
-    ) -> None:
-        fd = open_below(parent, name, DIRECTORY)
-        try:
-            os.fchmod(fd, carried_mode(after, before))
-        finally:
-            os.close(fd)
 
     def _delete(self, parent: int, name: str) -> None:
         if self._change.before is not None and self._change.before.type == "directory":
@@ -312,9 +302,13 @@ class _Application:
 
 def _make_directory(parent: int, name: str, mode: int) -> None:
     os.mkdir(name, 0o700, dir_fd=parent)
+    _set_directory_mode(parent, name, mode)  # whatever the umask
+
+
+def _set_directory_mode(parent: int, name: str, mode: int) -> None:
     fd = open_below(parent, name, DIRECTORY)
     try:
-        os.fchmod(fd, mode)  # whatever the umask
+        os.fchmod(fd, mode)
     finally:
         os.close(fd)
 
@@ -335,22 +329,21 @@ def discard(
             whoever may read it on the host.
     """
     refused: dict[str, str] = {}
+    session = _SessionFiles(sides, shown, user, owner)
 
-    def attempt(change: Change, step: _Step) -> None:
+    def attempt(step: Callable[[Change], None], change: Change) -> None:
         try:
-            step.run(change)
+            step(change)
         except OSError as error:
             refused[change.path] = explain(error)
 
     in_order = sorted(changes, key=lambda change: in_tree(change.path))
-    removal = _Removal(sides, shown, user, owner)
-    restoration = _Restoration(sides, shown, user, owner)
     for change in reversed(in_order):
         if change.after is not None and not _stays(change.before, change.after):
-            attempt(change, removal)
+            attempt(session.remove, change)
     for change in in_order:
         if change.before is not None and change.path not in refused:
-            attempt(change, restoration)
+            attempt(session.restore, change)
     return len(changes) - len(refused), [RefusedChange(path=p, why=w) for p, w in refused.items()]
 
 
@@ -359,7 +352,9 @@ def _stays(before: PathState | None, after: PathState) -> bool:
     return before is not None and (before.type == "directory") == (after.type == "directory")
 
 
-class _Step(ABC):
+class _SessionFiles:
+    """The project as a session sees it, which is made as it is on the host."""
+
     def __init__(
         self,
         sides: Sides,
@@ -372,12 +367,8 @@ class _Step(ABC):
         self._user = user
         self._owner = owner
 
-    @abstractmethod
-    def run(self, change: Change) -> None: ...
-
-
-class _Removal(_Step):
-    def run(self, change: Change) -> None:
+    def remove(self, change: Change) -> None:
+        """Remove what the session has at a path."""
         assert change.after is not None
         with acting_as(self._user), parent_of(self._shown, change.path) as (parent, name):
             if change.after.type == "directory":
@@ -385,9 +376,8 @@ class _Removal(_Step):
             else:
                 os.unlink(name, dir_fd=parent)
 
-
-class _Restoration(_Step):
-    def run(self, change: Change) -> None:
+    def restore(self, change: Change) -> None:
+        """Put what the host has at a path there."""
         before = change.before
         assert before is not None
         with ExitStack() as stack:
@@ -403,19 +393,11 @@ class _Restoration(_Step):
             stack.enter_context(acting_as(self._user))
             parent, name = stack.enter_context(parent_of(self._shown, change.path))
             if before.type == "directory":
-                self._directory(parent, name, before, exists=_is_directory(change.after))
+                if change.after is None or change.after.type != "directory":
+                    os.mkdir(name, dir_fd=parent)
+                _set_directory_mode(parent, name, before.mode)
             else:
                 self._put(parent, name, source, target, before)
-
-    @staticmethod
-    def _directory(parent: int, name: str, before: PathState, *, exists: bool) -> None:
-        if not exists:
-            os.mkdir(name, dir_fd=parent)
-        fd = open_below(parent, name, DIRECTORY)
-        try:
-            os.fchmod(fd, before.mode)
-        finally:
-            os.close(fd)
 
     def _put(
         self, parent: int, name: str, source: int | None, target: str, before: PathState
@@ -452,7 +434,3 @@ class _Restoration(_Step):
             os.fchmod(fd, mode)
         finally:
             os.close(fd)
-
-
-def _is_directory(state: PathState | None) -> bool:
-    return state is not None and state.type == "directory"
