@@ -202,16 +202,21 @@ _MOST_SENT = 0x7FFF_F000
 """Most bytes of one sendfile(2)."""
 
 
-class Found(NamedTuple):
-    """Parts of the original's worker in the place of which a fork gets its own.
+class WorkerSetup(NamedTuple):
+    """Descriptors, files and rights that the worker of every fork gets in place of the original's.
 
     Attributes:
-        page: address of the page that it shares with its agent; 0 in a shell.
+        lists: memory of the workers for lists of calls.
+        last_capability: the highest number of one.
+        page: address of the page that the worker shares with its agent; 0 in a shell.
         private: its control socket, and the descriptors that nsm puts back as 0, 1 and 2.
         code: of a shell, the descriptor of the file with code; -1 in others.
+        descriptors: all others.
         rseq: address, size and signature of its area for restartable sequences.
     """
 
+    lists: CallLists
+    last_capability: int
     page: int
     private: Sequence[int]
     code: int
@@ -219,26 +224,18 @@ class Found(NamedTuple):
     cwd: str
     rseq: tuple[int, int, int]
 
-
-class WorkerSetup:
-    """Descriptors, files and rights that the worker of every fork gets."""
-
-    def __init__(self, lists: CallLists, original: Found, last_capability: int) -> None:
-        self.lists, self._original = lists, original
-        self._last_capability = last_capability
-
     def equip(self, worker: Traced, theirs: Sequence[int]) -> None:
         """Give the fork's worker descriptors, page and working directory of its own, and take its
         privileges away."""
         out, err, control, page = theirs
-        at, nothing, saved_out, saved_err = self._original.private
+        at, nothing, saved_out, saved_err = self.private
         moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
-        if self._original.code >= 0:
+        if self.code >= 0:
             moved = {
                 out: (saved_out,),
                 err: (saved_err,),
                 control: (at,),
-                page: (self._original.code,),
+                page: (self.code,),
             }
         # A number that is both a new descriptor and the place of another one.
         places = {place for several in moved.values() for place in several}
@@ -246,10 +243,10 @@ class WorkerSetup:
             raise CannotForkError("code has opened descriptors in the place of nsm's")
         calls = self.lists.begin(worker)
         size = os.sysconf("SC_PAGESIZE")
-        if self._original.page:
-            calls.add("mmap", self._original.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
+        if self.page:
+            calls.add("mmap", self.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
         calls.add("setsid")
-        address, length, signature = self._original.rseq
+        address, length, signature = self.rseq
         if address:  # a process that has its memory from another one has lost it
             calls.add("rseq", address, length, 0, signature, may_fail=True)
         for fd, targets in moved.items():
@@ -258,10 +255,10 @@ class WorkerSetup:
             calls.add("close", fd)
         if page not in moved:
             calls.add("close", page)
-        for path in ("/workspace", self._original.cwd):
+        for path in ("/workspace", self.cwd):
             calls.add("chdir", calls.data(os.fsencode(path) + b"\0"), may_fail=True)
         # Not closed: what has them open would close the next file that gets the number.
-        for fd in self._original.descriptors.closed:
+        for fd in self.descriptors.closed:
             if fd not in places:
                 if calls.is_full:
                     calls.run()
@@ -275,21 +272,21 @@ class WorkerSetup:
     def _reopen(self, worker: Traced, calls: CallList, theirs: Sequence[int]) -> CallList:
         """Open files of the original on the copy, at the same offsets; close those that fail."""
         asked: list[tuple[FileToOpen, int, int]] = []
-        nothing = self._original.private[1]
+        nothing = self.private[1]
 
         def settle() -> CallList:
             results = calls.run()
             following = self.lists.begin(worker)
             for file, opened, moved in asked:
                 if results[opened] < 0:
-                    self._original.descriptors.closed[file.fd] = file.path
+                    self.descriptors.closed[file.fd] = file.path
                     following.add("dup3", nothing, file.fd, os.O_CLOEXEC)
                 elif results[moved] < 0:
                     raise CannotForkError(f"{file.path} cannot be opened again")
             asked.clear()
             return following
 
-        for file in self._original.descriptors.files:
+        for file in self.descriptors.files:
             if file.fd in theirs:
                 continue
             if calls.is_full:
@@ -308,7 +305,7 @@ class WorkerSetup:
     def _copy_unnamed(self, worker: Traced, calls: CallList, taken: Container[int]) -> CallList:
         """Copy files without a name, so that the fork has its own; close those that fail."""
         copies: dict[tuple[int, int], int] = {}
-        for file in self._original.descriptors.unnamed:
+        for file in self.descriptors.unnamed:
             if file.fd in taken:
                 continue
             calls.run()
@@ -327,8 +324,8 @@ class WorkerSetup:
             calls = self.lists.begin(worker)
             copied = sum(results[place] for place in needed)
             if min(results[opened], results[moved]) < 0 or (not has_copy and copied != file.size):
-                self._original.descriptors.closed[file.fd] = f"{file.path}{REMOVED}"
-                calls.add("dup3", self._original.private[1], file.fd, os.O_CLOEXEC)
+                self.descriptors.closed[file.fd] = f"{file.path}{REMOVED}"
+                calls.add("dup3", self.private[1], file.fd, os.O_CLOEXEC)
         return calls
 
     @staticmethod
@@ -361,7 +358,7 @@ class WorkerSetup:
         ruleset = ResultOf(calls.add("landlock_create_ruleset", address, len(attributes), 0))
         calls.add("landlock_restrict_self", ruleset, 0)
         calls.add("close", ruleset)
-        for capability in range(self._last_capability + 1):
+        for capability in range(self.last_capability + 1):
             calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
         calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))

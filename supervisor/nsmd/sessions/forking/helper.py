@@ -25,10 +25,10 @@ import struct
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from nsmd.sessions.forking.first_process import Kit
-from nsmd.sessions.forking.fork_worker import Found, WaitingShell, WorkerSetup, tell_its_pid
+from nsmd.sessions.forking.fork_worker import WaitingShell, WorkerSetup, tell_its_pid
 from nsmd.sessions.forking.new_jails import MESSAGE_BYTES, NewJail, NewJails
 from nsmd.sessions.forking.traced_session import (
     REMOVED,
@@ -94,11 +94,12 @@ def _ignore(number: int, frame: object) -> None:
     """Handle a signal that only has to wake a poll."""
 
 
-class Fork:
+class Fork(NamedTuple):
     """One fork that is being made: its jail, and the process that becomes its worker."""
 
-    def __init__(self, jail: NewJail, worker: Traced, theirs: Sequence[int]) -> None:
-        self.jail, self.worker, self.theirs = jail, worker, theirs
+    jail: NewJail
+    worker: Traced
+    theirs: Sequence[int]
 
 
 class ForkRequest:
@@ -209,7 +210,9 @@ class ForkRequest:
         others.let_go()
         stood_s = time.monotonic() - began_s
         for fork in self._forks:
-            self._release(fork.worker)
+            fork.worker.registers = self._resumed
+            fork.worker.detach()
+            fork.worker.close()
         return {
             "forks": [fork.jail.pid for fork in self._forks],
             "closed": sorted(closed)[:50],
@@ -284,13 +287,21 @@ class ForkRequest:
         cwd = os.readlink(f"/proc/{worker.pid}/cwd")
         if cwd.endswith(REMOVED):
             self._lost = [f"working directory {cwd}"]
-        found = Found(page, private, code, descriptors, cwd, child.rseq())
         self._lists = CallLists(child, self._site)
         self._resumed = {**self._registers, "rax": 0, "orig_rax": NO_CALL}
         if self._shell is not None:
             self._resumed = self._shell.resumed()
             self._original_pid = inner_pid(status_of(worker.pid))
-        return WorkerSetup(self._lists, found, self._kit.last_capability)
+        return WorkerSetup(
+            self._lists,
+            self._kit.last_capability,
+            page,
+            private,
+            code,
+            descriptors,
+            cwd,
+            child.rseq(),
+        )
 
     @staticmethod
     def _shut_in(thread: Traced) -> None:
@@ -358,11 +369,6 @@ class ForkRequest:
         if wrong:
             raise CannotForkError(f"the fork is not isolated ({', '.join(wrong)})")
         return inner_pid(status_of(worker.pid))
-
-    def _release(self, worker: Traced) -> None:
-        worker.registers = self._resumed
-        worker.detach()
-        worker.close()
 
 
 def _explained(error: Exception) -> str:
