@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from nsm.dataclass import dataclass
+from nsm.dataclass import dataclass, replace
 from nsmd.model.events import Events
 from nsmd.model.settings import HIDDEN, EnvironmentSettings, Settings
 from nsmd.model.values import Environment
@@ -163,10 +163,8 @@ def compare(old: Settings, new: Settings) -> Iterator[ChangedKey]:
     """Compare settings key by key, in the order of the documentation."""
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
-        if section.name == "environments":
-            yield from _compare_environments(before, after)
-        elif section.name in ("hosts", "secrets"):
-            yield from _compare_named(section.name, before, after)
+        if isinstance(before, Mapping):
+            yield from _compare_entries(section.name, before, after)
         else:
             yield from _compare_tables(section.name, before, after)
 
@@ -177,87 +175,57 @@ def merge(old: Settings, new: Settings) -> Settings:
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
         if section.name == "environments":
-            sections[section.name] = _merge_environments(before, after)
-        elif section.name in APPLIED:
-            sections[section.name] = after
-        else:
+            chosen: dict[str, EnvironmentSettings] = {}
+            for name in dict.fromkeys((*before, *after)):
+                was, is_ = before.get(name), after.get(name)
+                if (entry := was if _waits(was, is_) else is_) is not None:
+                    chosen[name] = entry
+            after = chosen
+        elif section.name not in APPLIED:
             applied = {
                 field.name: getattr(after, field.name)
                 for field in dataclasses.fields(before)
                 if f"{section.name}.{field.name}" in APPLIED
             }
-            sections[section.name] = dataclasses.replace(before, **applied)
+            after = dataclasses.replace(before, **applied)
+        sections[section.name] = after
     return Settings(**sections)
 
 
 def _compare_tables(key: str, before: Any, after: Any) -> Iterator[ChangedKey]:
     for field in dataclasses.fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
-        if old == new:
-            continue
         inner = f"{key}.{field.name}"
-        if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+        if dataclasses.is_dataclass(old):
             yield from _compare_tables(inner, old, new)
-        else:
-            parts = inner.split(".")
-            applied = any(".".join(parts[:count]) in APPLIED for count in range(1, len(parts) + 1))
+        elif old != new:
+            applied = any(inner == each or inner.startswith(f"{each}.") for each in APPLIED)
             yield ChangedKey(key=inner, old=_shown(old), new=_shown(new), applied=applied)
 
 
-def _compare_environments(
-    before: Mapping[str, EnvironmentSettings], after: Mapping[str, EnvironmentSettings]
+def _compare_entries(
+    section: str, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[ChangedKey]:
+    """Compare tables with names: those of environments key by key."""
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if old == new:
             continue
-        key, applied = f"environments.{name}", not _is_built(old, new)
-        if old is None or new is None:
-            words = ("none", "added") if old is None else ("there", "none")
+        key, applied = f"{section}.{name}", not _waits(old, new)
+        if not isinstance(old, EnvironmentSettings) or not isinstance(new, EnvironmentSettings):
+            came = "added" if section == "environments" else "changed"
+            words = ("none" if old is None else "there", "none" if new is None else came)
             yield ChangedKey(key=key, old=words[0], new=words[1], applied=applied)
             continue
-        for field in dataclasses.fields(EnvironmentSettings):
-            was, is_ = getattr(old, field.name), getattr(new, field.name)
-            if was != is_:
-                secret = field.name == "env"
-                yield ChangedKey(
-                    key=f"{key}.{field.name}",
-                    old=HIDDEN if secret else _shown(was),
-                    new=HIDDEN if secret else _shown(is_),
-                    applied=applied,
-                )
+        for change in _compare_tables(key, old, new):
+            shown = {"old": HIDDEN, "new": HIDDEN} if change.key == f"{key}.env" else {}
+            yield replace(change, applied=applied, **shown)
 
 
-def _compare_named(
-    section: str, before: Mapping[str, object], after: Mapping[str, object]
-) -> Iterator[ChangedKey]:
-    for name in dict.fromkeys((*before, *after)):
-        old, new = before.get(name), after.get(name)
-        if old != new:
-            words = ("none" if old is None else "there", "none" if new is None else "changed")
-            yield ChangedKey(key=f"{section}.{name}", old=words[0], new=words[1], applied=True)
-
-
-def _merge_environments(
-    before: Mapping[str, EnvironmentSettings], after: Mapping[str, EnvironmentSettings]
-) -> dict[str, EnvironmentSettings]:
-    merged: dict[str, EnvironmentSettings] = {}
-    for name in dict.fromkeys((*before, *after)):
-        old, new = before.get(name), after.get(name)
-        chosen = old if _is_built(old, new) else new
-        if chosen is not None:
-            merged[name] = chosen
-    return merged
-
-
-def _is_built(*entries: EnvironmentSettings | None) -> bool:
+def _waits(*entries: object) -> bool:
     """Return whether Nix builds an environment: such changes wait for a restart."""
-    return any(entry is not None and entry.flake is not None for entry in entries)
+    return any(isinstance(each, EnvironmentSettings) and each.flake is not None for each in entries)
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    return json.dumps(value, default=str)
+    return "none" if value is None else json.dumps(value, default=str)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
@@ -63,7 +63,7 @@ class SourceWatcher:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._kept: dict[object, _Ends] = {}
+        self._kept: dict[object, _Source[Any]] = {}
         self._watches: Watches | None = None
         self._unwatched: str | None = None
 
@@ -148,16 +148,6 @@ class SourceWatcher:
         finally:
             self._watches = None
             inotify.close()
-
-
-class _Ends(Protocol):
-    """A source of any kind, as the watcher sees it."""
-
-    first: trio.Event
-
-    def end(self) -> None: ...
-
-    def look_again(self) -> trio.Event: ...
 
 
 class _Source(Generic[SeenT]):

@@ -97,31 +97,20 @@ class WantedPackages:
     @property
     def text(self) -> str:
         """All of it in one line, for people."""
-        return "; ".join(self._parts())
-
-    def _parts(self) -> Iterator[str]:
-        if self.pip:
-            yield f"pip: {', '.join(self.pip)}"
-        if self.requirements:
-            yield f"requirements: {self.requirements}"
-        if self.project:
-            yield f"project: {self.project}"
-        if self.extras:
-            yield f"extras: {', '.join(self.extras)}"
-        if self.groups:
-            yield f"groups: {', '.join(self.groups)}"
-        if self.npm:
-            yield f"npm: {', '.join(self.npm)}"
-        if self.package_lock:
-            yield f"package_lock: {self.package_lock}"
-        if self.conda:
-            yield f"conda: {self.conda}"
-        if self.image:
-            yield f"image: {self.image}"
-        if self.language:
-            yield f"interpreter: {self.language}"
-        if self.root:
-            yield f"root: {self.root}"
+        parts = (
+            ("pip", ", ".join(self.pip)),
+            ("requirements", self.requirements),
+            ("project", self.project),
+            ("extras", ", ".join(self.extras)),
+            ("groups", ", ".join(self.groups)),
+            ("npm", ", ".join(self.npm)),
+            ("package_lock", self.package_lock),
+            ("conda", self.conda),
+            ("image", self.image),
+            ("interpreter", self.language),
+            ("root", self.root),
+        )
+        return "; ".join(f"{key}: {value}" for key, value in parts if value)
 
 
 def shown(packages: WantedPackages) -> str:

@@ -206,32 +206,13 @@ class Policy:
             "version": VERSION,
             "kind": self.kind,
             "complete": self.complete,
-            "rights": {
-                "uid": self.rights.uid,
-                "gid": self.rights.gid,
-                "capabilities": list(self.rights.capabilities),
-                "no_new_privs": self.rights.no_new_privs,
-                "system_call_filter": self.rights.system_call_filter,
-                "nested_namespaces": self.rights.nested_namespaces,
-            },
+            "rights": _fields(self.rights),
             "network": {
                 "mode": self.network.mode,
                 "allow": list(self.network.allow),
                 "proxy": self.network.mode == "allow",
             },
-            "limits": {
-                "memory_mb": self.limits.memory_mb,
-                "memory_by": self.limits.memory_by,
-                "process_memory_mb": self.limits.process_memory_mb,
-                "processes": self.limits.processes,
-                "processes_by": self.limits.processes_by,
-                "descriptors": self.limits.descriptors,
-                "cpu_weight": self.limits.cpu_weight,
-                "cpu_by": self.limits.cpu_by,
-                "timeout_s": self.limits.timeout_s,
-                "output_bytes": self.limits.output_bytes,
-                "output_file_bytes": self.limits.output_file_bytes,
-            },
+            "limits": _fields(self.limits),
             "variables": list(self.variables),
             "devices": list(self.devices),
             "mounts": [_as_row(mount, sources=sources) for mount in self.mounts],
@@ -243,6 +224,12 @@ class Policy:
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in rows]
         entries = ",\n".join(f"    {json.dumps(mount)}" for mount in mounts)
         return "\n".join(["{", *lines, f'  "mounts": [\n{entries}\n  ]', "}\n"])
+
+
+def _fields(value: LimitRules | Rights) -> dict[str, Any]:
+    """Fields of a flat value, for JSON."""
+    found = {name: getattr(value, name) for name in value.__slots__}
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
 
 
 def policy_of(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from nsm.http import connection
-from nsmd.http import asgi_app, listener, replay
+from nsmd.http import asgi_app, listener
 from nsmd.mcp import messages
 from nsmd.model.settings import HttpSettings
 
@@ -44,7 +44,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_what_is_kept_is_that_of_the_code() -> None:
     section = PAGE.read_text(encoding="utf-8").split("\n## When something breaks off\n")[1]
     text = " ".join(section.split())
-    assert f"the newest {replay.MAX_BYTES_OF_SESSION // 1024**2} MiB of each session" in text
-    assert f"and {replay.MAX_BYTES // 1024**2} MiB of all" in text
+    assert f"the newest {asgi_app.MAX_BYTES_OF_SESSION // 1024**2} MiB of each session" in text
+    assert f"and {asgi_app.MAX_BYTES // 1024**2} MiB of all" in text
     assert "after the second that the stream told them to wait" in text
-    assert replay.RETRY_MS == 1000
+    assert asgi_app.RETRY_MS == 1000

@@ -26,8 +26,8 @@ from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
 from nsm import httptoken
 from nsm.http.exchange import Message, Receive, Send
-from nsmd.http import replay
-from nsmd.http.replay import Replays, SentEvents
+from nsmd.http import asgi_app
+from nsmd.http.asgi_app import Replays, SentEvents
 from nsmd.http.service import HttpService
 from nsmd.model.events import Events
 from nsmd.model.settings import HttpSettings, Settings
@@ -142,7 +142,7 @@ async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
     first = kept.add(1, "7", None)
     for number in range(2, 100):
         kept.add(number, "7", note(f"{number} {'x' * 100_000}"))
-        assert kept.size <= replay.MAX_BYTES_OF_SESSION
+        assert kept.size <= asgi_app.MAX_BYTES_OF_SESSION
     kept.add(100, "7", answer("all"))
     await listener.listen(kept, first)
     assert 30 < len(listener.got) < 45
@@ -153,8 +153,8 @@ async def test_the_oldest_goes_first_and_the_answer_stays() -> None:
 async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
     kept, listener = SentEvents(), Listener()
     first = kept.add(1, "7", None)
-    kept.add(2, "7", note("x" * replay.MAX_BYTES_OF_SESSION))
-    kept.add(3, "7", answer("x" * replay.MAX_BYTES_OF_SESSION))
+    kept.add(2, "7", note("x" * asgi_app.MAX_BYTES_OF_SESSION))
+    kept.add(3, "7", answer("x" * asgi_app.MAX_BYTES_OF_SESSION))
     assert kept.size < 10_000
     await listener.listen(kept, first)
     (told,) = listener.got
@@ -165,9 +165,9 @@ async def test_who_waits_for_an_answer_that_is_too_large_is_told() -> None:
 async def test_many_streams() -> None:
     kept = SentEvents()
     waiting = kept.add(1, "waiting", None)
-    for number in range(2, 2 * replay.MAX_STREAMS):
+    for number in range(2, 2 * asgi_app.MAX_STREAMS):
         kept.add(number, f"r{number}", answer(str(number)))
-    assert f"of {replay.MAX_STREAMS} streams" in repr(kept)
+    assert f"of {asgi_app.MAX_STREAMS} streams" in repr(kept)
     assert kept.follows(waiting)
 
 
@@ -276,8 +276,8 @@ async def test_all_together_are_bounded_and_the_oldest_goes() -> None:
     for session in sessions:
         await manager.ask(opens=session)
         await manager.ask(known=session, stores=["", text])
-        assert manager.replays.size <= replay.MAX_BYTES
-    assert manager.replays.size > replay.MAX_BYTES - 4_000_000
+        assert manager.replays.size <= asgi_app.MAX_BYTES
+    assert manager.replays.size > asgi_app.MAX_BYTES - 4_000_000
 
 
 # What a client gets.
