@@ -14,13 +14,11 @@ import os
 import re
 import socket
 import stat
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 import trio
 
-from nsm.dataclass import dataclass, field
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
@@ -31,7 +29,6 @@ from nsmd.jail.project import NoCopyError
 from nsmd.jail.run_only import start_run_only
 from nsmd.jail.starting import (
     POLICY,
-    Ends,
     JailNotStartedError,
     gate,
     hand_over,
@@ -77,30 +74,6 @@ _BWRAP = re.compile(rb"(/[\w./+-]+/bin/bwrap)\b")
 
 DATA = (".local", ".local/share", ".local/share/jail.nix")
 """Directory in which jail.nix keeps them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """A program to start.
-
-    Attributes:
-        variables: variables of its environment, without those for descriptors.
-        limited: environment whose limits we must enforce; None if the agent does.
-        policy: policy of the session; None for a template, whose forks get their own.
-        code_variables: variables of the code in the jail.
-    """
-
-    artifact: Artifact
-    program: str
-    arguments: Sequence[str]
-    channel: socket.SocketKind
-    variables: Mapping[str, str]
-    project: ProjectMount | None
-    speaker: str
-    limited: Environment | None = None
-    policy: Policy | None = None
-    code_variables: Sequence[tuple[str, str]] = field(default=(), repr=False)
-    group: int | None = None
 
 
 class ArtifactLauncher:
@@ -154,20 +127,18 @@ class ArtifactLauncher:
                 spec, policy, self._user, variables, self._limits, self._nursery
             )
         older = artifact.schema == 0
-        plan = _Plan(
-            artifact=artifact,
-            program=artifact.session_run,
-            arguments=() if older else self._agent_arguments(environment),
-            channel=socket.SOCK_STREAM,
-            variables=self._variables(artifact, spec.project, spec.sizes),
-            project=spec.project,
-            speaker="agent",
+        jail = await self._launch(
+            artifact,
+            [artifact.session_run, *(() if older else self._agent_arguments(environment))],
+            socket.SOCK_STREAM,
+            self._variables(artifact, spec.project, spec.sizes),
+            spec.project,
+            "agent",
             limited=environment if older else None,
-            policy=policy,
+            policy=policy.as_text().encode(),
             code_variables=jail_variables(environment, spec.network),
             group=group,
         )
-        jail = await self._launch(plan)
         jail.policy = policy
         await limit_namespaces(jail.pid, {})
         return jail
@@ -179,15 +150,12 @@ class ArtifactLauncher:
         _check_mount_point(spec.project)
         imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
-            _Plan(
-                artifact=spec.artifact,
-                program=spec.artifact.template_run,
-                arguments=spec.preload,
-                channel=socket.SOCK_SEQPACKET,
-                variables=self._variables(spec.artifact, spec.project, None),
-                project=spec.project,
-                speaker=f"template{imports}",
-            )
+            spec.artifact,
+            [spec.artifact.template_run, *spec.preload],
+            socket.SOCK_SEQPACKET,
+            self._variables(spec.artifact, spec.project, None),
+            spec.project,
+            f"template{imports}",
         )
 
     def _agent_arguments(self, environment: Environment) -> list[str]:
@@ -215,63 +183,80 @@ class ArtifactLauncher:
             variables["NSM_SHM_MB"] = str(sizes.shm_mb)
         return variables
 
-    async def _launch(self, plan: _Plan) -> Jail:
-        await self._look_at(plan.program)
-        try:
-            starter, ends = self._start(plan)
-        except OSError as error:
-            raise self._not_executed(plan.program, error) from error
-        try:
-            tells = plan.artifact.schema > 0
-            return await jail_of(starter, ends, plan.speaker, plan.group, tells=tells)
-        except JailNotStartedError as error:
-            raise _failure(plan.program, str(error)) from None
+    async def _launch(
+        self,
+        artifact: Artifact,
+        command: Sequence[str],
+        channel: socket.SocketKind,
+        variables: Mapping[str, str],
+        project: ProjectMount | None,
+        speaker: str,
+        *,
+        limited: Environment | None = None,
+        policy: bytes = b"",
+        code_variables: Sequence[tuple[str, str]] = (),
+        group: int | None = None,
+    ) -> Jail:
+        """Start a program of an artifact; that blocks for some 2 ms.
 
-    def _start(self, plan: _Plan) -> tuple[subprocess.Popen[bytes], Ends]:
-        """Start the program; blocks for some 2 ms."""
-        with ExitStack() as ours, ExitStack() as theirs:
-            ends = open_ends(plan.channel, ours, theirs)
-            variables, inherited = hand_over(
-                plan.artifact,
-                self._user,
-                theirs,
-                project=plan.project,
-                info_end=ends.info_end,
-                policy=plan.policy.as_text().encode() if plan.policy is not None else b"",
-                code_variables=plan.code_variables,
-            )
-            # Its links may lie where the jails' user cannot go.
-            command = [os.path.realpath(plan.program), *plan.arguments]
-            if plan.limited is not None:
-                command = with_limits(command, plan.limited, self._limits)
-            starter = spawn(
-                self._user,
-                [*gate(plan.group), *command],
-                stdin=ends.agent_end.fileno(),
-                stdout=ends.agent_end.fileno(),
-                stderr=ends.stderr_fd,
-                inherited=inherited,
-                variables={**plan.variables, **variables},
-            )
-            ours.pop_all()
-        return starter, ends
-
-    async def _look_at(self, program: str) -> None:
-        """Check that a program can be started, and that its file system answers: otherwise starting
-        it would block everybody else.
+        Args:
+            channel: kind of the socket that it gets as descriptor 0.
+            variables: its environment, without those for descriptors.
+            speaker: the part that should speak first, for people.
+            limited: environment whose limits we must enforce; None if the agent does.
+            policy: text for the session's file; empty for a template, whose forks get their own.
+            code_variables: variables of the code in the jail.
         """
-        with trio.move_on_after(LOOK_TIMEOUT_S) as bound:
-            await trio.to_thread.run_sync(
+        program, *arguments = command
+        real = await self._look_at(program)
+        try:
+            with ExitStack() as ours, ExitStack() as theirs:
+                ends = open_ends(channel, ours, theirs)
+                handed, inherited = hand_over(
+                    artifact,
+                    self._user,
+                    theirs,
+                    project=project,
+                    info_end=ends.info_end,
+                    policy=policy,
+                    code_variables=code_variables,
+                )
+                # Its links may lie where the jails' user cannot go.
+                words = [real, *arguments]
+                if limited is not None:
+                    words = with_limits(words, limited, self._limits)
+                starter = spawn(
+                    self._user,
+                    [*gate(group), *words],
+                    stdin=ends.agent_end.fileno(),
+                    stdout=ends.agent_end.fileno(),
+                    stderr=ends.stderr_fd,
+                    inherited=inherited,
+                    variables={**variables, **handed},
+                )
+                ours.pop_all()
+        except OSError as error:
+            raise self._not_executed(program, error) from error
+        try:
+            return await jail_of(starter, ends, speaker, group, tells=artifact.schema > 0)
+        except JailNotStartedError as error:
+            raise _failure(program, str(error)) from None
+
+    async def _look_at(self, program: str) -> str:
+        """Check that a program can be started, and that its file system answers: otherwise starting
+        it would block everybody else. Returns its path without links.
+        """
+        with trio.move_on_after(LOOK_TIMEOUT_S):
+            return await trio.to_thread.run_sync(
                 self._check_program, program, abandon_on_cancel=True, limiter=self._looks
             )
-        if bound.cancelled_caught:
-            raise StartFailedError(
-                f"The environment's program {program} cannot be run: its file system has not "
-                f"answered for {LOOK_TIMEOUT_S:g} s.",
-                hint="Is that a network file system whose server is gone?",
-            )
+        raise StartFailedError(
+            f"The environment's program {program} cannot be run: its file system has not "
+            f"answered for {LOOK_TIMEOUT_S:g} s.",
+            hint="Is that a network file system whose server is gone?",
+        )
 
-    def _check_program(self, program: str) -> None:
+    def _check_program(self, program: str) -> str:
         """Check as `_look_at`; blocks."""
         try:
             mode = os.stat(program).st_mode
@@ -282,13 +267,15 @@ class ArtifactLauncher:
             raise self._not_executed(program, error) from error
         if not stat.S_ISREG(mode) or not mode & 0o111:
             raise self._not_executed(program, OSError(errno.EACCES, os.strerror(errno.EACCES)))
-        if reason := self._user.why_no_way(os.path.realpath(program)):
+        real = os.path.realpath(program)
+        if reason := self._user.why_no_way(real):
             raise StartFailedError(
                 f"The environment's program {program} cannot be run: {reason}, "
                 "the user that jails run as.",
                 hint="Open it to that user, start nsm as its owner, or set [defaults] jail_uid in "
                 "config.toml.",
             )
+        return real
 
     def _not_executed(self, program: str, error: OSError) -> StartFailedError:
         if error.errno not in _NO_PROGRAM or self._user.why_impossible():

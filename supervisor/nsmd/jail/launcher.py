@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from nsm.dataclass import dataclass, field, replace
+from nsm.dataclass import dataclass
 from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsm.wire.errors import StartFailedError
@@ -82,10 +82,7 @@ from nsmd.model.values import (
     ImageRoot,
     JailSpec,
     Links,
-    ProjectMount,
-    ReadOnlyBind,
     SessionLimits,
-    ShownDevices,
 )
 
 
@@ -94,31 +91,26 @@ class JailPlan:
     """Jail for bwrap to start.
 
     Attributes:
+        shown: what it shows, and the variables of its command.
         command: command of PID 1, or of its only child.
+        arguments: makes bwrap's arguments from the jail's content.
         channel: kind of the socket that the command gets as descriptor 0.
         programs: our own files: content by path.
         speaker: the part that should speak first, for people.
         copy: room for an overlay's changes; None if the project is read-only.
         system_calls: filter that bwrap installs for the command, in classic BPF.
+        group: as in `Launcher.launch`.
     """
 
+    shown: TemplateSpec
     command: list[str]
     arguments: Callable[[JailContent], list[str]]
     channel: socket.SocketKind
-    binds: Sequence[ReadOnlyBind]
-    path: str
-    variables: Sequence[tuple[str, str]] = field(repr=False)
-    project: ProjectMount | None
     programs: Mapping[str, bytes]
     speaker: str = "agent"
     system_calls: bytes | None = None
     copy: OverlaySpace | None = None
-    host_network: bool = False
     group: int | None = None
-    links: Links = ()
-    image: ImageRoot | None = None
-    devices: ShownDevices | None = None
-    git: str = ""
 
 
 class BwrapLauncher:
@@ -222,22 +214,26 @@ class BwrapLauncher:
         with self._copy_place(spec) as copy:
             jail = await self._launch(
                 JailPlan(
+                    shown=TemplateSpec(
+                        agent_python=environment.agent_python,
+                        binds=environment.binds,
+                        links=environment.links,
+                        path=environment.path,
+                        preload=(),
+                        project=spec.project,
+                        image=environment.image,
+                        shown_devices=environment.shown_devices,
+                        host_network=full,
+                        variables=jail_variables(environment, spec.network),
+                    ),
                     command=agent_command(environment, limits, host_network=full),
                     arguments=partial(session_arguments, sizes=spec.sizes),
                     channel=socket.SOCK_STREAM,
-                    binds=environment.binds,
-                    links=environment.links,
-                    image=environment.image,
-                    devices=environment.shown_devices,
-                    path=environment.path,
-                    variables=jail_variables(environment, spec.network),
-                    project=spec.project,
                     programs={
                         AGENT_PATH: await self._agent(environment),
                         POLICY_PATH: policy.as_text().encode(),
                     },
                     system_calls=self.system_calls,
-                    host_network=full,
                     copy=copy,
                     group=group,
                 )
@@ -307,16 +303,10 @@ class BwrapLauncher:
         imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
             JailPlan(
+                shown=spec,  # each fork gets variables of its own
                 command=template_command(spec),
                 arguments=template_arguments,
                 channel=socket.SOCK_SEQPACKET,
-                binds=spec.binds,
-                links=spec.links,
-                image=spec.image,
-                devices=spec.shown_devices,
-                path=spec.path,
-                variables=spec.variables,  # each fork gets its own
-                project=spec.project,
                 programs={
                     # Another Python than the agent's may run it, too.
                     AGENT_PATH: self._agent_source
@@ -330,20 +320,19 @@ class BwrapLauncher:
                     POLICY_PATH: b"",  # each fork mounts its own over it
                 },
                 speaker=f"template{imports}",
-                host_network=spec.host_network,
             )
         )
 
     async def _launch(self, plan: JailPlan) -> Jail:
-        plan = replace(plan, git=await self.git.of(plan.project))
+        git = await self.git.of(plan.shown.project)
         try:
-            starter, ends = self._start(plan)
+            starter, ends = self._start(plan, git)
         except OSError as error:
             raise start_error(error, self.user) from error
         try:
             return await jail_of(starter, ends, plan.speaker, plan.group)
         except JailNotStartedError as error:
-            raise self._failure(str(error)) from None
+            raise explain(str(error), read_host_facts(), self.bwrap_path or "bwrap") from None
 
     async def _agent(self, environment: Environment) -> bytes:
         """Return the program of PID 1."""
@@ -354,13 +343,13 @@ class BwrapLauncher:
             return source_of(AGENT)  # both versions of Python will run it
         return await self._agent_code.for_python(environment.agent_python)
 
-    def _start(self, plan: JailPlan) -> tuple[subprocess.Popen[bytes], Ends]:
+    def _start(self, plan: JailPlan, git: str) -> tuple[subprocess.Popen[bytes], Ends]:
         """Start bwrap; blocks for some 2 ms."""
-        program = self._program()
+        program, shown = self._program(), plan.shown
         with ExitStack() as ours, ExitStack() as theirs:
             ends = open_ends(plan.channel, ours, theirs)
             before, handed, mounts = self._mounts(plan, program, theirs)
-            files = _files(plan, theirs)
+            files = _files(plan, git, theirs)
             filter_fd = None
             if plan.system_calls is not None:
                 filter_fd = memory_file(plan.system_calls, theirs)
@@ -370,14 +359,14 @@ class BwrapLauncher:
                     host=self._scanned_host(),
                     mounts=mounts,
                     files=files,
-                    path=plan.path,
+                    path=shown.path,
                     info_fd=ends.info_end,
                     filter_fd=filter_fd,
-                    variables=plan.variables,
-                    host_network=plan.host_network,
-                    links=self._links(plan, mounts),
-                    image=plan.image is not None,
-                    devices=() if plan.devices is None else plan.devices.nodes,
+                    variables=shown.variables,
+                    host_network=shown.host_network,
+                    links=self._links(shown, mounts),
+                    image=shown.image is not None,
+                    devices=() if shown.shown_devices is None else shown.shown_devices.nodes,
                 ),
             )
             # Not on the command line, which everyone on the host and in the jail can read.
@@ -407,13 +396,13 @@ class BwrapLauncher:
             ours.pop_all()
         return starter, ends
 
-    def _links(self, plan: JailPlan, mounts: Sequence[BindMount]) -> Links:
-        if plan.image is not None:
-            place = () if plan.project is None else (plan.project.mount_point,)
-            return needed_links(plan.links, place, IMAGE_PLACES)
+    def _links(self, shown: TemplateSpec, mounts: Sequence[BindMount]) -> Links:
+        if shown.image is not None:
+            place = () if shown.project is None else (shown.project.mount_point,)
+            return needed_links(shown.links, place, IMAGE_PLACES)
         host = self._scanned_host()
         base = (*host.directories, *(path for _, path in host.links))
-        return needed_links(plan.links, [*base, *(mount.target for mount in mounts)])
+        return needed_links(shown.links, [*base, *(mount.target for mount in mounts)])
 
     def _arguments(self, plan: JailPlan, content: JailContent) -> list[str]:
         return plan.arguments(content)
@@ -441,14 +430,17 @@ class BwrapLauncher:
     ) -> tuple[list[str], list[int], list[BindMount]]:
         """Collect the mounts beyond the base system, with the command before bwrap's and its
         descriptors. Descriptors go to `owned`."""
-        places = PLACES if plan.image is None else IMAGE_PLACES
+        shown = plan.shown
+        places = PLACES if shown.image is None else IMAGE_PLACES
         mounts: list[BindMount] = [
-            BindMount(source=self._way_to(bind.source, plan.image), target=bind.target)
-            for bind in needed_binds(plan.binds, plan.project, places)
+            BindMount(source=self._way_to(bind.source, shown.image), target=bind.target)
+            for bind in needed_binds(shown.binds, shown.project, places)
         ]
-        if plan.project is not None:
-            git = plan.project.git if plan.image is None else None  # a root of its own has no room
-            for project in (git, plan.project) if git else (plan.project,):
+        if shown.project is not None:
+            git = (
+                shown.project.git if shown.image is None else None
+            )  # a root of its own has no room
+            for project in (git, shown.project) if git else (shown.project,):
                 path, directory = open_project(self.user, project)
                 owned.callback(os.close, directory)
                 if project.copied and plan.copy is not None:
@@ -494,21 +486,19 @@ class BwrapLauncher:
             self._bubblewrap = program
         return self._bubblewrap
 
-    def _failure(self, text: str) -> StartFailedError:
-        return explain(text, read_host_facts(), self.bwrap_path or "bwrap")
-
 
 def _has_git_settings(image: ImageRoot) -> bool:
     """Return whether a jail can have git's settings: there has to be a file to mount them over."""
     return image.writable or os.path.isfile(image.directory + GIT_SETTINGS_PATH)
 
 
-def _files(plan: JailPlan, owned: ExitStack) -> list[FileData]:
+def _files(plan: JailPlan, git: str, owned: ExitStack) -> list[FileData]:
+    image = plan.shown.image
     # The unpacked image has those files already, but for the user's name.
-    made = dict(SYNTHETIC_FILES) if plan.image is None else {}
-    if plan.image is None or _has_git_settings(plan.image):
-        made[GIT_SETTINGS_PATH] = plan.git
-    if plan.host_network:
+    made = dict(SYNTHETIC_FILES) if image is None else {}
+    if image is None or _has_git_settings(image):
+        made[GIT_SETTINGS_PATH] = git
+    if plan.shown.host_network:
         made.update(network_files())
     contents = {**plan.programs, **{path: os.fsencode(text) for path, text in made.items()}}
     return [

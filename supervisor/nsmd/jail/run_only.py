@@ -18,7 +18,6 @@ from typing import Any
 
 import trio
 
-from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError
 from nsmd.jail.process import (
     Jail,
@@ -195,7 +194,7 @@ class _Standin:
 
     async def _execute(self, execution: _Execution) -> None:
         try:
-            answer = await execution.run(self._start)
+            answer = await execution.run(self._start, tells=self._artifact.schema > 0)
         except NsmError as error:
             answer = {"type": "error", "id": execution.id, "message": error.message}
         except OSError as error:
@@ -205,7 +204,9 @@ class _Standin:
         with suppress(trio.BrokenResourceError):
             await self._send(answer)
 
-    def _start(self, stdin: int, stdout: int, stderr: int, info_end: int) -> _Started:
+    def _start(
+        self, stdin: int, stdout: int, stderr: int, info_end: int
+    ) -> subprocess.Popen[bytes]:
         """Start the artifact's program."""
         with ExitStack() as owned:
             variables, inherited = hand_over(
@@ -218,7 +219,7 @@ class _Standin:
                 code_variables=jail_variables(self._spec.environment, self._spec.network),
             )
             command = [os.path.realpath(self._artifact.run)]  # as in `ArtifactLauncher`
-            starter = spawn(
+            return spawn(
                 self._user,
                 with_limits(command, self._spec.environment, self._limits),
                 stdin=stdin,
@@ -227,7 +228,6 @@ class _Standin:
                 inherited=inherited,
                 variables={**self._variables, **variables},
             )
-        return _Started(starter=starter, tells=self._artifact.schema > 0)
 
     async def _refuse(self, id_: object, why: str) -> None:
         await self._send({"type": "error", "id": id_, "message": why})
@@ -235,18 +235,6 @@ class _Standin:
     async def _send(self, frame: Mapping[str, Any]) -> None:
         async with self._writing:
             await self._stream.send_all(encode_frame(frame))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
-    """A running program.
-
-    Attributes:
-        tells: it will tell the process id of its jail.
-    """
-
-    starter: subprocess.Popen[bytes]
-    tells: bool
 
 
 class _Execution:
@@ -269,11 +257,14 @@ class _Execution:
         self._interrupted = True
         self._patience.cancel()
 
-    async def run(self, start: Callable[[int, int, int, int], _Started]) -> dict[str, Any]:
+    async def run(
+        self, start: Callable[[int, int, int, int], subprocess.Popen[bytes]], *, tells: bool
+    ) -> dict[str, Any]:
         """Run the program, and return its `result` frame.
 
         Args:
             start: gets descriptors: standard input, output, errors, and one for `NSM_INFO_FD`.
+            tells: the program tells the process id of its jail there.
 
         Cancellation: ends it.
         """
@@ -284,12 +275,12 @@ class _Execution:
                 err, err_end = await _pipe_from(ours, theirs)
                 info, info_end = await _pipe_from(ours, theirs, open_info_pipe)
                 stdin, code = await _pipe_to(ours, theirs)
-                started = start(stdin, out_end, err_end, info_end)
+                starter = start(stdin, out_end, err_end, info_end)
             try:
-                end_fd = os.pidfd_open(started.starter.pid)
+                end_fd = os.pidfd_open(starter.pid)
                 ours.callback(os.close, end_fd)
                 async with trio.open_nursery() as pumps:
-                    pumps.start_soon(self._feed, code, info, started)
+                    pumps.start_soon(self._feed, code, info if tells else None, starter.pid)
                     pumps.start_soon(self._read, self._out, out)
                     pumps.start_soon(self._read, self._err, err)
                     with self._patience:
@@ -299,22 +290,22 @@ class _Execution:
                         self._ended_itself = True
                     pumps.cancel_scope.cancel()
             finally:
-                await self._end(started.starter)
+                await self._end(starter)
             if self._failure is not None:
                 raise self._failure
             _read_rest(self._out, out)
             _read_rest(self._err, err)
-        return self._result(started.starter.returncode, trio.current_time() - began_s)
+        return self._result(starter.returncode, trio.current_time() - began_s)
 
     async def _feed(
-        self, code: trio.lowlevel.FdStream, info: trio.lowlevel.FdStream, started: _Started
+        self, code: trio.lowlevel.FdStream, info: trio.lowlevel.FdStream | None, starter: int
     ) -> None:
         """Write the code, once the jail can be ended whatever the code leaves behind."""
-        if started.tells:
+        if info is not None:
             pid = await read_child_pid(info.fileno())
             try:
                 if pid is not None:
-                    self._jail_fd = open_descendant(pid, started.starter.pid)
+                    self._jail_fd = open_descendant(pid, starter)
             # there is no free descriptor; raised here, it would be in a group
             except OSError as error:
                 self._failure = error

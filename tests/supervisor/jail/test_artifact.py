@@ -410,8 +410,9 @@ async def test_a_file_system_that_hangs_holds_up_nobody_else(
     monkeypatch.setattr(artifact_module, "LOOK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(artifact_module, "MAX_LOOKS", 1)
 
-    def hang(_launcher: ArtifactLauncher, _program: str) -> None:
+    def hang(_launcher: ArtifactLauncher, program: str) -> str:
         answers.wait()
+        return program
 
     monkeypatch.setattr(ArtifactLauncher, "_check_program", hang)
     environment = with_program(folder, "exit 0")
