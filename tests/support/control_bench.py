@@ -15,8 +15,10 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsmd.audit import Journal
 from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgePaths, BridgeService
+from nsmd.bridge.ledger import Ledger
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import ALL_RIGHTS, Right, Services
 from nsmd.control.server import Access, ControlServer
@@ -165,6 +167,7 @@ class Bench:
                 variables={},
             ),
             SourceWatcher(nursery),
+            Ledger(Journal("/nowhere/audit.log", max_mb=1, keep=None)),
             nursery,
             ending=ending,
             events=run_service.events,

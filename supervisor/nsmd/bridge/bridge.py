@@ -38,7 +38,7 @@ from nsmd.bridge.calls import (
     who_runs,
 )
 from nsmd.bridge.commands import Command, open_command
-from nsmd.bridge.definitions import DefinitionsIndex, open_definitions, render
+from nsmd.bridge.definitions import DefinitionsIndex, render
 from nsmd.bridge.ledger import Ledger, ended, failed, not_started, open_ledger
 from nsmd.bridge.program_text import program_not_found
 from nsmd.bridge.programs import (
@@ -81,73 +81,64 @@ class BridgePaths:
     variables: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    definitions: DefinitionsIndex
-    ledger: Ledger
-
-
 class BridgeService:
     """Access of clients to the programs that they may start; made by `open_bridge`.
 
     Args:
         output_bytes: returns how much of each stream of a program to keep.
+
+    Attributes:
+        enabled: the bridge is configured, so that clients can start programs.
     """
 
     def __init__(
         self,
         bridge_paths: BridgePaths,
         watcher: SourceWatcher,
+        ledger: Ledger,
         nursery: trio.Nursery,
         *,
         ending: Shutdown,
         events: Events,
         output_bytes: Callable[[], int],
     ) -> None:
+        self.enabled = False
         self._paths = bridge_paths
-        self._watcher = watcher
+        self._definitions = DefinitionsIndex(bridge_paths.definitions, watcher)
+        self._ledger = ledger
         self._nursery = nursery
         self._ending = ending
         self._events = events
         self._output_bytes = output_bytes
         self._settings = BridgeSettings()
-        self._open: _Open | None = None
-        self._leave, self._left = trio.Event(), trio.Event()
         self._changing = trio.Lock()
         self._calls: dict[tuple[str, str], ProgramCall] = {}
         self._kept = FinishedCalls()
         self._one_ended = trio.Event()
         self._closed = False
-        self._listeners: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        state = "on" if self._open is not None else "off"
+        state = "on" if self.enabled else "off"
         return f"<BridgeService {state}, {len(self._calls)} calls>"
 
     # Queries.
 
     @property
-    def enabled(self) -> bool:
-        """True if the bridge is configured, so that clients can start programs."""
-        return self._open is not None
-
-    @property
     def problems(self) -> Sequence[Problem]:
         """Problems of definitions that cannot be used."""
-        return () if self._open is None else self._open.definitions.problems
+        return self._definitions.problems
 
     @property
     def audit_problem(self) -> str:
         """Why calls are refused now; empty if they can be recorded."""
-        return "" if self._open is None else self._open.ledger.problem
+        return self._ledger.problem if self.enabled else ""
 
     def facts(self) -> Mapping[str, object]:
         """Facts for `nsm status`."""
-        definitions = None if self._open is None else self._open.definitions
         return {
-            "enabled": definitions is not None,
-            "programs": 0 if definitions is None else len(definitions.programs),
-            "wrong": 0 if definitions is None else len(definitions.problems),
+            "enabled": self.enabled,
+            "programs": len(self._definitions.programs),
+            "wrong": len(self._definitions.problems),
             "running": self.calls,
             "audit": self._paths.ledger,
             "problem": self.audit_problem,
@@ -155,9 +146,7 @@ class BridgeService:
 
     def programs(self, caller: Caller) -> Sequence[Program]:
         """Programs that a caller may start, by name; none if the bridge is off."""
-        if self._open is None:
-            return ()
-        everything = self._open.definitions.programs
+        everything = self._definitions.programs
         if caller.granted is None:
             return tuple(everything.values())
         return tuple(each for name, each in everything.items() if name in caller.granted)
@@ -187,13 +176,12 @@ class BridgeService:
         """Call a function, which must be quick, when programs appear, change or disappear. Returns
         a function that ends this.
         """
-        self._listeners.append(changed)
-        return lambda: self._listeners.remove(changed)
+        return self._definitions.subscribe(changed)
 
     async def look(self) -> None:
         """Read the definitions now."""
-        if self._open is not None:
-            await self._open.definitions.look()
+        if self.enabled:
+            await self._definitions.look()
 
     def under_way(self) -> list[dict[str, str]]:
         """Running programs, as `{program, client, scope}`."""
@@ -237,7 +225,7 @@ class BridgeService:
         Raises:
             NsmError: no calls are accepted now.
         """
-        if self._open is None:
+        if not self.enabled:
             raise _ends() if self._closed else off()
         key = caller.scope, call_id or secrets.token_hex(8)
         known = self._calls.get(key) or self._kept.get(key)
@@ -251,10 +239,10 @@ class BridgeService:
             arguments=recorded_arguments(given),
         )
         if known is not None:
-            self._open.ledger.count_refused(asked)
+            self._ledger.count_refused(asked)
             raise BadRequestError("There is already a call with that id.", hint="Use a fresh one.")
         if sum(scope == caller.scope for scope, _ in self._calls) >= MAX_CALLS_OF_ONE:
-            self._open.ledger.count_refused(asked)
+            self._ledger.count_refused(asked)
             raise OverloadedError(
                 f"{MAX_CALLS_OF_ONE} calls of this client are under way, which is the limit.",
                 hint="Nothing was started. Wait for some of them, then try again.",
@@ -269,7 +257,6 @@ class BridgeService:
                 key,
                 call,
                 (name, given),
-                self._open.ledger,
                 again=again,
                 refusal=refusal,
             )
@@ -308,64 +295,27 @@ class BridgeService:
         return tuple(call for call in self._calls.values() if not call.refused)
 
     async def configure(self, settings: BridgeSettings) -> None:
-        """Use other settings: open the bridge if it is on now, close it if it is off.
-
-        Calls under way continue to their ends.
-        """
+        """Use other settings. If the bridge is off from now on, calls under way continue."""
         async with self._changing:
             self._settings = settings
-            if settings.enabled and self._open is None and not self._closed:
-                await self._nursery.start(self._keep_open)
-            elif not settings.enabled and self._open is not None:
-                await self._switch_off()
-            if self._open is not None:
-                self._open.ledger.configure(max_mb=settings.max_mb)
+            self._ledger.configure(max_mb=settings.max_mb)
+            if settings.enabled and not self.enabled and not self._closed:
+                self.enabled = True
+                await self._definitions.begin()
+                log.info("the bridge is on: %d programs", len(self._definitions.programs))
+            elif not settings.enabled and self.enabled:
+                self.enabled = False
+                self._definitions.end()
+                log.info("the bridge is off")
 
     async def close(self) -> None:
-        """Close everything; no calls are left."""
-        async with self._changing:
-            if self._open is not None:
-                await self._switch_off()
-
-    async def _keep_open(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Keep the bridge open from on to off, in a task of its own, since what it opens has tasks,
-        too.
-        """
-        self._leave, self._left = trio.Event(), trio.Event()
-        try:
-            async with (
-                open_ledger(self._paths.ledger, max_mb=self._settings.max_mb) as ledger,
-                open_definitions(self._paths.definitions, self._watcher) as definitions,
-            ):
-                unsubscribe = definitions.subscribe(self._changed)
-                self._open = _Open(definitions, ledger)
-                log.info("the bridge is on: %d programs", len(definitions.programs))
-                self._changed()
-                task_status.started()
-                try:
-                    await self._leave.wait()
-                finally:
-                    self._open = None
-                    unsubscribe()
-                self._changed()
-                await self._until_idle()  # the ends of calls are recorded, too
-                ledger.hurry()
-                with trio.move_on_after(LAST_LINES_S):
-                    while self._calls:  # also the refused ones
-                        await self._one_ended.wait()
-            log.info("the bridge is off")
-        finally:
-            self._left.set()
-
-    async def _switch_off(self) -> None:
-        self._leave.set()
-        await self._left.wait()
-
-    def _changed(self) -> None:
-        for listener in list(self._listeners):
-            listener()
+        """End the bridge, and let the last lines, of refused calls, too, wait only for the disk."""
+        self.enabled = False
+        self._definitions.end()
+        self._ledger.hurry()
+        with trio.move_on_after(LAST_LINES_S):
+            while self._calls:
+                await self._one_ended.wait()
 
     async def _until_idle(self) -> None:
         while self.unfinished():
@@ -378,7 +328,6 @@ class BridgeService:
         key: tuple[str, str],
         call: ProgramCall,
         wanted: tuple[object, object],
-        ledger: Ledger,
         *,
         again: bool,
         refusal: NsmError | None,
@@ -393,10 +342,10 @@ class BridgeService:
         answer: ProgramEnd | NsmError = ShuttingDownError("The supervisor ended.")
         try:
             if again and not call.late:  # the supervisor that starts it will find that out
-                await check_never_started(call.asked, ledger)
-            program, command, variables = await self._checked(call, wanted, refusal, ledger)
+                await check_never_started(call.asked, self._ledger)
+            program, command, variables = await self._checked(call, wanted, refusal)
             with command:
-                answer = await self._run(call, program, command, variables, ledger)
+                answer = await self._run(call, program, command, variables)
         except NsmError as error:
             answer = error
         except Exception:  # boundary of a call: its fault must not harm others
@@ -419,14 +368,13 @@ class BridgeService:
         call: ProgramCall,
         wanted: tuple[object, object],
         refusal: NsmError | None,
-        ledger: Ledger,
     ) -> tuple[Program, Command, Mapping[str, str]]:
         """Check a call, and find the program to start, with its open file and its variables. The
         call then counts as running. Errors say that nothing will be started, and that was recorded.
         """
         name, given = wanted
         if refusal is not None:
-            raise await record_refusal(call, refusal, ledger)
+            raise await record_refusal(call, refusal, self._ledger)
         try:
             # Before all other checks, so that these characters cannot mislead one.
             texts = arguments.check_characters(given)
@@ -440,10 +388,10 @@ class BridgeService:
                 partial(open_command, program, writable, search_path=search_path)
             )
         except NsmError as error:
-            raise await record_refusal(call, error, ledger) from None
+            raise await record_refusal(call, error, self._ledger) from None
         except Exception as error:  # boundary of a call: its fault must not harm others
             log.exception("%r failed before anything was started", call)
-            await record_refusal(call, InternalError(f"nsm failed: {error!r}"), ledger)
+            await record_refusal(call, InternalError(f"nsm failed: {error!r}"), self._ledger)
             raise fault() from error
         return program, command, variables
 
@@ -453,14 +401,13 @@ class BridgeService:
         program: Program,
         command: Command,
         variables: Mapping[str, str],
-        ledger: Ledger,
     ) -> ProgramEnd:
         """Start a checked program, and wait for its end."""
         asked = call.asked
         if call.stop.why is not None:
             gone = BadRequestError("The call was cancelled before the program was started.")
-            raise await record_refusal(call, gone, ledger)
-        await ledger.begin(asked)
+            raise await record_refusal(call, gone, self._ledger)
+        await self._ledger.begin(asked)
         outcome = ended(ProgramEnd(exit_code=None, why_stopped="shutdown"))  # if cancelled
         try:
             call.started = True
@@ -486,7 +433,7 @@ class BridgeService:
             raise fault() from error
         finally:
             with trio.CancelScope(shield=True):
-                await ledger.end(asked, outcome)
+                await self._ledger.end(asked, outcome)
         return replace(result, timeout_s=program.timeout_s)
 
     async def _find(self, caller: Caller, name: object) -> Program:
@@ -543,9 +490,19 @@ async def open_bridge(
     output_bytes: Callable[[], int],
 ) -> AsyncGenerator[BridgeService]:
     """Open a bridge that is off; its programs end with the block."""
-    async with trio.open_nursery() as nursery:
+    max_mb = BridgeSettings().max_mb
+    async with (
+        open_ledger(bridge_paths.ledger, max_mb=max_mb) as ledger,
+        trio.open_nursery() as nursery,
+    ):
         bridge = BridgeService(
-            bridge_paths, watcher, nursery, ending=ending, events=events, output_bytes=output_bytes
+            bridge_paths,
+            watcher,
+            ledger,
+            nursery,
+            ending=ending,
+            events=events,
+            output_bytes=output_bytes,
         )
         try:
             yield bridge

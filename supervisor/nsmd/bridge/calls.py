@@ -150,11 +150,9 @@ class FinishedCalls:
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Key, ProgramCall] = OrderedDict()
-        self._sizes: dict[Key, int] = {}
-        self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<FinishedCalls {len(self._calls)} calls, {self._bytes} bytes>"
+        return f"<FinishedCalls {len(self._calls)} calls>"
 
     def get(self, key: Key) -> ProgramCall | None:
         """Return the call of that key, if it is still there."""
@@ -164,22 +162,16 @@ class FinishedCalls:
         """Keep a call that has its answer."""
         # The arguments are in the ledger, and may be megabytes each.
         call.asked = replace(call.asked, arguments=())
-        self._drop(key)
+        self._calls.pop(key, None)
         self._calls[key] = call
-        self._sizes[key] = size = _size_of(call)
-        self._bytes += size
-        while len(self._calls) > 1 and len(self._calls) > MAX_KEPT:
-            self._drop(self._least(key))
-        while len(self._calls) > 1 and self._bytes > MAX_KEPT_BYTES:
-            self._drop(next(iter(self._calls)))
+        while len(self._calls) > MAX_KEPT:
+            del self._calls[self._least(key)]
+        while len(self._calls) > 1 and sum(map(_size_of, self._calls.values())) > MAX_KEPT_BYTES:
+            self._calls.popitem(last=False)
 
     def _least(self, newest: Key) -> Key:
         refused = (key for key, call in self._calls.items() if not call.started and key != newest)
         return next(refused, next(iter(self._calls)))
-
-    def _drop(self, key: Key) -> None:
-        if self._calls.pop(key, None) is not None:
-            self._bytes -= self._sizes.pop(key)
 
 
 def _size_of(call: ProgramCall) -> int:

@@ -17,7 +17,6 @@ from nsmd.bridge.definitions import (
     MAX_DEFINITIONS,
     DefinitionsIndex,
     DefinitionsScan,
-    open_definitions,
     read_directory,
     render,
 )
@@ -63,8 +62,11 @@ class Watched:
 
 @asynccontextmanager
 async def watching(directory: Path) -> AsyncGenerator[Watched]:
-    async with open_source_watcher() as it, open_definitions(str(directory), it) as index:
+    async with open_source_watcher() as it:
+        index = DefinitionsIndex(str(directory), it)
+        await index.begin()
         yield Watched(index)
+        index.end()
 
 
 def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from nsm.wire.messages import Cancel
 from nsmd.control import output_stream
 from nsmd.control.call import ALL_RIGHTS, Right
 from nsmd.control.ops import bridge
-from nsmd.model.settings import BridgeSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -146,7 +145,7 @@ async def test_what_a_box_without_programs_asks_for_is_written_down(place: Place
     for op in ("bridge_programs", "bridge_help", "bridge_run"):
         with pytest.raises(ForbiddenError):
             await peer.call(op, program="deploy", arguments=["eu"])
-    await place.it.bridge.configure(BridgeSettings(enabled=False))  # which waits for its line
+    await place.it.bridge.close()  # which waits for its line
     (record,) = place.programs.records()
     assert (record["event"], record["client"], record["scope"]) == ("refused", "test", "box")
     assert (record["program"], record["arguments"]) == ("deploy", ["eu"])
