@@ -165,8 +165,10 @@ def parse_attach(line: bytes) -> Attach:
         pid=pid if isinstance(pid, int) else 0,
         program_version=version[:40] if isinstance(version, str) else "",
         scope=_scope(variables.get("NSM_SCOPE")),
-        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables) or said.idle_timeout_s,
-        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables) or said.max_lifetime_s,
+        idle_timeout_s=_seconds("SESSION_IDLE_TIMEOUT", variables)
+        or said.session.idle_timeout_seconds,
+        max_lifetime_s=_seconds("SESSION_MAX_LIFETIME", variables)
+        or said.session.max_lifetime_seconds,
         sources=sources,
         resumes=attach.get("resumes") is True,
         inherits=attach.get("inherits") is True,

@@ -44,7 +44,6 @@ class Scan:
     Attributes:
         environments: environments in display order, with unique names.
         problems: artifacts that cannot be used, with reasons.
-        places: paths that it depended on.
     """
 
     environments: tuple[Environment, ...] = ()
@@ -69,8 +68,6 @@ def scan_directory(
     Args:
         directory: absolute; may be missing.
         defaults: limits of environments that set none.
-        owners: users whose programs may be run.
-        expected: somebody named it, so that its absence is a problem.
         no_way: returns why the jails' user cannot reach a file; None if it can.
     """
     trail = Trail(owners, no_way)
@@ -113,7 +110,6 @@ def scan_metadata(
     """Read the environments in the value of `NIX_SANDBOX_METADATA`.
 
     Args:
-        text: the value.
         defaults, owners, no_way: as in `scan_directory`.
     """
     trail, found = Trail(owners, no_way), _Found()
@@ -133,11 +129,7 @@ def scan_metadata(
 
 
 def _entry(name: str, value: object, defaults: Defaults, trail: Trail) -> Environment:
-    """Make the environment of one entry of `NIX_SANDBOX_METADATA`.
-
-    Raises:
-        ArtifactError: it cannot be used.
-    """
+    """Make the environment of one entry of `NIX_SANDBOX_METADATA`."""
     try:
         entry = metadata.of_entry(name, value, defaults)
     except MetadataError as error:
@@ -167,9 +159,6 @@ def read_artifact(
         path: absolute path of its directory, or of a symbolic link to it.
         defaults, owners, no_way: as in `scan_directory`.
         source: source to show, if that is not the path.
-
-    Raises:
-        ArtifactError: it cannot be used.
     """
     trail = Trail(owners, no_way)
     return _read_artifact(path, defaults, trail, source or printable(path))
@@ -239,9 +228,6 @@ def _artifact(
 
     Args:
         required: each named program must exist; otherwise missing ones are ignored.
-
-    Raises:
-        ArtifactError: one cannot be used.
     """
     run = _program(trail, programs.run, whole=required)
     session_run = _optional(trail, programs.session_run, required=required)
@@ -273,14 +259,7 @@ def _optional(trail: Trail, path: str | None, *, required: bool) -> str | None:
 
 
 def _program(trail: Trail, path: str, *, whole: bool) -> str:
-    """Find the real path of a program.
-
-    Args:
-        whole: show its whole path in errors.
-
-    Raises:
-        ArtifactError: it is missing, or must not or cannot be run.
-    """
+    """Find the real path of a program."""
     shown = printable(path) if whole else "/".join(path.split("/")[-2:])
     real = _follow(trail, path, f"{shown}: ")
     if not stat.S_ISREG(trail.status(real).st_mode):

@@ -44,11 +44,7 @@ class ArtifactDiscovery:
     """Keep a catalog up to date with directories and metadata.
 
     Args:
-        watcher: watches sources.
-        catalog: gets the results.
         defaults: limits of environments that set none.
-        owners: users whose programs may be run.
-        home: home directory of the user, for a `~`.
         no_way: returns why the jails' user cannot reach a file; None if it can.
     """
 
@@ -75,12 +71,7 @@ class ArtifactDiscovery:
         self._holders: dict[EnvironmentSource, int] = {}
 
     async def begin(self, named: Sources, usual: str) -> None:
-        """Find the environments that are for everyone.
-
-        Args:
-            named: sources from the supervisor's own variables.
-            usual: default directory; it may be missing.
-        """
+        """Find the environments that are for everyone."""
         directory = EnvironmentSource(rank=Rank.DIRECTORY)
         if named.directory is None:
             self._keep_directory(directory, usual, expected=False)

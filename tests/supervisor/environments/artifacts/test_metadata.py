@@ -84,7 +84,7 @@ def test_the_older_layout_says_less_and_limits_have_defaults() -> None:
         ({"name": "x" * 65}, "name is 'xxx"),
         ({"name": "a\n"}, r"name is 'a\\n'"),
         ({"name": 7}, "name is 7"),
-        ({"name": ...}, "name is None"),
+        ({"name": ...}, "name is missing"),
         ({"interpreter_type": "ruby"}, "interpreter_type is 'ruby', expected python or bash or no"),
         ({"interpreter_type": ["python"]}, "interpreter_type is"),
         ({"interpreter_type": ...}, "interpreter_type is missing"),
@@ -119,7 +119,7 @@ def test_a_mistake_names_the_field_and_what_was_expected(changes: dict[str, Any]
     [
         (b"", "not valid JSON"),
         (b'{"name": ', "not valid JSON"),
-        (b"[]", r"it is \[\], expected an object"),
+        (b"[]", r"it is \[\], expected a map"),
         (b"\xff", "not UTF-8"),
         (b'{"timeout_seconds": NaN}', "NaN is not JSON"),
         (b"[" * 100_000, "nested too deeply"),
@@ -133,6 +133,7 @@ def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
 
 def test_a_template_of_another_protocol_is_not_used() -> None:
     assert not parsed(template=TEMPLATE_PROTOCOL + 1).forks
+    assert not parsed(template="2").forks
     assert not parsed().forks
 
 
@@ -183,7 +184,7 @@ def test_an_entry_may_name_an_artifact_instead() -> None:
         ("x", {"interpreter_type": "bash"}, "exec is missing"),
         ("x", {"exec": "run", "interpreter_type": "bash"}, "exec is 'run', expected an absolute"),
         ("x", {"exec": "/x"}, "interpreter_type is missing"),
-        ("x", "/nix/store/x", "expected an object"),
+        ("x", "/nix/store/x", "expected a map"),
     ],
 )
 def test_an_entry_that_cannot_be(name: str, entry: object, why: str) -> None:
@@ -203,15 +204,15 @@ SAID = json.dumps(
 def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> None:
     said = of_variable(SAID)
     assert said.environments == {"a": 1}
-    assert (said.idle_timeout_s, said.max_lifetime_s) == (60.0, None)
-    assert (said.use_flake, said.inherited) == (True, ("TOKEN",))
+    assert said.session == (60.0, None)
+    assert said.project == (True, ("TOKEN",))
     assert of_variable("{}") == Said()
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"environments": 3}', "`environments` is 3, expected an object"),
+        ('{"environments": 3}', "environments is 3, expected a map"),
         ('{"session": {"idle_timeout_seconds": -1}}', "idle_timeout_seconds is -1"),
         ('{"project": {"inherit_env": "A"}}', "expected a list of names of variables"),
         ('{"project": {"inherit_env": ["A B"]}}', "inherit_env: 'A B' is not the name of a var"),
