@@ -97,7 +97,6 @@ in
       "cloudpickle"
       "cryptography"
       "h11"
-      "httpcore2"
       "idna"
       "mcp"
       "packaging"
