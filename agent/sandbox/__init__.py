@@ -14,7 +14,7 @@ import each other's names at the top only and without `as`, and only `resources`
 
 - `interpreters`: the agent's side of each interpreter. A new interpreter begins there.
 - `workers`: what runs in the interpreters' own processes.
-- `carrying`: stopped processes that are brought into the namespaces of a session.
+- `tracing`: stopped processes that are brought into the namespaces of a session.
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
 - `execution`: pieces of code that run, from a request to its result.
@@ -24,7 +24,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `file_facts`: facts of files beside their content.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
 - `setups`: code that an interpreter runs before any other.
-- `questions`: whether a text is a whole input, and how it could go on.
+- `completions`: whether a text is a whole input, and how it could go on.
 - `checks`: the process that looks at such a text.
 - `jobs`: programs that run beside the interpreters, and requests about them.
 - `job`: one of them: its process, its input.

@@ -12,6 +12,7 @@ from sandbox.capture import Capture, Spills
 from sandbox.certificates import write_bundle
 from sandbox.channel import Channel
 from sandbox.checkpoints import Checkpoints
+from sandbox.completions import Questions
 from sandbox.execution import LAG_BYTES, Executor
 from sandbox.fields import as_object, as_texts, is_id, is_whole
 from sandbox.fork_bombs import ForkBombs
@@ -31,7 +32,6 @@ from sandbox.ports import PortConnector
 from sandbox.process_trees import ProcessTrees
 from sandbox.processes import signal_child
 from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
-from sandbox.questions import Questions
 from sandbox.setups import Setups
 from sandbox.stopping import Stopper
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers

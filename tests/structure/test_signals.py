@@ -29,8 +29,8 @@ OWN_NUMBER = "os.getpid()"
 SAFE = {
     "agent/sandbox/processes.py:signal_child": "waitid(2) has just said that it is a child",
     "agent/sandbox/processes.py:signal_group": "likewise, the leader",
-    "agent/sandbox/carrying/ptrace.py:Traced.detach": "it is traced: only we reap it",
-    "agent/sandbox/carrying/ptrace.py:Traced.kill": "it is traced: only we reap it",
+    "agent/sandbox/tracing/ptrace.py:Traced.detach": "it is traced: only we reap it",
+    "agent/sandbox/tracing/ptrace.py:Traced.kill": "it is traced: only we reap it",
     "supervisor/nsmd/host/processes.py:signal_child": "waitid(2) has just said that it is a child",
     "supervisor/nsmd/host/processes.py:signal_group": "likewise, the leader",
     "clients/nsmbox/start/relay.py:_wait": "its only child, which `_follow` reaps before the end",

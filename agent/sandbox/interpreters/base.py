@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.agent import Agent
-    from sandbox.questions import InterpreterQuestion
+    from sandbox.completions import InterpreterQuestion
     from sandbox.setups import Step
     from sandbox.shared_page import SharedPage
 

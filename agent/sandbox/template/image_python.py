@@ -22,16 +22,6 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from sandbox.carrying.entering import KINDS
-from sandbox.carrying.looking import (
-    CannotForkError,
-    check_filters,
-    check_gpu,
-    check_threads,
-    filters_of,
-    page_of,
-)
-from sandbox.carrying.ptrace import WALL, Traced, TracedEndedError
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.linux import close_others, dup_high, go_first_without_memory
 from sandbox.processes import read_processes, signal_child, signal_process
@@ -41,6 +31,16 @@ from sandbox.template.model_worker import ModelWorker
 from sandbox.template.mounts import keep_mounts, make_root
 from sandbox.template.preloading import COMMON, SINGLE_THREADED, one_line
 from sandbox.template.session import drop_privileges
+from sandbox.tracing.fork_checks import (
+    CannotForkError,
+    check_filters,
+    check_gpu,
+    check_threads,
+    filters_of,
+    page_of,
+)
+from sandbox.tracing.namespace_entry import KINDS
+from sandbox.tracing.ptrace import WALL, Traced, TracedEndedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,15 @@ import signal
 import stat
 import struct
 
-from sandbox.carrying.call_lists import CallLists
-from sandbox.carrying.entering import enter_namespaces, missing_isolation
-from sandbox.carrying.looking import (
+from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
+from sandbox.template.kernel import (
+    CAPABILITY_VERSION_3,
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_CLEAR_ALL,
+    PR_CAPBSET_DROP,
+)
+from sandbox.tracing.call_lists import CallLists
+from sandbox.tracing.fork_checks import (
     CannotForkError,
     check_filters,
     check_gpu,
@@ -18,14 +24,8 @@ from sandbox.carrying.looking import (
     page_of,
     status_of,
 )
-from sandbox.carrying.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
-from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
-from sandbox.template.kernel import (
-    CAPABILITY_VERSION_3,
-    PR_CAP_AMBIENT,
-    PR_CAP_AMBIENT_CLEAR_ALL,
-    PR_CAPBSET_DROP,
-)
+from sandbox.tracing.namespace_entry import enter_namespaces, missing_isolation
+from sandbox.tracing.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, NoReturn
 import sandbox_agent
 from nsm.jail.seccomp import filter_program
 from nsmd.sessions.forking.traced_session import keep_only, namespace
-from sandbox.carrying.entering import KINDS
 from sandbox.limits import Limits
 from sandbox.template.kernel import (
     Filter,
@@ -43,6 +42,7 @@ from sandbox.template.session import (
     session_limits,
     start_loopback,
 )
+from sandbox.tracing.namespace_entry import KINDS
 
 PIECE = 1 << 30
 

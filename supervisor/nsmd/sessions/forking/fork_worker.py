@@ -17,22 +17,22 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from nsmd.sessions.forking.traced_session import REMOVED, Descriptors, FileToOpen, UnnamedFile
-from sandbox.carrying.call_lists import CallList, CallLists, ResultOf
-from sandbox.carrying.looking import CannotForkError, proc_text
-from sandbox.carrying.ptrace import (
-    CALLS,
-    NO_CALL,
-    Registers,
-    Traced,
-    TracedEndedError,
-    checked,
-)
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
     PR_CAP_AMBIENT,
     PR_CAP_AMBIENT_CLEAR_ALL,
     PR_CAPBSET_DROP,
+)
+from sandbox.tracing.call_lists import CallList, CallLists, ResultOf
+from sandbox.tracing.fork_checks import CannotForkError, proc_text
+from sandbox.tracing.ptrace import (
+    CALLS,
+    NO_CALL,
+    Registers,
+    Traced,
+    TracedEndedError,
+    checked,
 )
 
 WAIT_S = 2.0

@@ -40,9 +40,18 @@ from nsmd.sessions.forking.traced_session import (
     rehearse,
     worker_of,
 )
-from sandbox.carrying.call_lists import CallLists
-from sandbox.carrying.entering import enter_namespaces, missing_isolation
-from sandbox.carrying.looking import (
+from sandbox.interpreters.bash import first_descriptor
+from sandbox.limits import Limits
+from sandbox.linux import (
+    LANDLOCK_CREATE_RULESET,
+    LANDLOCK_SCOPE_SIGNAL,
+    LANDLOCK_SCOPES,
+    PR_SET_CHILD_SUBREAPER,
+    landlock_attributes,
+)
+from sandbox.template.kernel import SetupError, libc, set_option
+from sandbox.tracing.call_lists import CallLists
+from sandbox.tracing.fork_checks import (
     PAGE,
     CannotForkError,
     check_filters,
@@ -54,7 +63,8 @@ from sandbox.carrying.looking import (
     page_of,
     status_of,
 )
-from sandbox.carrying.ptrace import (
+from sandbox.tracing.namespace_entry import enter_namespaces, missing_isolation
+from sandbox.tracing.ptrace import (
     CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
@@ -66,16 +76,6 @@ from sandbox.carrying.ptrace import (
     Traced,
     TracedEndedError,
 )
-from sandbox.interpreters.bash import first_descriptor
-from sandbox.limits import Limits
-from sandbox.linux import (
-    LANDLOCK_CREATE_RULESET,
-    LANDLOCK_SCOPE_SIGNAL,
-    LANDLOCK_SCOPES,
-    PR_SET_CHILD_SUBREAPER,
-    landlock_attributes,
-)
-from sandbox.template.kernel import SetupError, libc, set_option
 
 LIMIT_S = 60
 """Time limit of a request. Then the original goes on, and nothing is forked."""

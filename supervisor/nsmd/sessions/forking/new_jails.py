@@ -31,10 +31,10 @@ from nsmd.sessions.forking.traced_session import (
     restore_limits,
     worker_of,
 )
-from sandbox.carrying.entering import KINDS
-from sandbox.carrying.looking import CannotForkError
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNET, clone
+from sandbox.tracing.fork_checks import CannotForkError
+from sandbox.tracing.namespace_entry import KINDS
 
 MESSAGE_BYTES = 256 * 1024
 

@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sandbox.carrying.looking import PAGE, CannotForkError, inner_pid, proc_text, status_of
-from sandbox.carrying.ptrace import Traced, TracedEndedError
 from sandbox.linux import PR_SET_DUMPABLE
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
@@ -38,6 +36,8 @@ from sandbox.template.kernel import (
     mount,
 )
 from sandbox.template.session import COUNTED
+from sandbox.tracing.fork_checks import PAGE, CannotForkError, inner_pid, proc_text, status_of
+from sandbox.tracing.ptrace import Traced, TracedEndedError
 
 CODE = "/memfd:code (deleted)"
 """Name of the file from which a shell reads code, among its descriptors."""

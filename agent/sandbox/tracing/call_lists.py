@@ -11,7 +11,7 @@ import signal
 import struct
 from typing import NamedTuple
 
-from sandbox.carrying.ptrace import CALLS, CLONE_VM, CallError, Traced, checked
+from sandbox.tracing.ptrace import CALLS, CLONE_VM, CallError, Traced, checked
 
 _CODE = bytes.fromhex(
     "488b03"  # next: mov rax, [rbx]

@@ -5,6 +5,6 @@ that nsm does not trust, so they run no instruction of their own before they are
 
 - `ptrace`: system calls that a stopped process makes for its tracer (x86-64).
 - `call_lists`: many such calls with one stop.
-- `looking`: what of a process no fork may share, as /proc shows it.
-- `entering`: namespaces and descriptors that a stopped process is given.
+- `fork_checks`: what of a process no fork may share, as /proc shows it.
+- `namespace_entry`: namespaces and descriptors that a stopped process is given.
 """

@@ -7,10 +7,10 @@ import signal
 import socket
 import struct
 
-from sandbox.carrying.call_lists import CallLists, StoredAt
-from sandbox.carrying.looking import status_of
-from sandbox.carrying.ptrace import CLONE_VM, Traced
 from sandbox.template.kernel import libc
+from sandbox.tracing.call_lists import CallLists, StoredAt
+from sandbox.tracing.fork_checks import status_of
+from sandbox.tracing.ptrace import CLONE_VM, Traced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
