@@ -145,6 +145,7 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.jail",
         "nsm.checks",
         "nsm.autorun",
+        "nsm.setup.json_text",
     )
     for path in SOURCES["nsmd"]:
         own = [n for n in imports_of(path) if within(n, ("nsm",))]

@@ -37,13 +37,11 @@ class World:
         )
         self.file("/proc/self/ns/user")
         self.file("/proc/self/status", "Name:\tx\nSeccomp:\t0\n")
-        self.file("/proc/self/cgroup", "0::/user.slice/x\n")
         self.file("/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable:    4000000 kB\n")
         self.file("/proc/pressure/memory", "some avg10=0.00\n")
         self.file("/home/me/work/readme")
         self.program("/opt/nsm/bin/nsm-mcp")
         self.mounts(("/", "ext4"), ("/sys/fs/cgroup", "cgroup2"))
-        self.file("/sys/fs/cgroup/user.slice/x/cgroup.controllers", "cpu memory pids\n")
 
     def file(self, path: str, text: str = "") -> Path:
         real = self.root / path.lstrip("/")

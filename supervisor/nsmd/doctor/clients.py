@@ -16,17 +16,8 @@ from typing import Any, cast
 
 from nsm.checks import HostCheck, ok, rows, warn
 from nsm.dataclass import dataclass
+from nsm.setup.json_text import value_of
 from nsmd.doctor.host import Host
-
-_PIECES = re.compile(
-    r"""
-    ("(?:[^"\\]|\\.)*")             # a string, which is kept
-    | //[^\n]* | /\*.*?\*/          # a comment
-    | ,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[\]}])  # a comma too many
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
 
 PROGRAM = "nsm-mcp"
 
@@ -122,9 +113,7 @@ def _entries(host: Host) -> Iterator[HostCheck]:
         if text is None:
             continue
         try:
-            top: object = (
-                tomllib.loads(text) if path.endswith(".toml") else loads_with_comments(text)
-            )
+            top = _parsed(path, text)
         except (ValueError, RecursionError):
             if _STARTS_US.search(text):
                 yield warn(
@@ -238,12 +227,10 @@ def _path(path: str, host: Host) -> str:
     return os.path.join(base, path[2:])
 
 
-def loads_with_comments(text: str) -> Any:
-    """Parse JSON with comments, and commas before closing brackets, as editors write it."""
-    text = text.removeprefix("\ufeff")
+def _parsed(path: str, text: str) -> object:
+    if path.endswith(".toml"):
+        return tomllib.loads(text)
     try:
         return json.loads(text)
-    except ValueError:
-        return json.loads(_PIECES.sub(lambda found: found[1] or " ", text))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    except ValueError:  # with comments, or commas before closing brackets, as editors write it
+        return value_of(text)

@@ -6,11 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from doctor_world import World
-from nsmd.doctor.clients import PLACES, check_clients, loads_with_comments
+from nsmd.doctor.clients import PLACES, check_clients
 
 if TYPE_CHECKING:
     from nsm.checks import HostCheck
@@ -167,19 +165,7 @@ def test_secrets_are_not_shown(world: World) -> None:
     assert "s3cret" not in row.detail + row.fix
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_json_is_json(value: Any) -> None:
-    text = json.dumps(value, ensure_ascii=False)
-    assert loads_with_comments(text) == value
-    assert loads_with_comments(f"/* a */ // b\n\ufeff{text}"[len("/* a */ // b\n") :]) == value
-    assert loads_with_comments(f'// "x"\n{{"a": /* , */ {text}, // }}\n}}') == {"a": value}
-
-
-def test_comments_within_strings_are_text() -> None:
-    text = '{"a": "http://x/*y*/,]", /* c */ "b": ["//",],}'
-    assert loads_with_comments(text) == {"a": "http://x/*y*/,]", "b": ["//"]}
+def test_comments_are_none_of_it(world: World) -> None:
+    entry = '{"command": "/gone/nsm-mcp", /* c */ "args": ["//",],}'
+    world.file("/home/me/.cursor/mcp.json", f'\ufeff// "x"\n{{"mcpServers": {{"py": {entry}}},}}')
+    assert one(world).detail.startswith("py in ")
