@@ -10,8 +10,7 @@ import trio
 
 from nsm.wire.errors import NsmError, UnknownProgramError
 from nsmd.bridge.bridge import BridgeService
-from nsmd.bridge.program_text import program_not_found
-from nsmd.bridge.programs import Caller, OnLine, Program, ProgramEnd
+from nsmd.bridge.programs import Caller, OnLine, Program, ProgramEnd, program_not_found
 
 
 def a_program(

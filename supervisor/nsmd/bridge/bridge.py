@@ -40,7 +40,6 @@ from nsmd.bridge.calls import (
 from nsmd.bridge.commands import Command, open_command
 from nsmd.bridge.definitions import DefinitionsIndex, render
 from nsmd.bridge.ledger import Ledger, ended, failed, not_started, open_ledger
-from nsmd.bridge.program_text import program_not_found
 from nsmd.bridge.programs import (
     Caller,
     OnLine,
@@ -48,6 +47,7 @@ from nsmd.bridge.programs import (
     Program,
     ProgramEnd,
     RecordedCall,
+    program_not_found,
 )
 from nsmd.bridge.running import run, variables_of
 from nsmd.host.source_watcher import SourceWatcher

@@ -17,7 +17,7 @@ from mcp_types import Tool, ToolAnnotations
 from nsm.dataclass import replace
 from nsm.suggestion import did_you_mean
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.bridge import program_text
+from nsmd.bridge import programs
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, ProgramEnd
 from nsmd.mcp.clients import Context, began_before_s, number_of, wants_progress
@@ -129,8 +129,8 @@ class ProgramTools:
         given = parse(name, arguments)
         if name == HELP:
             asked = program_of(name, given)
-            return self._text(program_text.help_text(self._programs.program(caller, asked)))
-        return self._text(program_text.list_text(self._programs.programs(caller)))
+            return self._text(programs.help_text(self._programs.program(caller, asked)))
+        return self._text(programs.list_text(self._programs.programs(caller)))
 
     def refuse(self, caller: Caller, arguments: object, why: str) -> None:
         """Record a call of a client that has no such tool; quick."""
@@ -176,7 +176,7 @@ class ProgramTools:
         stdout, left_of_stdout = head_and_tail(stdout, grants[0], ended.stdout_omitted)
         stderr, left_of_stderr = head_and_tail(stderr, grants[1], ended.stderr_omitted)
         return ToolReply(
-            text=program_text.result_text(replace(ended, stdout=stdout, stderr=stderr)),
+            text=programs.result_text(replace(ended, stdout=stdout, stderr=stderr)),
             is_error=not ended.succeeded,
             meta={META_KEY: _extras(ended, left_of_stdout + left_of_stderr)},
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsmd.bridge import program_text
+from nsmd.bridge import programs
 from nsmd.bridge.arguments import FORBIDDEN, invalid_character
 from nsmd.bridge.programs import Program, ProgramEnd
 
@@ -107,21 +107,19 @@ def test_no_other_character_is_forbidden() -> None:
     ],
 )
 def test_results(ended: dict[str, Any], text: str) -> None:
-    assert program_text.result_text(ProgramEnd(**ended)) == text
+    assert programs.result_text(ProgramEnd(**ended)) == text
 
 
 def test_a_name_that_is_not_found() -> None:
     assert (
-        program_text.program_not_found("foo", ["deploy_prod", "restart_db"])
+        programs.program_not_found("foo", ["deploy_prod", "restart_db"])
         == "Program 'foo' not found. Available: deploy_prod, restart_db"
     )
-    assert program_text.program_not_found("foo", []) == "Program 'foo' not found. Available: none"
+    assert programs.program_not_found("foo", []) == "Program 'foo' not found. Available: none"
 
 
 def test_what_was_asked_for_does_not_flood_the_answer() -> None:
-    said = program_text.program_not_found(
-        "x\x1b[2J" + "y" * 100_000, [f"p{i}" for i in range(10_000)]
-    )
+    said = programs.program_not_found("x\x1b[2J" + "y" * 100_000, [f"p{i}" for i in range(10_000)])
     assert said.startswith("Program 'x [2Jyyy")
     assert said.endswith("p49 and 9950 more")
     assert said.isprintable()
@@ -131,13 +129,13 @@ def test_what_was_asked_for_does_not_flood_the_answer() -> None:
 def test_lists_and_help() -> None:
     deploy = program("deploy_prod", "Deploys\nthe app.", "# Deploy\n\nTakes a version.\n")
     assert (
-        program_text.list_text([deploy, program("b")])
+        programs.list_text([deploy, program("b")])
         == "- deploy_prod: Deploys the app.\n- b: Does it."
     )
-    assert program_text.list_text([]) == "No programs are available."
-    assert program_text.help_text(deploy) == "# Deploy\n\nTakes a version.\n"
-    assert program_text.help_text(program("b", documentation="\n")) == "Does it."
-    assert len(program_text.list_text([program("b", "x" * 10_000)])) < 250
+    assert programs.list_text([]) == "No programs are available."
+    assert programs.help_text(deploy) == "# Deploy\n\nTakes a version.\n"
+    assert programs.help_text(program("b", documentation="\n")) == "Does it."
+    assert len(programs.list_text([program("b", "x" * 10_000)])) < 250
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_lists_and_help() -> None:
     [(300.0, "300 s"), (0.5, "0.5 s"), (0.041, "0.041 s"), (0.0, "0 s"), (1e6, "1000000 s")],
 )
 def test_times(duration_s: float, text: str) -> None:
-    assert program_text.seconds(duration_s) == text
+    assert programs.seconds(duration_s) == text
 
 
 def test_the_page_has_the_words() -> None:
@@ -153,15 +151,15 @@ def test_the_page_has_the_words() -> None:
     block = re.search(r"(?s)the first line says what:\n\n```text\n(.*?)```", page)
     assert block is not None
     assert block[1].splitlines() == [
-        program_text.result_text(ProgramEnd(exit_code=0)),
-        program_text.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
-        program_text.result_text(
+        programs.result_text(ProgramEnd(exit_code=0)),
+        programs.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
+        programs.result_text(
             ProgramEnd(exit_code=None, signal=11, stderr="reading the list of hosts\n")
         ),
-        program_text.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
-        program_text.result_text(
+        programs.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
+        programs.result_text(
             ProgramEnd(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
         ),
-        program_text.program_not_found("foo", ["deploy", "restart-db"]),
+        programs.program_not_found("foo", ["deploy", "restart-db"]),
         invalid_character(";"),
     ]
