@@ -23,16 +23,21 @@ import json
 import os
 import resource
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 
 from nsmd.fdstore.holder import receive_one
 from nsmd.host.rights import give_up_rights
-from nsmd.model.host_rules import Host, show_host
+from nsmd.model.host_rules import show_host
 from nsmd.network.broker_messages import MAX_BYTES, MAX_DETAIL, Kind
-from nsmd.network.decisions import VERDICTS, Protocol, RefusedError, http_response
-from nsmd.network.proxy_requests import KEEP_ALIVE_S, SOCKS_VERSION, SocksProxy, WebProxy
+from nsmd.network.decisions import VERDICTS, RefusedError
+from nsmd.network.proxy_requests import (
+    KEEP_ALIVE_S,
+    SOCKS_VERSION,
+    ProxyRequest,
+    SocksProxy,
+    WebProxy,
+)
 from nsmd.network.secrets.stand_ins import find_in_head
 
 REQUEST_TIMEOUT_S = 30.0
@@ -179,18 +184,16 @@ class BrokeredClient:
     def stand_ins(self) -> dict[str, str]:
         return self._broker.stand_ins
 
-    async def ask(self, protocol: Protocol, host: Host, port: int) -> ProxyStream | None:
+    async def ask(self, asked: ProxyRequest) -> ProxyStream | None:
         """Ask for a connection to a server; None if somebody else carries that."""
-        return await self._ask("ask", f"{protocol} {show_host(host, port)}")
+        return await self._ask("ask", f"{asked.protocol} {show_host(asked.host, asked.port)}")
 
-    async def report_refused(
-        self, protocol: Protocol, host: Host, port: int, refused: RefusedError
-    ) -> None:
+    async def report_refused(self, asked: ProxyRequest, refused: RefusedError) -> None:
         """Report a request that was refused here; returns once that is recorded."""
-        shown = show_host(host, port) if host else "-"
+        shown = show_host(asked.host, asked.port) if asked.host else "-"
         detail = refused.detail.encode("ascii", "backslashreplace").decode()
         detail = "".join(each if each.isprintable() else "?" for each in detail)
-        words = f"{protocol} {shown} {refused.verdict} {detail:.{MAX_DETAIL}}"
+        words = f"{asked.protocol} {shown} {refused.verdict} {detail:.{MAX_DETAIL}}"
         with suppress(RefusedError):
             await self._ask("refused", words)
 
@@ -252,57 +255,61 @@ async def serve_client(client: ProxyStream, supervisor: BrokeredClient) -> None:
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S) as deadline:
             if first := await client.receive():
-                kind = _Socks if first[0] == SOCKS_VERSION else _Web
-                await kind(client, supervisor).run(first, deadline)
+                proxy = SocksProxy() if first[0] == SOCKS_VERSION else WebProxy()
+                await _ClientConnection(client, supervisor, proxy).run(first, deadline)
     except* OSError:  # one side is gone, or it was silent for too long
         pass
 
 
-class _ProxyConnection(ABC):
-    """Shared parts of both kinds of proxy."""
+class _ClientConnection:
+    """Requests of one client, one after the other."""
 
-    protocol: Protocol
-
-    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
+    def __init__(
+        self, client: ProxyStream, supervisor: BrokeredClient, proxy: SocksProxy | WebProxy
+    ) -> None:
         self._client = client
         self._supervisor = supervisor
+        self._proxy = proxy
+        self._ended = False  # the client sends nothing more
         self._open: asyncio.Timeout | None = None
         self._idle_s = IDLE_S
 
     async def run(self, first: bytes, deadline: asyncio.Timeout) -> None:
         """Serve the connection, whose client has sent bytes; the deadline is the request's."""
         await self._serve_request(first, deadline)
-        while self._begin_next():
+        while self._proxy.begin_next():
             async with asyncio.timeout(KEEP_ALIVE_S) as deadline:
                 await self._serve_request(b"", deadline)
 
     async def _serve_request(self, first: bytes, deadline: asyncio.Timeout) -> None:
-        host: Host = ""
-        port = 0
+        asked = ProxyRequest("", 0, self._proxy.protocol)
         try:
-            asked = await self._request(first)
-            if asked is None:
+            request = await self._request(first)
+            if request is None:
                 return
-            host, port = asked
+            asked = request
             deadline.reschedule(None)
-            self._check_head()
+            self._check_head(asked)
         except RefusedError as refused:
-            await self._supervisor.report_refused(self.protocol, host, port, refused)
+            await self._supervisor.report_refused(asked, refused)
             await self._refuse(refused)
             return
         try:
-            server = await self._supervisor.ask(self.protocol, host, port)
+            server = await self._supervisor.ask(asked)
         except RefusedError as refused:
             await self._refuse(refused)
             return
         if server is None:
-            answer, early = self._begin_tunnel()
+            answer, early = self._proxy.begin_tunnel()
             await self._client.send(answer)
             self._supervisor.give_away(early)
             return
         try:
             async with asyncio.timeout(self._idle_s) as self._open:
-                await self._pass_on(server)
+                if asked.protocol == "http" and isinstance(self._proxy, WebProxy):
+                    await self._pass_on(self._proxy, server)
+                else:
+                    await self._tunnel(server)
         finally:
             server.close()
         self._supervisor.done()
@@ -327,7 +334,7 @@ class _ProxyConnection(ABC):
         self._supervisor.count_bytes(0, size)
 
     async def _refuse(self, refused: RefusedError) -> None:
-        await self._client.send(self._refusal(refused))
+        await self._client.send(self._proxy.answers() + self._proxy.refusal(refused))
         await self._linger()
 
     async def _linger(self) -> None:
@@ -336,37 +343,40 @@ class _ProxyConnection(ABC):
             while await self._client.receive():
                 pass
 
-    async def _read(self, more: Callable[[bytes], None]) -> bool:
+    async def _read(self) -> None:
         data = await self._client.receive()
-        more(data)
-        return bool(data)
+        self._ended = not data
+        self._proxy.receive_data(data)
 
-    @abstractmethod
-    async def _request(self, first: bytes) -> tuple[Host, int] | None:
+    async def _request(self, first: bytes) -> ProxyRequest | None:
         """Read the client's request; None if it ended before it was complete."""
+        if first:
+            self._proxy.receive_data(first)
+        while True:
+            request = self._proxy.next_request()
+            if answers := self._proxy.answers():
+                await self._client.send(answers)
+            if request is not None or self._ended:
+                return request
+            await self._read()  # `next_request` reports its end
 
-    @abstractmethod
-    def _check_head(self) -> None:
+    def _check_head(self, asked: ProxyRequest) -> None:
         """Refuse the request for what is seen of it besides its host."""
-
-    def _begin_next(self) -> bool:
-        """Get ready for another request; False if there can be none."""
-        return False
-
-    @abstractmethod
-    def _begin_tunnel(self) -> tuple[bytes, bytes]:
-        """The answer for a client that may send any bytes, and those it has sent already."""
-
-    @abstractmethod
-    async def _pass_on(self, server: ProxyStream) -> None:
-        """Carry out the request with a connected server."""
-
-    @abstractmethod
-    def _refusal(self, refused: RefusedError) -> bytes:
-        """Make the answer for a refused request."""
+        known = self._supervisor.stand_ins
+        if asked.protocol != "http" or not known or not isinstance(self._proxy, WebProxy):
+            return
+        request = self._proxy.outgoing()
+        name = find_in_head(request.target, request.headers, known)
+        if name is not None:
+            raise RefusedError(
+                "secret",
+                f"This request was not sent: it has the stand-in of secret {name}, and nsm puts "
+                "the value in its place with https:// only. Send it with https:// to a host of "
+                "the secret.",
+            )
 
     async def _tunnel(self, server: ProxyStream) -> None:
-        answer, early = self._begin_tunnel()
+        answer, early = self._proxy.begin_tunnel()
         await self._client.send(answer)
         if early:
             await server.send(early)
@@ -390,94 +400,22 @@ class _ProxyConnection(ABC):
         self._supervisor.report_moved()  # before anybody sees the end
         target.end()
 
-
-class _Socks(_ProxyConnection):
-    protocol: Protocol = "socks5"
-
-    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
-        super().__init__(client, supervisor)
-        self._proxy = SocksProxy()
-
-    async def _request(self, first: bytes) -> tuple[Host, int] | None:
-        self._proxy.receive_data(first)
-        while (request := self._proxy.next_request()) is None:
-            if answers := self._proxy.answers():
-                await self._client.send(answers)
-            if not await self._read(self._proxy.receive_data):
-                return None
-        if answers := self._proxy.answers():
-            await self._client.send(answers)
-        return request.host, request.port
-
-    def _check_head(self) -> None:
-        """Check nothing: SOCKS has no more than the host."""
-
-    def _begin_tunnel(self) -> tuple[bytes, bytes]:
-        return self._proxy.begin_tunnel()
-
-    async def _pass_on(self, server: ProxyStream) -> None:
-        await self._tunnel(server)
-
-    def _refusal(self, refused: RefusedError) -> bytes:
-        return self._proxy.answers() + self._proxy.refusal(refused)
-
-
-class _Web(_ProxyConnection):
-    protocol: Protocol = "http"
-
-    def __init__(self, client: ProxyStream, supervisor: BrokeredClient) -> None:
-        super().__init__(client, supervisor)
-        self._proxy = WebProxy()
-
-    async def _request(self, first: bytes) -> tuple[Host, int] | None:
-        if first:
-            self._proxy.receive_data(first)
-        self.protocol = "http"
-        while (request := self._proxy.next_request()) is None:
-            if self._proxy.ended:
-                return None
-            await self._read(self._proxy.receive_data)  # `next_request` reports its end
-        if request.tunnel:
-            self.protocol = "connect"
-        return request.host, request.port
-
-    def _check_head(self) -> None:
-        if self.protocol == "connect" or not self._supervisor.stand_ins:
-            return
-        request = self._proxy.outgoing()
-        name = find_in_head(request.target, request.headers, self._supervisor.stand_ins)
-        if name is not None:
-            raise RefusedError(
-                "secret",
-                f"This request was not sent: it has the stand-in of secret {name}, and nsm puts "
-                "the value in its place with https:// only. Send it with https:// to a host of "
-                "the secret.",
-            )
-
-    def _begin_next(self) -> bool:
-        return self._proxy.begin_next()
-
-    def _begin_tunnel(self) -> tuple[bytes, bytes]:
-        return self._proxy.begin_tunnel()
-
-    async def _pass_on(self, server: ProxyStream) -> None:
-        if self.protocol == "connect":
-            await self._tunnel(server)
-            return
+    async def _pass_on(self, proxy: WebProxy, server: ProxyStream) -> None:
+        """Pass on a request for a URL, and its answer."""
         async with asyncio.TaskGroup() as both:
-            sending = both.create_task(self._send_request(server))
-            await self._return_answer(server)
+            sending = both.create_task(self._send_request(proxy, server))
+            await self._return_answer(proxy, server)
             sending.cancel()
-        if not self._proxy.done:
+        if not proxy.done:
             await self._linger()
 
-    async def _send_request(self, server: ProxyStream) -> None:
+    async def _send_request(self, proxy: WebProxy, server: ProxyStream) -> None:
         try:
-            await self._send(server, self._proxy.head())
-            while not self._proxy.done:
-                body = self._proxy.next_body()
+            await self._send(server, proxy.head())
+            while not proxy.done:
+                body = proxy.next_body()
                 if body is None:
-                    await self._read(self._proxy.receive_data)
+                    await self._read()
                 else:
                     await self._send(server, body)
         except RefusedError:
@@ -487,7 +425,8 @@ class _Web(_ProxyConnection):
         except OSError:
             return  # it may still have answered
         for _ in range(MAX_WAITING):  # of its next requests, which wait for this answer
-            if not await self._read(self._proxy.receive_data):
+            await self._read()
+            if self._ended:
                 self._client_ended()
                 return
 
@@ -496,18 +435,15 @@ class _Web(_ProxyConnection):
             await server.send(data)
             self._sent(len(data))
 
-    async def _return_answer(self, server: ProxyStream) -> None:
+    async def _return_answer(self, proxy: WebProxy, server: ProxyStream) -> None:
         """Return the answer up to its end."""
-        while not self._proxy.answered:
+        while not proxy.answered:
             try:
                 data = await server.receive()
             except OSError:
                 return
             self._received(len(data))
-            await self._client.send(self._proxy.receive_answer(data))
-
-    def _refusal(self, refused: RefusedError) -> bytes:
-        return http_response(refused)
+            await self._client.send(proxy.receive_answer(data))
 
 
 async def _run() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import h11
 
 from nsmd.model.host_rules import BadHostError, Host, parse_authority, parse_host, show_host
-from nsmd.network.decisions import RefusedError, socks_code
+from nsmd.network.decisions import Protocol, RefusedError, http_response, socks_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,11 +54,11 @@ class WrongLengthError(Exception):
 
 
 class ProxyRequest(NamedTuple):
-    """Request of a client; with `tunnel` for a connection that carries any bytes."""
+    """Request of a client: by `http` for a URL, else for a connection that carries any bytes."""
 
     host: Host
     port: int
-    tunnel: bool
+    protocol: Protocol
 
 
 class WebProxy:
@@ -67,6 +67,8 @@ class WebProxy:
     The whole request has been passed on once it is `done`, and nothing more of the server is passed
     on once it is `answered`.
     """
+
+    protocol: Protocol = "http"
 
     def __init__(self) -> None:
         self._client = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -99,16 +101,19 @@ class WebProxy:
         try:
             if event.method == b"CONNECT":
                 host, port = parse_authority(event.target.decode("ascii"))
-                return ProxyRequest(host, port, tunnel=True)
+                return ProxyRequest(host, port, "connect")
             host, port, _ = _split_url(event.target)
         except (BadHostError, UnicodeDecodeError) as error:
             raise _bad(f"its target {error}") from None
-        return ProxyRequest(host, port, tunnel=False)
+        return ProxyRequest(host, port, "http")
 
-    @property
-    def ended(self) -> bool:
-        """True if the client has ended, and no request follows."""
-        return self._client.their_state is h11.CLOSED
+    def answers(self) -> bytes:
+        """Return the bytes to send before more arrive: none."""
+        return b""
+
+    def refusal(self, refused: RefusedError) -> bytes:
+        """Make the answer for a refused request."""
+        return http_response(refused)
 
     def begin_tunnel(self) -> tuple[bytes, bytes]:
         """The answer to a `CONNECT`, and the bytes that the client has already sent for
@@ -274,6 +279,8 @@ _UNKNOWN_COMMAND, _UNKNOWN_ADDRESS_TYPE = 7, 8
 class SocksProxy:
     """One connection of a SOCKS client, from its first byte to its request."""
 
+    protocol: Protocol = "socks5"
+
     def __init__(self) -> None:
         self._data = b""
         self._greeted = False
@@ -311,7 +318,11 @@ class SocksProxy:
         address = self._data[4 : 4 + length]
         port = int.from_bytes(self._data[4 + length : end], "big")
         self._data = self._data[end:]
-        return ProxyRequest(_socks_host(kind, address), _socks_port(port), tunnel=True)
+        return ProxyRequest(_socks_host(kind, address), _socks_port(port), self.protocol)
+
+    def begin_next(self) -> bool:
+        """Get ready for another request: there can be none."""
+        return False
 
     def begin_tunnel(self) -> tuple[bytes, bytes]:
         """The answer, and the bytes that the client has already sent for the server."""

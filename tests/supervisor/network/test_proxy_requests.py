@@ -41,7 +41,8 @@ def web(data: bytes) -> tuple[WebProxy, ProxyRequest]:
 )
 def test_a_request_names_a_host(line: str, host: Host, port: int, tunnel: bool) -> None:
     _, request = web(f"{line} HTTP/1.1\r\nHost: elsewhere.test\r\n\r\n".encode())
-    assert (request.host, request.port, request.tunnel) == (host, port, tunnel)
+    protocol = "connect" if tunnel else "http"
+    assert request == (host, port, protocol)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ def test_nothing_of_a_request_gets_into_the_head_that_the_server_sees(
             request = request or proxy.next_request()
             if request is not None:
                 break
-        if request is None or request.tunnel:
+        if request is None or request.protocol == "connect":
             return
         head = proxy.head()
     except RefusedError:

@@ -121,18 +121,19 @@ class Interceptor:
             outside = trio.SSLStream(
                 server, self._trusted, server_hostname=host, https_compatible=True
             )
+            request_rules = self._request_rules.requests_to(host, traffic.port)
+            rules = HostRules(host, traffic.port, self._vault, request_rules)
+            http = Http1(inside, outside, rules, traffic)
             try:
                 await outside.do_handshake()
             except trio.BrokenResourceError as error:
                 untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 problem = _why(error, host)
                 await traffic.failed("certificate" if untrusted else "server-tls", problem)
-                await _answer_problem(inside, problem)
+                await http.answer_first(problem)
                 return
             traffic.received(0)
-            request_rules = self._request_rules.requests_to(host, traffic.port)
-            rules = HostRules(host, traffic.port, self._vault, request_rules)
-            await Http1(inside, outside, rules, traffic).run()
+            await http.run()
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await inside.aclose()
@@ -247,6 +248,13 @@ class Http1:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_over, self._return_responses, nursery.cancel_scope)
             nursery.start_soon(self._until_over, self._send_requests, nursery.cancel_scope)
+
+    async def answer_first(self, problem: str) -> None:
+        """Answer the first request with what is wrong with the server."""
+        with suppress(h11.RemoteProtocolError):
+            event = await self._next(self._from_client, self._client)
+            if isinstance(event, h11.Request):
+                await self._answer(502, problem, event.method, error="tls_certificate_error")
 
     async def _until_over(
         self, work: Callable[[], Awaitable[None]], scope: trio.CancelScope
@@ -473,7 +481,14 @@ class Http1:
         if data:
             await self._client.send_all(data)
 
-    async def _answer(self, status: int, text: str, method: bytes = b"") -> None:
+    async def _answer(
+        self,
+        status: int,
+        text: str,
+        method: bytes = b"",
+        *,
+        error: str = "http_request_denied",
+    ) -> None:
         """Answer in the server's place, if it has not begun to; nothing follows.
 
         Without a method, the answer is to the last request.
@@ -484,7 +499,7 @@ class Http1:
         headers = [
             ("Content-Type", "text/plain; charset=utf-8"),
             ("Content-Length", str(len(body))),
-            ("Proxy-Status", "nsm; error=http_request_denied"),
+            ("Proxy-Status", f"nsm; error={error}"),
             ("Connection", "close"),
         ]
         try:
@@ -525,29 +540,6 @@ class _ReplayStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-async def _answer_problem(client: trio.abc.Stream, problem: str) -> None:
-    """Answer the client's first request with what is wrong with the server."""
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=64 * 1024)
-    try:
-        while (event := connection.next_event()) is h11.NEED_DATA:
-            connection.receive_data(bytes(await client.receive_some(64 * 1024)))
-    except h11.RemoteProtocolError:
-        return
-    if not isinstance(event, h11.Request):
-        return
-    body = f"nsm: {problem}\n".encode()
-    headers = [
-        ("Content-Type", "text/plain; charset=utf-8"),
-        ("Content-Length", str(len(body))),
-        ("Proxy-Status", "nsm; error=tls_certificate_error"),
-        ("Connection", "close"),
-    ]
-    answer = connection.send(h11.Response(status_code=502, headers=headers)) or b""
-    if event.method != b"HEAD":
-        answer += connection.send(h11.Data(data=body)) or b""
-    await client.send_all(answer)
 
 
 def _names_another(error: BaseException) -> bool:
