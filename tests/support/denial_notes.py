@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsmd.denials.explaining import Circumstances, explain
+from nsmd.denials.explaining import explain
+from nsmd.denials.wording import Circumstances
 from nsmd.model.policy import MountRule, Policy, policy_of
 from nsmd.model.values import (
     Environment,

@@ -324,9 +324,6 @@ async def _receive(connection: trio.SocketStream) -> NamespaceListener | None:
     The first program in the box makes the socket in the box's own network, and passes it out before
     it becomes the agent, so that none of our processes has to stay there. Any program in the box
     may connect, too, at any time; what it can pass is served with the same list.
-
-    Raises:
-        trio.BrokenResourceError: the other side is gone.
     """
     with trio.move_on_after(HAND_OVER_S):
         try:

@@ -249,11 +249,7 @@ class BoxManager:
         problem: str,
         bounds: BoxBounds | None,
     ) -> Box:
-        """Open a process and make its sockets, or nothing.
-
-        Args:
-            problem: why sessions of its clients see no project; else empty.
-        """
+        """Open a process and make its sockets, or nothing."""
         network = client_limits.network
         box_id = names.fresh_id(self._boxes)
         with ExitStack() as made:

@@ -8,15 +8,14 @@ import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from nsm.dataclass import dataclass
 from nsmd.denials import tracebacks, wording
 from nsmd.denials.messages import WORDS, WORKSPACE, Evidence, Kind, evidence_in, is_beyond_machines
 from nsmd.denials.suspicion import bounded, suspicious_text
-from nsmd.denials.wording import plain
+from nsmd.denials.wording import Circumstances, plain
 from nsmd.host.paths import has_below
 from nsmd.host.threads import BoundedReads
 from nsmd.model.policy import Policy
-from nsmd.model.values import Environment, LimitEvent, NetworkRule, Outcome, ProjectMount
+from nsmd.model.values import LimitEvent, Outcome, ProjectMount
 
 LOST = "variables were lost"
 
@@ -78,31 +77,6 @@ _LIMITED: frozenset[Kind] = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """Facts about an execution besides its outcome.
-
-    Attributes:
-        code: the code that ran.
-        project: project that its session sees.
-        network: present network rule; None for that of its policy.
-        refused: hosts, with ports, that the session was refused meanwhile.
-        keeps_state: its session should outlive it.
-        environments: environments that the client can use.
-        has_input: it had standard input.
-        environment: environment of the session; None for one with the host's programs.
-    """
-
-    code: str = ""
-    project: ProjectMount | None = None
-    network: NetworkRule | None = None
-    refused: Sequence[str] = ()
-    keeps_state: bool = True
-    environments: Sequence[Environment] = ()
-    environment: Environment | None = None
-    has_input: bool = False
-
-
 def explain(
     policy: Policy,
     outcome: Outcome,
@@ -135,17 +109,7 @@ def explain(
         )
         notes.append(wording.killed(policy, limit, lost))
         found = [one for one in found if one.kind not in ("memory", "array", "exhausted")]
-    said = wording.clauses(
-        policy,
-        found,
-        project=circumstances.project,
-        network=circumstances.network or policy.network,
-        refused=circumstances.refused,
-        events=events,
-        environments=circumstances.environments,
-        here=circumstances.environment,
-    )
-    if said:
+    if said := wording.clauses(policy, found, events, circumstances):
         notes.append(f"policy: {'; '.join(said)}")
     kinds: set[Kind] = {one.kind for one in found}
     failed = outcome.exit_code != 0

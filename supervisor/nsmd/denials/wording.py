@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from nsm.dataclass import dataclass
 from nsmd.denials.messages import Evidence, Kind
 from nsmd.host.paths import is_within
 from nsmd.model.packages import WELL_KNOWN, module_of, package_of
@@ -50,24 +51,48 @@ every result.
 _MAX_NAME_CHARS = 100
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """Facts about an execution besides its outcome.
+
+    Attributes:
+        code: the code that ran.
+        project: project that its session sees.
+        network: present network rule; None for that of its policy.
+        refused: hosts, with ports, that the session was refused meanwhile.
+        keeps_state: its session should outlive it.
+        environments: environments that the client can use.
+        has_input: it had standard input.
+        environment: environment of the session; None for one with the host's programs.
+    """
+
+    code: str = ""
+    project: ProjectMount | None = None
+    network: NetworkRule | None = None
+    refused: Sequence[str] = ()
+    keeps_state: bool = True
+    environments: Sequence[Environment] = ()
+    environment: Environment | None = None
+    has_input: bool = False
+
+
 def clauses(
     policy: Policy,
     found: Sequence[Evidence],
-    *,
-    project: ProjectMount | None,
-    network: NetworkRule,
-    refused: Sequence[str],
     events: Sequence[LimitEvent],
-    environments: Sequence[Environment] = (),
-    here: Environment | None = None,
+    circumstances: Circumstances,
 ) -> list[str]:
     """Explain the rules that the evidence shows, and what is allowed instead."""
+    project, here = circumstances.project, circumstances.environment
+    network = circumstances.network or policy.network
     subjects: dict[Kind, list[str]] = {}
     for one in found:
         subjects.setdefault(one.kind, []).append(one.subject)
-    missing = _of_packages(subjects, environments, here=here, installable=network.mode != "off")
+    missing = _of_packages(
+        subjects, circumstances.environments, here=here, installable=network.mode != "off"
+    )
     unreachable = "unreachable" in subjects and not missing
-    said = missing or [_network(network, refused, unreachable=unreachable)]
+    said = missing or [_network(network, circumstances.refused, unreachable=unreachable)]
     if missing and "apt" in subjects:  # apt reads files that the jail lacks, and needs root
         subjects.pop("hidden", None)
         subjects.pop("privilege", None)

@@ -299,7 +299,7 @@ class AllowedHosts:
             return True
         await connection.send("tunnel")
         early = (await _next(connection, "given")).early
-        await grant.carry(client, server, str(asked.host), asked.port, early, self.count_bytes)
+        await grant.intercept(client, server, str(asked.host), asked.port, early, self.count_bytes)
         return False
 
     def _check_plain(self, asked: BrokerMessage) -> None:

@@ -40,12 +40,7 @@ def adopt(descriptor: int | None) -> socket.socket | None:
 
 
 def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
-    """Check that what came is a connection to a port of a loopback, and return it.
-
-    Raises:
-        AgentPassingError: it is something else.
-        OSError: it is no longer connected.
-    """
+    """Check that what came is a connection to a port of a loopback, and return it."""
     if passed is None:
         raise AgentPassingError("no socket came for a port")
     expected = (
@@ -177,12 +172,7 @@ class RelayedEnd:
 
 
 class RelayedConnection:
-    """A connection of the host, and soon the one that the agent made for it.
-
-    Attributes:
-        asked_s: when the agent was asked; 0 before.
-        queued: it waits for its next turn.
-    """
+    """A connection of the host, and soon the one that the agent made for it."""
 
     __slots__ = ("asked_s", "host", "inside", "port", "queued")
 

@@ -286,7 +286,8 @@ class Execution:
         decided = network.made != self._decided
         if policy is None or not (decided or self.limit_events or looks_suspicious(outcome)):
             return ()
-        from nsmd.denials.explaining import Circumstances, explain  # noqa: PLC0415  # for few
+        from nsmd.denials.explaining import explain  # noqa: PLC0415  # for few
+        from nsmd.denials.wording import Circumstances  # noqa: PLC0415
 
         circumstances = Circumstances(
             code=self.request.code,

@@ -13,7 +13,8 @@ import trio
 
 from denial_notes import HOST_PROJECT, LIMITS, MEMORY_MB, SIZES, note
 from nsmd.agent_link.link import AgentLink
-from nsmd.denials.explaining import Circumstances, explain
+from nsmd.denials.explaining import explain
+from nsmd.denials.wording import Circumstances
 from nsmd.model.values import JailSpec, Outcome
 from realjail import (
     ANSWER_TIMEOUT_S,

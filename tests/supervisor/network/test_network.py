@@ -265,7 +265,7 @@ class Helpers:
     def stand_ins(self) -> dict[str, str]:
         return {}
 
-    async def carry(self, *words: object) -> None:
+    async def intercept(self, *words: object) -> None:
         raise AssertionError("there is no such helper")
 
 

@@ -171,7 +171,7 @@ class Grant:
             bool(self._request_rules.requests_to(host, port))
         )
 
-    async def carry(
+    async def intercept(
         self,
         client: trio.SocketStream,
         server: trio.SocketStream,
@@ -180,7 +180,7 @@ class Grant:
         early: bytes,
         moved: Callable[[int, int], None],
     ) -> None:
-        """Have its helper carry one connection, to its end; if cancelled, it ends.
+        """Have its helper read and pass on one connection, to its end; if cancelled, it ends.
 
         Args:
             client, server: closed from now on.

@@ -86,7 +86,7 @@ class Helper:
             # Told by another task, since that waits for ever if the supervisor has gone meanwhile.
             nursery.start_soon(self._tell, await self._begin(message, descriptors[0]))
         elif op == "carry" and len(descriptors) == DESCRIPTORS_AT_ONCE:
-            nursery.start_soon(self._carry, message, descriptors)
+            nursery.start_soon(self._intercept, message, descriptors)
         elif op == "revoke" and self._vault is not None:
             self._vault.revoke(message["name"])
         elif op == "strict":
@@ -130,7 +130,7 @@ class Helper:
             "stand_ins": vault.stand_ins,
         }
 
-    async def _carry(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+    async def _intercept(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
         client, server, over = (
             trio.SocketStream(trio.socket.from_stdlib_socket(_adopted(each)))
             for each in descriptors
