@@ -29,8 +29,7 @@ from nsmd.environments.host_presets import (
 from nsmd.environments.images.image_root import ROOT, shown_image, variables_of
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import BuildJail
-from nsmd.environments.packages.failures import InstallError
+from nsmd.environments.packages.build_jail import BuildJail, InstallError
 from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
 from nsmd.environments.packages.sharing import share_image
 from nsmd.environments.packages.store import (

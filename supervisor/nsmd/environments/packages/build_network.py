@@ -16,9 +16,8 @@ from functools import partial
 from urllib.parse import quote
 
 from nsm.dataclass import dataclass, field
-from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.indexes import Index, IndexAccess, Indexes
-from nsmd.environments.packages.indexes.urls import parse_url
+from nsmd.environments.packages.build_jail import InstallError
+from nsmd.environments.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.environments.packages.jail_start import ADDRESS
 from nsmd.model.host_rules import AllowList, BadHostError, parse_host, show_host
 from nsmd.model.values import NetworkRule
@@ -159,7 +158,11 @@ def npm_settings(indexes: Indexes) -> BuildSettings:
         access=access,
         variables=variables,
         files=files,
-        secrets=tuple(value for name, value in variables.items() if name[11:13] == "//"),
+        secrets=tuple(
+            value
+            for name, value in variables.items()
+            if name.startswith("npm_config_//") and not name.endswith(":username")
+        ),
     )
 
 

@@ -15,13 +15,18 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsmd.environments.host_presets import MINIMUM_PYTHON, Unreadable, find_python
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
-from nsmd.environments.packages import conda_lists, conda_locks, conda_program, locks
-from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages import conda_lists, conda_program, locks
+from nsmd.environments.packages.build_jail import (
+    ENV,
+    PLACE,
+    PYTHON,
+    BuildJail,
+    InstallError,
+    why_failed,
+)
 from nsmd.environments.packages.build_network import BuildSettings, conda_settings
-from nsmd.environments.packages.conda_lists import CondaWanted
-from nsmd.environments.packages.conda_locks import FILE_NAME, PLATFORM, CondaLock
-from nsmd.environments.packages.failures import InstallError, why_failed
-from nsmd.environments.packages.indexes import Index, Indexes
+from nsmd.environments.packages.conda_lists import FILE_NAME, PLATFORM, CondaLock, CondaWanted
+from nsmd.environments.packages.index_values import Index, Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
 from nsmd.environments.packages.sharing import uncompiled
@@ -33,7 +38,6 @@ from nsmd.environments.packages.store import (
     listed,
     read_left,
 )
-from nsmd.environments.packages.tools import PLACE, PYTHON
 from nsmd.model.host_rules import AllowList
 
 META = "conda-meta"
@@ -84,10 +88,10 @@ class PyRattler:
             read_left(f"{place}/{_RESOLVED}", MAX_RESOLVED_BYTES)
         )
         pins = [
-            conda_locks.pin(f"{self._channels[number]}/{path.lstrip('/')}", sha256)
+            conda_lists.pin(f"{self._channels[number]}/{path.lstrip('/')}", sha256)
             for number, path, sha256 in found
         ]
-        return conda_locks.lock(pins, wanted_hash)
+        return conda_lists.lock(pins, wanted_hash)
 
     def install(self, work: str, *, builds: bool) -> list[str]:
         del builds
@@ -169,7 +173,7 @@ class CondaPackages:
         return self.given, self.request.wanted.conda, note
 
     def read_lock(self, path: str) -> CondaLock | None:
-        return locks.read(path, conda_locks.parse, follow=True)
+        return locks.read(path, conda_lists.parse, follow=True)
 
     def tool(self, indexes: Indexes) -> PyRattler:
         spec = importlib.util.find_spec("rattler")

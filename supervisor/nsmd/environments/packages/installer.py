@@ -22,11 +22,17 @@ from nsm.wire.errors import NsmError
 from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import BuildJail, JailOutcome
+from nsmd.environments.packages.build_jail import (
+    BuildJail,
+    InstallError,
+    JailOutcome,
+    no_answer,
+    why_failed,
+)
 from nsmd.environments.packages.build_network import BuildNetwork, BuildSettings, proxy_variables
 from nsmd.environments.packages.conda_packages import CondaPackages
-from nsmd.environments.packages.failures import InstallError, no_answer, why_failed
-from nsmd.environments.packages.indexes import Indexes, read_indexes
+from nsmd.environments.packages.index_reading import read_indexes
+from nsmd.environments.packages.index_values import Indexes
 from nsmd.environments.packages.installer_protocol import (
     Installed,
     InstallRequest,
@@ -42,7 +48,6 @@ from nsmd.environments.packages.store import (
     Staging,
     hash_of,
 )
-from nsmd.environments.packages.tools import PackageTool
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap
 from nsmd.model.host_rules import AllowList
@@ -64,6 +69,60 @@ class PackageLock(Protocol):
     def digest(self) -> str: ...
     def text(self, name: str) -> str:
         """Make the file for an environment of that name."""
+        ...
+
+
+class PackageTool(Protocol):
+    """A program that resolves and installs packages.
+
+    Attributes:
+        name: name for people.
+        shown: what the jail has to show, and where.
+        variables: its variables.
+        offline: options with which it uses its cache alone; none if it cannot.
+        prefers_cache: it asks the indexes only for what its cache lacks.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shown(self) -> Sequence[tuple[str, str]]: ...
+    @property
+    def variables(self) -> Mapping[str, str]: ...
+    @property
+    def offline(self) -> Sequence[str]: ...
+    @property
+    def prefers_cache(self) -> bool: ...
+
+    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
+        """Make the command that resolves what the packages' `prepare` has written.
+
+        Args:
+            work: the build's own directory, in the jail.
+            constraints: files with constraints.
+            builds: packages that are not ready to use may be built.
+        """
+        ...
+
+    def resolved(self, place: str, wanted_hash: str) -> Any:
+        """Read the lock that this command has made.
+
+        Args:
+            place: the build's own directory on the host.
+
+        Raises:
+            LockError, OSError, ValueError: there is none.
+        """
+        ...
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        """Make the command that installs what the packages' `write_lock` has written."""
+        ...
+
+    def run_scripts(self) -> list[str]:
+        """Make the command that runs the packages' own scripts after an installation with `builds`,
+        in a jail whose `BUILD` is the build's own directory; empty if `install` has run all.
+        """
         ...
 
 

@@ -15,8 +15,7 @@ from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
 from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.interpreters import reserved_mb
-from nsmd.environments.packages.build_jail import ENV
-from nsmd.environments.packages.failures import InstallError
+from nsmd.environments.packages.build_jail import ENV, InstallError
 from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
 from nsmd.environments.packages.store import (
     NODE_MODULES,

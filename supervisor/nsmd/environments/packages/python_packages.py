@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import trio
 
 from nsm.dataclass import dataclass
 from nsmd.environments.host_presets import Unreadable, find_python
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
-from nsmd.environments.packages import locks, project_locks, requirements
-from nsmd.environments.packages.build_jail import ENV, BuildJail
+from nsmd.environments.packages import locks, requirements
+from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail, InstallError
 from nsmd.environments.packages.build_network import BuildSettings, python_settings
-from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.indexes import Indexes
+from nsmd.environments.packages.index_values import Indexes
 from nsmd.environments.packages.installer_protocol import InstallRequest
-from nsmd.environments.packages.locks import Lock, LockError
-from nsmd.environments.packages.project_locks import ProjectLock
+from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError
+from nsmd.environments.packages.requirements import ProjectLock
 from nsmd.environments.packages.sharing import installed, share_files
 from nsmd.environments.packages.store import (
+    BUILD,
     EnvironmentDetails,
     EnvironmentStore,
     Staging,
     read_left,
 )
-from nsmd.environments.packages.tools import PYTHON, PackageTool, find_uv
+from nsmd.host.paths import why_not_run
 from nsmd.model.host_rules import AllowList
 
 MANY_SOURCES = 100
@@ -33,6 +34,77 @@ MANY_SOURCES = 100
 
 MAX_NAMED = 20
 """Largest number of packages that a note names."""
+
+
+class Uv:
+    """uv.
+
+    Args:
+        program: path of its program.
+    """
+
+    name = "uv"
+    offline = ("--offline",)
+    prefers_cache = False
+
+    def __init__(self, program: str) -> None:
+        self._program = f"{PLACE}/uv"
+        self.shown = ((os.path.realpath(program), self._program),)
+        self.variables: Mapping[str, str] = {
+            "UV_CACHE_DIR": f"{BUILD}/cache/uv",
+            "UV_LINK_MODE": "hardlink",
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+        }
+
+    def __repr__(self) -> str:
+        return f"<Uv {self.shown[0][0]}>"
+
+    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
+        return [
+            *(self._program, "pip", "compile", "--universal", "--generate-hashes"),
+            *("--quiet", "--no-header", "--no-annotate", "--python", PYTHON),
+            *("--output-file", f"{work}/resolved.txt"),
+            *_wheels_only(builds=builds),
+            *(word for path in constraints for word in ("--constraint", path)),
+            f"{work}/wanted.txt",
+        ]
+
+    def resolved(self, place: str, wanted_hash: str) -> Lock:
+        text = read_left(f"{place}/resolved.txt", MAX_LOCK_BYTES)
+        return Lock(pins=locks.parse(text).pins, wanted_hash=wanted_hash)
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        return [
+            *(self._program, "pip", "install", "--python", PYTHON, "--require-hashes"),
+            *("--no-deps", *_wheels_only(builds=builds), "-r", f"{work}/lock.txt"),
+        ]
+
+    def run_scripts(self) -> list[str]:
+        return []
+
+
+def _wheels_only(*, builds: bool) -> Sequence[str]:
+    return () if builds else ("--only-binary", ":all:")
+
+
+def find_uv(search_path: str) -> Uv | None:
+    """Find uv: the one that nsm was installed with, else one on PATH. Blocks."""
+    for program in _uvs(search_path):
+        if os.path.isfile(program) and os.access(program, os.X_OK) and not why_not_run(program):
+            return Uv(program)
+    return None
+
+
+def _uvs(search_path: str) -> Iterator[str]:
+    # On other machines, to which `nsm host setup` copies nsm, there is the module alone.
+    with suppress(ImportError, FileNotFoundError):
+        from uv import find_uv_bin  # noqa: PLC0415
+
+        yield find_uv_bin()
+    for folder in search_path.split(os.pathsep):
+        if os.path.isabs(folder):
+            yield os.path.join(folder, "uv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +139,7 @@ class PythonPackages:
         if isinstance(found, str):
             raise InstallError(f"There is no Python for it: {found}")
         try:
-            given = project_locks.read(request.wanted, found)
+            given = requirements.read_project_lock(request.wanted, found)
             lines = requirements.read(request.wanted) if given is None else ()
         except (LockError, requirements.RequirementsError) as error:
             raise InstallError(str(error)) from error
@@ -99,7 +171,7 @@ class PythonPackages:
     def read_lock(self, path: str) -> Lock | None:
         return locks.read(path, locks.parse, follow=True)
 
-    def tool(self, indexes: Indexes) -> PackageTool:
+    def tool(self, indexes: Indexes) -> Uv:
         del indexes
         found = find_uv(self.request.search_path)
         if found is None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.environments.packages import conda_locks, yaml_files
-from nsmd.environments.packages.conda_lists import CondaWanted, read
-from nsmd.environments.packages.conda_locks import PLATFORM, CondaLock
+from nsmd.environments.packages import conda_lists
+from nsmd.environments.packages.conda_lists import PLATFORM, CondaLock, CondaWanted, read
 from nsmd.environments.packages.locks import LockError
-from nsmd.environments.packages.yaml_files import YamlError
+from nsmd.environments.packages.text_files import YamlError, parse_yaml
 
 BASE = "https://conda.anaconda.org/conda-forge"
 URL = f"{BASE}/{PLATFORM}/numpy-2.1.0-py312_0.conda"
@@ -105,14 +104,14 @@ def test_a_lock_of_conda_lock_is_read(tmp_path: Path) -> None:
 )
 def test_other_urls_are_refused(url: str, words: str) -> None:
     with pytest.raises(LockError, match=words):
-        conda_locks.pin(url, HASH)
+        conda_lists.pin(url, HASH)
 
 
 def test_nsms_lock_is_read_as_it_was_written() -> None:
-    lock = conda_locks.lock([conda_locks.pin(URL, HASH)], "sha256:x")
-    assert conda_locks.parse(lock.text("science")) == lock
+    lock = conda_lists.lock([conda_lists.pin(URL, HASH)], "sha256:x")
+    assert conda_lists.parse(lock.text("science")) == lock
     with pytest.raises(LockError, match="with #sha256"):
-        conda_locks.parse(f"@EXPLICIT\n{URL}\n")
+        conda_lists.parse(f"@EXPLICIT\n{URL}\n")
 
 
 @pytest.mark.parametrize(
@@ -133,9 +132,9 @@ def test_nsms_lock_is_read_as_it_was_written() -> None:
 )
 def test_hostile_yaml_is_refused(text: str, words: str) -> None:
     with pytest.raises(YamlError, match=words):
-        yaml_files.parse(text)
+        parse_yaml(text)
 
 
 def test_scalars_are_texts() -> None:
-    found = yaml_files.parse("a: 3.10\nb: yes\nc:\n- !!python/object:os.system x\n- ~\nd: |\n  x\n")
+    found = parse_yaml("a: 3.10\nb: yes\nc:\n- !!python/object:os.system x\n- ~\nd: |\n  x\n")
     assert found == {"a": "3.10", "b": "yes", "c": ["x", "~"], "d": "x\n"}

@@ -16,10 +16,10 @@ import pytest
 from conda_channel import Channel
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.packages.conda_locks import PLATFORM
+from nsmd.environments.packages.build_jail import InstallError
+from nsmd.environments.packages.conda_lists import PLATFORM
 from nsmd.environments.packages.conda_packages import CondaPackages
-from nsmd.environments.packages.failures import InstallError
-from nsmd.environments.packages.indexes import Indexes
+from nsmd.environments.packages.index_values import Indexes
 from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
 from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.model.packages import WantedPackages

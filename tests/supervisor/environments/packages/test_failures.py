@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.environments.packages.build_jail import JailOutcome
-from nsmd.environments.packages.failures import no_answer, why_failed
+from nsmd.environments.packages.build_jail import JailOutcome, no_answer, why_failed
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nsmd.environments.packages import node_locks
-from nsmd.environments.packages.indexes.reading import NPM
+from nsmd.environments.packages import node_packages
+from nsmd.environments.packages.index_reading import NPM
 from nsmd.environments.packages.locks import LockError
 
 HASH = "sha512-AAAA"
@@ -26,7 +26,7 @@ def lock(**rows: Any) -> str:
 
 def test_a_file_at_its_usual_place_is_asked_of_the_users_registry() -> None:
     elsewhere = {**LEFT, "resolved": "https://x.test/files/1"}
-    read = node_locks.parse(lock(left=LEFT, other=elsewhere))
+    read = node_packages.parse(lock(left=LEFT, other=elsewhere))
     assert read.packages["node_modules/left"]["resolved"] == f"{NPM}left/-/left-1.0.0.tgz"
     assert "resolved" not in read.packages["node_modules/other"]
     files = read.files({"": "http://proxy.test/", "@acme": "http://acme.test/"})
@@ -36,9 +36,9 @@ def test_a_file_at_its_usual_place_is_asked_of_the_users_registry() -> None:
 
 
 def test_what_was_written_is_read_again() -> None:
-    resolved = node_locks.resolved(lock(left=LEFT), "sha256:abc")
+    resolved = node_packages.resolved(lock(left=LEFT), "sha256:abc")
     assert resolved.root == {"dependencies": {"left": "1.0.0"}}
-    assert node_locks.parse(resolved.text("web")) == resolved
+    assert node_packages.parse(resolved.text("web")) == resolved
     assert "nsm env update web" in resolved.text("web")
 
 
@@ -56,7 +56,7 @@ def test_what_was_written_is_read_again() -> None:
 )
 def test_a_package_that_no_registry_has_is_refused(row: Any, why: str) -> None:
     with pytest.raises(LockError, match=why):
-        node_locks.parse(lock(left=row))
+        node_packages.parse(lock(left=row))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_package_that_no_registry_has_is_refused(row: Any, why: str) -> None:
 )
 def test_a_file_that_is_no_lock_is_refused(text: str, why: str) -> None:
     with pytest.raises(LockError, match=why):
-        node_locks.parse(text)
+        node_packages.parse(text)
 
 
 def test_no_lock_of_a_project_is_read_through_a_link(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_no_lock_of_a_project_is_read_through_a_link(tmp_path: Path) -> None:
     for name in ("package.json", "package-lock.json"):
         (tmp_path / name).symlink_to("elsewhere")
         with pytest.raises(LockError, match="it is a symbolic link"):
-            node_locks.read_project(str(tmp_path / "package-lock.json"))
+            node_packages.read_project(str(tmp_path / "package-lock.json"))
         (tmp_path / name).unlink()
         (tmp_path / name).write_text(lock(left=LEFT))
-    assert node_locks.read_project(str(tmp_path / "package-lock.json")) is not None
+    assert node_packages.read_project(str(tmp_path / "package-lock.json")) is not None

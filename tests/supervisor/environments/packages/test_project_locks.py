@@ -10,7 +10,7 @@ import pytest
 
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, LockError
-from nsmd.environments.packages.project_locks import ProjectLock, read
+from nsmd.environments.packages.requirements import ProjectLock, read_project_lock
 from nsmd.model.packages import WantedPackages
 
 HASH = "sha256:" + "a" * 64
@@ -47,7 +47,7 @@ class Project:
     ) -> ProjectLock:
         path = str(self.folder / "pyproject.toml")
         wanted = WantedPackages(project=path, extras=extras, groups=groups)
-        lock = read(wanted, python(version))
+        lock = read_project_lock(wanted, python(version))
         assert lock is not None
         return lock
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
     assert "no regular file" in it.why_not()
     path.unlink()
     path.mkdir()
-    assert "Is a directory" in it.why_not()
+    assert "no regular file" in it.why_not()
     path.rmdir()
     path.write_bytes(b"\xff")
     assert "not UTF-8" in it.why_not()
@@ -197,9 +197,9 @@ def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
 
 def test_without_a_lock_there_is_none(it: Project) -> None:
     project = str(it.folder / "pyproject.toml")
-    assert read(WantedPackages(project=project), python()) is None
+    assert read_project_lock(WantedPackages(project=project), python()) is None
     it.write("uv.lock", "")
-    assert read(WantedPackages(pip=("a",), project=project), python()) is None
+    assert read_project_lock(WantedPackages(pip=("a",), project=project), python()) is None
 
 
 def test_a_lock_needs_no_pyproject(it: Project) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from nsmd.environments.packages.tools import find_uv
+from nsmd.environments.packages.python_packages import find_uv
 
 
 def test_the_uv_of_nsms_own_installation_comes_first(tmp_path: Path) -> None:

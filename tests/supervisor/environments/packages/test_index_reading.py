@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.environments.packages.indexes import Indexes, read_indexes
-from nsmd.environments.packages.indexes.npm_files import parse_npmrc
+from nsmd.environments.packages.index_configuration import parse_npmrc
+from nsmd.environments.packages.index_reading import read_indexes
+from nsmd.environments.packages.index_values import Indexes
 
 PYPI = "https://pypi.org/simple/"
 
@@ -349,7 +350,7 @@ def test_files_that_cannot_be_read(world: World) -> None:
     path = f"{world.home}/.config/pip/pip.conf"
     os.makedirs(os.path.dirname(path))
     os.mkfifo(path)
-    assert world.read().python_problems == (f"{path} is no file",)
+    assert world.read().python_problems == (f"{path} could not be read: it is no regular file",)
     os.unlink(path)
     with open(path, "wb") as file:
         file.write(b"[global]\nindex-url = https://\xff.test/\n")
