@@ -61,11 +61,8 @@ Serve = Callable[[socket.socket], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailOutcome:
-    """Outcome of a command in a jail.
-
-    Attributes:
-        status: exit code, or the negative number of the signal that ended it.
-        tail: last lines of what it printed.
+    """Outcome of a command in a jail: its exit code, or the negative number of the signal that
+    ended it, and the last lines of what it printed.
     """
 
     status: int
@@ -77,13 +74,10 @@ class BuildJail:
     """The jail of a build: each command runs in a new one with the same directories.
 
     Attributes:
-        bwrap: path of bwrap.
-        user: the user whom jails run as.
         python: Python that starts commands in the jail.
         directory: host directory that is `BUILD`; the only one that commands may change.
         environment: directory below it that is `ENV`.
         shown: host directories and files that the jail shows, and where.
-        variables: variables of its commands.
         files: texts of files that only the jail has, by path.
         hidden: texts that no line shows, such as passwords.
         say: gets each line that a command prints.
@@ -110,12 +104,8 @@ class BuildJail:
         return replace(self, directory=place, variables=variables)
 
     async def run(self, command: Sequence[str], *, serve: Serve | None = None) -> JailOutcome:
-        """Run a command to its end.
-
-        Args:
-            serve: serves its connections to hosts; None for no way out.
-
-        Cancellation: kills it.
+        """Run a command to its end; cancellation kills it. `serve` serves its connections to hosts;
+        None for no way out.
         """
         with ExitStack() as owned:
             output, written = os.pipe2(os.O_CLOEXEC)
@@ -325,7 +315,7 @@ _COMPILER = re.compile(
 )
 _UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
 _NPM = re.compile(
-    r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|404|notarget|network)? ?(?P<text>.*)"
+    r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|\d{3}|notarget|network)? ?(?P<text>.*)"
 )
 _NPM_END = (
     *("A complete log", "Log files", "Clean install a project", "Fix the upstream dependency"),
@@ -337,11 +327,8 @@ _UV_START = re.compile(r"(?:error:| *\u00d7)")
 
 
 class InstallError(Exception):
-    """An environment cannot be made.
-
-    Args:
-        message: a sentence without its final dot.
-        hint: what to do next.
+    """An environment cannot be made. Its message is a sentence without its final dot; its hint says
+    what to do next.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -353,12 +340,10 @@ class InstallError(Exception):
 def why_failed(
     ran: JailOutcome, tool: str, problems: Sequence[str], *, done: str
 ) -> tuple[str, str]:
-    """Say why a command failed, and what to do next.
+    """Say why a command of a tool failed, and what to do next.
 
     Args:
-        ran: its outcome.
-        tool: its name.
-        problems: sentences about requests to indexes that failed.
+        problems: sentences about connections that were not made.
         done: what it should have done with the packages.
     """
     said = _of_compiler(ran.tail) or _READERS[tool](ran.tail)

@@ -61,12 +61,10 @@ def proxy_variables() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSettings:
-    """The user's settings for the programs of a build.
+    """The user's settings for the programs of a build: indexes that they ask, how these are
+    reached, and variables.
 
     Attributes:
-        indexes: indexes that they ask.
-        access: how these are reached.
-        variables: variables of the programs.
         files: texts of files that the variables name, by their paths in the jail.
         shown: directories of the host that they name.
         secrets: texts that no log shows.
@@ -95,12 +93,8 @@ class BuildSettings:
 def python_settings(indexes: Indexes, listed: AllowList, *, builds: bool) -> BuildSettings:
     """Make uv's settings.
 
-    Args:
-        listed: further hosts that the user lists for builds.
-        builds: packages' code runs beside uv, so the settings must hold no credentials.
-
-    Raises:
-        InstallError: an index needs some, or a file of certificates cannot be used.
+    If packages' code runs beside uv (`builds`), the settings must hold no credentials; InstallError
+    if an index needs some. `listed` has further hosts that the user lists for builds.
     """
     asked = (*indexes.python, *indexes.link_pages)
     if builds:
@@ -140,11 +134,7 @@ def python_settings(indexes: Indexes, listed: AllowList, *, builds: bool) -> Bui
 
 
 def npm_settings(indexes: Indexes) -> BuildSettings:
-    """Make npm's settings; they hold credentials.
-
-    Raises:
-        InstallError: a file of certificates cannot be used.
-    """
+    """Make npm's settings; they hold credentials."""
     access = indexes.npm_access
     variables, files = dict(indexes.npm_settings), dict[str, str]()
     for name, path in (
@@ -167,11 +157,7 @@ def npm_settings(indexes: Indexes) -> BuildSettings:
 
 
 def conda_settings(indexes: Indexes, listed: AllowList) -> BuildSettings:
-    """Make py-rattler's settings; they hold credentials.
-
-    Raises:
-        InstallError: a file of certificates cannot be used.
-    """
+    """Make py-rattler's settings; they hold credentials."""
     access = indexes.python_access
     logins = _of_listed(indexes.logins, listed)
     for each in indexes.conda:
@@ -195,11 +181,7 @@ def conda_settings(indexes: Indexes, listed: AllowList) -> BuildSettings:
 
 
 def _check_for_code(asked: Iterable[Index], access: IndexAccess) -> None:
-    """Check that no index needs credentials that packages' code could read.
-
-    Raises:
-        InstallError: one does.
-    """
+    """Refuse indexes that need credentials, which packages' code could read."""
     hint = (
         "Leave out `--allow-builds` (`allow_builds`), so that wheels alone are installed; or put a "
         "wheel of what has to be built into that index, or into a directory of `find-links`."
@@ -291,7 +273,6 @@ class BuildNetwork:
     """The proxy of one build, for all its jails.
 
     Args:
-        name: name of the environment.
         settings: name the hosts of indexes, and the user's own proxy.
         listed: patterns of further hosts that the user lists.
     """

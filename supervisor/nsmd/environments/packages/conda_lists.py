@@ -41,11 +41,8 @@ _HEAD = "@EXPLICIT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaPin:
-    """One package.
-
-    Attributes:
-        channel: URL of its channel, without a slash at the end.
-        place: its directory and file there.
+    """One package: the URL of its channel, without a slash at the end, its directory and file
+    there, and its hash.
     """
 
     channel: str
@@ -62,9 +59,8 @@ class CondaPin:
 class CondaLock:
     """Exact packages for one platform.
 
-    Attributes:
-        wanted_hash: hash of what was wanted; empty if the file does not say it.
-        left_out: what a project's own lock has besides, and is not installed.
+    `wanted_hash` is a hash of what was wanted; empty if the file does not say it. `left_out` has
+    what a project's own lock has besides, and is not installed.
     """
 
     pins: tuple[CondaPin, ...]
@@ -92,11 +88,7 @@ class CondaLock:
 
 
 def parse(text: str) -> CondaLock:
-    """Read a lock.
-
-    Raises:
-        LockError: a line is not a URL with a hash.
-    """
+    """Read a lock. Raises LockError if a line is not a URL with a hash."""
     pins: list[CondaPin] = []
     wanted_hash = ""
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -112,10 +104,9 @@ def parse(text: str) -> CondaLock:
 
 
 def pin(url: str, sha256: str) -> CondaPin:
-    """Make the pin of a package, checked.
+    """Make the pin of a package.
 
-    Raises:
-        LockError: it is not the URL of one for this platform, or there is no hash.
+    Raises LockError if that is not the URL of one for this platform, or there is no hash.
     """
     match = _URL.fullmatch(url)
     if match is None or not url.isascii() or ".." in url:
@@ -146,11 +137,9 @@ _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~:/@%+-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaWanted:
-    """Conda packages that are wanted.
-
-    Attributes:
-        channels: names or URLs, the first one preferred; none for the user's own.
-        specs: packages with versions, as conda writes them; perhaps with a channel (`c::name`).
+    """Conda packages that are wanted: names or URLs of channels, the first one preferred (none for
+    the user's own), and packages with versions as conda writes them, perhaps with a channel
+    (`c::name`).
     """
 
     channels: tuple[str, ...]
@@ -158,10 +147,8 @@ class CondaWanted:
 
 
 def read(path: str) -> CondaWanted | CondaLock:
-    """Read a list. A `pixi.lock` beside a `pixi.toml` says all about the packages.
-
-    Raises:
-        LockError: it cannot be used.
+    """Read a list, or raise LockError. A `pixi.lock` beside a `pixi.toml` says all about the
+    packages.
     """
     name = os.path.basename(path)
     if name == "pixi.toml":

@@ -55,12 +55,8 @@ _INSTALLED = re.compile(FILE_NAME.replace(r"\.(?:conda|tar\.bz2)", r"\.json"))
 
 
 class PyRattler:
-    """py-rattler, which is the library of pixi.
-
-    Args:
-        package: directory of its package.
-        python: Python that runs it.
-        indexes: channels, the first one preferred.
+    """py-rattler, the library of pixi, whose package is in a directory; the first channel of the
+    indexes is preferred.
     """
 
     name = "py-rattler"
@@ -107,12 +103,8 @@ class PyRattler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaPackages:
-    """Conda packages that are wanted; see `installer.Packages`.
-
-    Attributes:
-        request: what to make.
-        python: Python of the host, which runs py-rattler.
-        given: what the list says.
+    """Conda packages that are wanted, which a Python of the host installs; see
+    `installer.Packages`.
     """
 
     request: InstallRequest
@@ -121,11 +113,7 @@ class CondaPackages:
 
     @staticmethod
     def of(request: InstallRequest, unreadable: Unreadable) -> CondaPackages:
-        """Read the list.
-
-        Raises:
-            InstallError: it cannot be used.
-        """
+        """Read the list; InstallError if it cannot be used."""
         wanted = request.wanted
         if wanted.interpreter:
             raise InstallError(
@@ -285,11 +273,7 @@ def _installed(made: str) -> dict[str, str]:
 
 
 def _check_python(made: str, versions: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the version of the environment's Python.
-
-    Raises:
-        InstallError: it has none that sessions can use.
-    """
+    """Return the version of the environment's Python; InstallError if it has none for sessions."""
     hint = f"Add `python>={'.'.join(map(str, MINIMUM_PYTHON))}` to its packages."
     if "python" not in versions:
         raise InstallError("The environment has no Python, which sessions run in", hint)

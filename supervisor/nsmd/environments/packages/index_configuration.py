@@ -175,13 +175,9 @@ _NAMED = re.compile(r"([A-Za-z0-9._-]+)=(.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UvIndex:
-    """One index as uv's configuration names it.
-
-    Attributes:
-        name: empty if it has none.
-        url: as written, perhaps with credentials.
-        login: user and password from variables for that name.
-        is_flat: it is one page with links.
+    """One index as uv's configuration names it: its name, which may be empty, its URL as written,
+    perhaps with credentials, user and password from variables for that name, and whether it is one
+    page with links.
     """
 
     name: str
@@ -192,14 +188,9 @@ class UvIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UvSettings:
-    """Settings of uv that concern indexes.
-
-    Attributes:
-        default: None if none is named.
-        others: other indexes, in uv's order.
-        no_index: uv uses no index at all.
-        insecure_hosts: hosts whose certificate is not checked.
-        strategy: `index-strategy`, empty if it is not set.
+    """Settings of uv that concern indexes: the default one, others in uv's order, whether it uses
+    none at all, hosts whose certificate is not checked, and `index-strategy`, empty if it is not
+    set.
     """
 
     default: UvIndex | None

@@ -95,11 +95,7 @@ class CondaSettings:
 def read_conda_settings(
     environ: Mapping[str, str], home: str, *, etc: str, problems: list[str]
 ) -> CondaSettings:
-    """Read the user's `.condarc` files; the last one that has a setting counts.
-
-    Args:
-        problems: gets a sentence for each file that cannot be read.
-    """
+    """Read the user's `.condarc` files; the last one that has a setting counts."""
     paths = [
         *(f"{etc}/conda/.condarc", f"{config_home(environ, home)}/conda/.condarc"),
         *(f"{home}/.conda/.condarc", f"{home}/.condarc", f"{home}/.mambarc"),
@@ -127,13 +123,8 @@ class ChannelReader:
     """Reader of channels of conda packages.
 
     A project names channels, so a project's file may come from anybody. A channel is reached only
-    if its host is that of a public service, or if the user's configuration names it.
-
-    Args:
-        settings: the user's.
-        logins: users and passwords by host.
-        permits: whether the user lists a host and port for builds.
-        problems: gets a sentence for each channel that cannot be used.
+    if its host is that of a public service, if the user's configuration names it, or if the user
+    lists it for builds (`permits`).
     """
 
     def __init__(
@@ -231,10 +222,8 @@ def read_indexes(
     programs, so that both get packages from the same places.
 
     Args:
-        environ: the user's variables.
-        home: the user's home directory.
+        environ, home: the user's.
         prefix: prefix of the Python interpreter, where pip has a file, too.
-        etc: the machine's directory of configuration.
         channels: channels of conda that a build asks; an empty list for the user's own, and None
             if it asks none.
         permits: whether the user lists a host and port for builds.

@@ -25,11 +25,8 @@ class BadUrlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WebUrl:
-    """URL of `http` or `https`, without user, password and fragment.
-
-    Attributes:
-        path: in ASCII, begins with a slash.
-        query: without its question mark.
+    """URL of `http` or `https`, without user, password and fragment. Its path is in ASCII and
+    begins with a slash; its query has no question mark.
     """
 
     scheme: str
@@ -66,11 +63,7 @@ class WebUrl:
 
 
 def parse_url(text: str) -> tuple[WebUrl, tuple[str, str] | None]:
-    """Parse a URL. Returns it, and the user and password in it.
-
-    Raises:
-        BadUrlError: it is no URL of `http` or `https`.
-    """
+    """Parse a URL, or raise BadUrlError. Returns it, and the user and password in it."""
     text = text.strip(" \t\r\n\f")
     if len(text) > MAX_URL:
         raise BadUrlError(f"has more than {MAX_URL} characters")
@@ -105,7 +98,7 @@ class Index:
     Attributes:
         name: name for messages, from the configuration or made of the host.
         url: its URL, without credentials: ``http:``, ``https:`` or ``file:``.
-        login: user and password; None if it needs none. Those of npm are in its settings.
+        login: user and password. Those of npm are in its settings.
         scope: of npm: the scope that it serves (``@company``); empty for all others.
     """
 

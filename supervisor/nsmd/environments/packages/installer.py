@@ -56,11 +56,8 @@ TELL_INTERVAL_S = 0.5
 
 
 class PackageLock(Protocol):
-    """Exact versions of packages.
-
-    Attributes:
-        wanted_hash: hash of what was wanted; empty if unknown.
-        digest: hash of the versions.
+    """Exact versions of packages, with the hash of what was wanted, which may be empty, and of the
+    versions.
     """
 
     @property
@@ -76,9 +73,7 @@ class PackageTool(Protocol):
     """A program that resolves and installs packages.
 
     Attributes:
-        name: name for people.
         shown: what the jail has to show, and where.
-        variables: its variables.
         offline: options with which it uses its cache alone; none if it cannot.
         prefers_cache: it asks the indexes only for what its cache lacks.
     """
@@ -95,23 +90,16 @@ class PackageTool(Protocol):
     def prefers_cache(self) -> bool: ...
 
     def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
-        """Make the command that resolves what the packages' `prepare` has written.
-
-        Args:
-            work: the build's own directory, in the jail.
-            constraints: files with constraints.
-            builds: packages that are not ready to use may be built.
+        """Make the command that resolves what the packages' `prepare` has written, in the build's
+        own directory (`work`, in the jail). `constraints` are files; with `builds`, packages may be
+        built.
         """
         ...
 
     def resolved(self, place: str, wanted_hash: str) -> Any:
-        """Read the lock that this command has made.
+        """Read the lock that this command has made, in the build's own directory on the host.
 
-        Args:
-            place: the build's own directory on the host.
-
-        Raises:
-            LockError, OSError, ValueError: there is none.
+        Raises LockError, OSError or ValueError if there is none.
         """
         ...
 
@@ -127,12 +115,12 @@ class PackageTool(Protocol):
 
 
 class Packages(Protocol):
-    """Wanted packages of one language. Its methods take and return locks of that language.
+    """Wanted packages of one language. Its methods take and return locks of that language, and
+    raise InstallError if something cannot be used.
 
     Attributes:
         python: Python of the jail.
         facts: what else distinguishes environments with the same packages.
-        wanted_hash: hash of what is wanted.
         lock_file: name of the lock's file.
         channels: channels of conda to ask, as for `read_indexes`.
     """
@@ -151,28 +139,16 @@ class Packages(Protocol):
     def own_lock(self) -> tuple[PackageLock, str, str] | None:
         """Read the user's own lock of these packages, such as a `uv.lock`.
 
-        Returns:
-            The lock, its path, and a note for the user; None if there is none.
-
-        Raises:
-            InstallError: it cannot be used.
+        Returns it, its path, and a note for the user; None if there is none.
         """
         ...
 
     def read_lock(self, path: str) -> PackageLock | None:
-        """Read a lock; None if there is none.
-
-        Raises:
-            LockError: it cannot be used.
-        """
+        """Read a lock, or raise LockError; None if there is none."""
         ...
 
     def tool(self, indexes: Indexes) -> PackageTool:
-        """Find what installs them.
-
-        Raises:
-            InstallError: there is nothing.
-        """
+        """Find what installs them."""
         ...
 
     def problems(self, indexes: Indexes) -> Sequence[str]:
@@ -192,35 +168,20 @@ class Packages(Protocol):
         ...
 
     def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
-        """Make the settings of what installs them.
-
-        Args:
-            listed: further hosts that the user lists.
-
-        Raises:
-            InstallError: they cannot be used.
+        """Make the settings of what installs them. `listed` has further hosts that the user
+        lists.
         """
         ...
 
     async def finish(
         self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: Any
     ) -> EnvironmentDetails:
-        """Check what was installed, and describe it.
-
-        Raises:
-            InstallError, OSError: it cannot be used.
-        """
+        """Check what was installed, and describe it. Raises OSError, too."""
         ...
 
 
 class Installer:
-    """Maker of one environment.
-
-    Args:
-        request: what to make.
-        launcher: knows bwrap and the user whom jails run as.
-        environ: the user's variables.
-    """
+    """Maker of one environment."""
 
     def __init__(
         self, request: InstallRequest, launcher: BwrapLauncher, environ: Mapping[str, str]
@@ -233,11 +194,7 @@ class Installer:
         self._network: BuildNetwork | None = None
 
     async def make(self) -> Installed:
-        """Make the environment, unless it is there.
-
-        Raises:
-            InstallError, OSError, NsmError: it cannot be made.
-        """
+        """Make the environment, unless it is there. Raises InstallError, OSError or NsmError."""
         wanted = self._request.wanted
         if wanted.image:
             from nsmd.environments.images.image_install import (  # noqa: PLC0415  # rarely needed
@@ -390,11 +347,7 @@ class Installer:
     async def _run(
         self, jail: BuildJail, tool: PackageTool, command: Sequence[str], done: str
     ) -> None:
-        """Run a command of the tool; with its cache alone if the indexes fail.
-
-        Raises:
-            InstallError: it fails.
-        """
+        """Run a command of the tool; with its cache alone if the indexes fail."""
         ran = await self._try(jail, command)
         if ran.status == 0:
             return

@@ -25,13 +25,10 @@ class InstallRequest:
     """An environment to make.
 
     Attributes:
-        name: its name.
-        wanted: packages that it should have.
         refresh: look for newer versions than its lock has.
         store: directory of environments.
         lock_directories: directories for its lock, the best first.
         search_path: value of PATH.
-        home: HOME of the user.
         jail_uid: user of the jail, if this runs as root.
         hosts: further hosts that a build may reach.
     """
@@ -49,12 +46,8 @@ class InstallRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """An environment that was made, or was there.
-
-    Attributes:
-        path: its directory in the store.
-        lock: path of its lock; empty if there is none.
-        note: a sentence about what did not go as it should; may be empty.
+    """An environment that was made, or was there: its directory, the path of its lock (empty if
+    there is none), and a sentence about what did not go as it should.
     """
 
     path: str

@@ -33,16 +33,10 @@ _LOG_READER = "nsmd.environments.packages.installer_protocol:InstallerLogReader"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallerRun:
-    """Facts for every run of the installer.
+    """Facts for every run of the installer; most are of `InstallRequest`.
 
     Attributes:
-        store: directory of environments.
-        lock_directories: directories for locks, the best first.
-        search_path: value of PATH.
-        home: HOME of the user.
-        jail_uid: user of jails, if the supervisor runs as root.
         variables: variables of the user, which may configure pip.
-        hosts: further hosts that builds may reach.
         timeout_s: time limit of one build, seconds.
     """
 
@@ -65,18 +59,13 @@ class InstallerRun:
         on_progress: OnProgress,
         log_fd: int,
     ) -> Installed:
-        """Make an environment, unless it is there.
+        """Make an environment, unless it is there, or raise PackagesFailedError. Cancellation ends
+        the build.
 
         Args:
-            name: its name.
             owner: name of the directory for its lock, below the last one; empty for the usual ones.
             refresh: look for newer versions than its lock has.
             on_progress, log_fd: as for `run_monitored`.
-
-        Raises:
-            PackagesFailedError: it cannot be made.
-
-        Cancellation: ends the build.
         """
         request = InstallRequest(
             name=name,
@@ -135,14 +124,9 @@ class InstallerRun:
         defaults: Defaults,
         entry: EnvironmentSettings,
     ) -> Environment:
-        """Describe an environment of the store. Blocks.
+        """Describe an environment of the store, by its directory. Blocks.
 
-        Args:
-            path: its directory.
-            entry: limits and the like from the configuration.
-
-        Raises:
-            PackagesFailedError: there is no complete one.
+        Raises PackagesFailedError if there is no complete one.
         """
         details = EnvironmentStore(self.store).details(path)
         if details is None:

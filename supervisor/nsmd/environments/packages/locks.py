@@ -36,13 +36,8 @@ class LockError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One package.
-
-    Attributes:
-        name: normalized.
-        extras: in brackets, or empty.
-        marker: condition on the platform or Python; empty for none.
-        hashes: SHA-256 in hexadecimal, sorted.
+    """One package: its normalized name, extras in brackets, a condition on the platform or Python,
+    both perhaps empty, and hashes (SHA-256 in hexadecimal, sorted).
     """
 
     name: str
@@ -61,11 +56,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """Exact versions.
-
-    Attributes:
-        wanted_hash: hash of what was wanted; empty if the file does not say it.
-    """
+    """Exact versions, with the hash of what was wanted; empty if the file does not say it."""
 
     pins: tuple[Pin, ...]
     wanted_hash: str = ""
@@ -94,8 +85,7 @@ class Lock:
 def parse(text: str) -> Lock:
     """Read a lock, or what a resolver printed in that format.
 
-    Raises:
-        LockError: a line is not pinned, or has no hash.
+    Raises LockError if a line is not pinned, or has no hash.
     """
     pins: dict[tuple[str, str, str], Pin] = {}
     wanted_hash = ""
@@ -119,14 +109,10 @@ def parse(text: str) -> Lock:
 
 
 def read(path: str, parse: Callable[[str], L], *, follow: bool = False) -> L | None:
-    """Read a lock file; None if there is none. Blocks.
+    """Read a lock file by a function for its text, or raise LockError; None if there is none.
+    Blocks.
 
-    Args:
-        parse: reads its text.
-        follow: as of `read_text`.
-
-    Raises:
-        LockError: it cannot be used.
+    `follow` is as of `read_text`.
     """
     try:
         return parse(read_text(path, MAX_LOCK_BYTES, follow=follow))
@@ -137,11 +123,7 @@ def read(path: str, parse: Callable[[str], L], *, follow: bool = False) -> L | N
 
 
 def write(path: str, text: str) -> None:
-    """Write a lock file. Blocks.
-
-    Raises:
-        OSError: it cannot be written; the old one is unchanged.
-    """
+    """Write a lock file; if it cannot be written, the old one is unchanged. Blocks."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     paths.replace_file(path, text.encode())
 

@@ -76,12 +76,9 @@ _KEPT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLock:
-    """Exact versions of Node packages.
-
-    Attributes:
-        root: what is wanted, as in a `package.json`.
-        packages: what the file says of each package, by its path.
-        wanted_hash: hash of what was wanted; empty if the file does not say it.
+    """Exact versions of Node packages: what is wanted, as in a `package.json`, what the file says
+    of each package, by its path, and the hash of what was wanted, empty if the file does not say
+    it.
     """
 
     root: Mapping[str, Any]
@@ -106,11 +103,7 @@ class NodeLock:
         return self._file({"name": name, _OWN: own}, self.packages)
 
     def files(self, registries: Mapping[str, str]) -> Mapping[str, str]:
-        """Make the files for an installation: texts by name.
-
-        Args:
-            registries: URLs of registries, by scope.
-        """
+        """Make the files for an installation: texts by name. URLs of registries are by scope."""
         packages = {place: dict(row) for place, row in self.packages.items()}
         for place, row in packages.items():
             if "resolved" in row:
@@ -130,13 +123,9 @@ class NodeLock:
 
 
 def parse(text: str, manifest: Mapping[str, Any] | None = None) -> NodeLock:
-    """Read a lock.
+    """Read a lock, and what is wanted from its `package.json`; if that is None, from the lock.
 
-    Args:
-        manifest: its `package.json`; None for what the lock says of it.
-
-    Raises:
-        LockError: it is not a lock, or a package comes from no registry.
+    Raises LockError if it is not a lock, or a package comes from no registry.
     """
     table = _table(text)
     rows = table.get("packages")
@@ -165,10 +154,8 @@ def parse(text: str, manifest: Mapping[str, Any] | None = None) -> NodeLock:
 
 
 def resolved(text: str, wanted_hash: str) -> NodeLock:
-    """Read the lock that npm has written for what is wanted, and pin that, too.
-
-    Raises:
-        LockError: it is not a lock.
+    """Read the lock that npm has written for what is wanted, and pin that, too; or raise
+    LockError.
     """
     lock = parse(text)
     rows = {name: lock.packages.get(f"{NODE_MODULES}/{name}") for name in lock.names}
@@ -177,10 +164,8 @@ def resolved(text: str, wanted_hash: str) -> NodeLock:
 
 
 def read_project(path: str) -> NodeLock | None:
-    """Read a `package-lock.json`, with the `package.json` beside it; None if there is none. Blocks.
-
-    Raises:
-        LockError: one of them cannot be used.
+    """Read a `package-lock.json`, with the `package.json` beside it, or raise LockError; None if
+    there is none. Blocks.
     """
     beside = os.path.join(os.path.dirname(path), MANIFEST)
     try:
@@ -201,11 +186,7 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _package(place: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check what a file says of a package.
-
-    Raises:
-        LockError: no registry has it, or no hash.
-    """
+    """Check what a file says of a package. Raises LockError if no registry has it, or no hash."""
     if not _PLACE.fullmatch(place):
         raise LockError(f"{place!r:.100} is not in {NODE_MODULES}; workspaces are not supported")
     version, integrity, link = (row.get(key) for key in ("version", "integrity", "resolved"))
@@ -236,12 +217,7 @@ RESOLVED = "resolved"
 
 
 class Npm:
-    """npm.
-
-    Args:
-        node: path of the Node that runs it.
-        package: directory of its package.
-    """
+    """npm: the directory of its package, and the path of the Node that runs it."""
 
     name = "npm"
     offline = ("--offline",)
@@ -310,12 +286,8 @@ def _npms(node: FoundInterpreter, search_path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePackages:
-    """Node packages that are wanted; see `installer.Packages`.
-
-    Attributes:
-        request: what to make.
-        node: Node of the environment.
-        python: Python for the agent and the jail.
+    """Node packages that are wanted, for a Node, and a Python for the agent and the jail; see
+    `installer.Packages`.
     """
 
     request: InstallRequest
@@ -324,11 +296,7 @@ class NodePackages:
 
     @staticmethod
     def of(request: InstallRequest, unreadable: Unreadable) -> NodePackages:
-        """Find the Node.
-
-        Raises:
-            InstallError: there is none.
-        """
+        """Find the Node; InstallError if there is none."""
         found = find_node(
             request.wanted.interpreter or None,
             request.search_path,

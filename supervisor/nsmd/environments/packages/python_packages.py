@@ -37,11 +37,7 @@ MAX_NAMED = 20
 
 
 class Uv:
-    """uv.
-
-    Args:
-        program: path of its program.
-    """
+    """uv, by the path of its program."""
 
     name = "uv"
     offline = ("--offline",)
@@ -109,13 +105,8 @@ def _uvs(search_path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonPackages:
-    """Python packages that are wanted; see `installer.Packages`.
-
-    Attributes:
-        request: what to make.
-        python: Python of the environment, and of its jail.
-        lines: requirements; none if a lock is given.
-        given: the project's own lock.
+    """Python packages that are wanted, for a Python, which the jail has as well: requirements, or
+    the project's own lock; see `installer.Packages`.
     """
 
     request: InstallRequest
@@ -125,10 +116,8 @@ class PythonPackages:
 
     @staticmethod
     def of(request: InstallRequest, unreadable: Unreadable) -> PythonPackages:
-        """Find the Python, and read the requirements.
-
-        Raises:
-            InstallError: one of them cannot be used.
+        """Find the Python, and read the requirements; InstallError if one of them cannot be
+        used.
         """
         found = find_python(
             request.wanted.interpreter or None,
@@ -256,10 +245,8 @@ def _venv_settings(python: FoundInterpreter) -> str:
 
 
 def _check_python(place: str, python: FoundInterpreter) -> None:
-    """Check that no package has put a file of its own in place of the environment's Python.
-
-    Raises:
-        InstallError: one has; sessions could not start.
+    """Check that no package has put a file of its own in place of the environment's Python:
+    sessions could not start. InstallError if one has.
     """
     settings = _venv_settings(python)
     try:

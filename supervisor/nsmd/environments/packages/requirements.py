@@ -47,8 +47,7 @@ class RequirementsError(Exception):
 def read(wanted: WantedPackages) -> list[str]:
     """Read all requirements.
 
-    Raises:
-        RequirementsError: a file cannot be read, or has something else than requirements.
+    Raises RequirementsError if a file cannot be read, or has something else.
     """
     found = list(wanted.pip)
     if wanted.requirements:
@@ -167,12 +166,8 @@ _Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectLock:
-    """A lock of a project.
-
-    Attributes:
-        path: path of its file.
-        lock: its packages for one Python on this machine.
-        left_out: names of packages that are directories of the project.
+    """A lock of a project: the path of its file, its packages for one Python on this machine, and
+    the names of packages that are directories of the project, and left out.
     """
 
     path: str
@@ -181,13 +176,8 @@ class ProjectLock:
 
 
 def read_project_lock(wanted: WantedPackages, python: FoundInterpreter) -> ProjectLock | None:
-    """Read the lock that belongs to what is wanted; None if there is none.
-
-    Args:
-        python: Python that will have the packages.
-
-    Raises:
-        LockError: the lock cannot be used.
+    """Read the lock that belongs to what is wanted, for a Python that will have the packages, or
+    raise LockError; None if there is none.
     """
     if wanted.pip or (wanted.requirements and wanted.project):
         return None
@@ -222,12 +212,8 @@ def _of_requirements(path: str) -> ProjectLock | None:
 
 
 class _Target:
-    """The Python for which a lock is read.
-
-    Args:
-        python: the Python; this machine is its platform.
-        extras: extras of the project that are wanted.
-        groups: groups of dependencies that are wanted besides the usual ones.
+    """The Python for which a lock is read, with this machine as its platform, and the extras and
+    groups of dependencies that are wanted besides the usual ones.
     """
 
     def __init__(
@@ -251,11 +237,7 @@ class _Target:
         }
 
     def check(self, versions: object) -> None:
-        """Check that the Python has one of these versions.
-
-        Raises:
-            LockError: it has not.
-        """
+        """Check that the Python has one of these versions; LockError if it has not."""
         try:
             fits = SpecifierSet(str(versions or "")).contains(self._python.version_text, True)
         except InvalidSpecifier:
@@ -267,10 +249,8 @@ class _Target:
             )
 
     def fits(self, marker: object) -> bool:
-        """Return whether an environment marker (PEP 508) holds; without one, True.
-
-        Raises:
-            LockError: it is not a marker.
+        """Return whether an environment marker (PEP 508) holds; without one, True. LockError if it
+        is none.
         """
         if not marker:
             return True
@@ -284,11 +264,7 @@ class _Target:
 
 
 def _check_known(wanted: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Check that a lock has what was named.
-
-    Raises:
-        LockError: it has not.
-    """
+    """Check that a lock has what was named; LockError if it has not."""
     there = {normal_name(name) for name in known}
     for name in wanted:
         if name not in there:

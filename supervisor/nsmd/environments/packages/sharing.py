@@ -30,13 +30,8 @@ def share_files(store: EnvironmentStore, made: str, library: str, tag: str) -> l
     its releases. Compiled modules that packages bring are removed: their code need not be that of
     their sources. Those of equal sources are taken over.
 
-    Args:
-        made: the new environment.
-        library: path of its `site-packages`, from there.
-        tag: of the Python (`sys.implementation.cache_tag`).
-
-    Returns:
-        Paths of the sources that are left to compile, from `made`.
+    `library` is the path of its `site-packages`, from there; `tag` that of the Python
+    (`sys.implementation.cache_tag`). Returns paths of the sources that are left to compile.
     """
     ours = _scan(made)
     for folder, files in ours.items():
@@ -104,11 +99,8 @@ def _link_all(there: str, here: str, names: Iterable[str]) -> None:
 def share_packages(store: EnvironmentStore, made: str, versions: Mapping[str, str]) -> None:
     """Replace files of a new Node environment by links to equal files of others.
 
-    Files of the same release of a package are compared, byte by byte.
-
-    Args:
-        made: the new environment.
-        versions: its packages, by path below `node_modules`.
+    Files of the same release of a package are compared, byte by byte. Versions are by path below
+    `node_modules`.
     """
     folders = functools.cache(_scan)
     others: dict[tuple[str, str], tuple[str, str]] = {}
@@ -134,10 +126,6 @@ def share_image(store: EnvironmentStore, made: str, details: EnvironmentDetails)
     """Replace files of a new image's environment by links to equal files of others.
 
     Images that have layers in common have most files in common; these are compared, byte by byte.
-
-    Args:
-        made: the new environment.
-        details: facts about it.
     """
     layers = set(details.image.layers if details.image is not None else ())
     ours: dict[str, dict[str, int]] = {}
@@ -161,10 +149,8 @@ def installed(site_packages: str) -> dict[str, str]:
 
 
 def uncompiled(site_packages: str, tag: str) -> list[str]:
-    """Sources below a directory that have no compiled module, as paths from there.
-
-    Args:
-        tag: of the Python (`sys.implementation.cache_tag`).
+    """Sources below a directory that have no compiled module, as paths from there. `tag` is that of
+    the Python (`sys.implementation.cache_tag`).
     """
     found = _scan(site_packages)
     return [
@@ -177,11 +163,8 @@ def uncompiled(site_packages: str, tag: str) -> list[str]:
 
 
 def _scan(directory: str) -> dict[str, dict[str, int]]:
-    """Look through a directory, and through no links.
-
-    Returns:
-        For each directory below it, by its path from there, the inodes of its files by their names;
-        0 for what is no regular file.
+    """Look through a directory, and through no links. Returns, for each directory below it, by its
+    path from there, the inodes of its files by their names; 0 for what is no regular file.
     """
     found: dict[str, dict[str, int]] = {}
     left = [""]

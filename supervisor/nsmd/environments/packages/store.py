@@ -60,7 +60,6 @@ class ImageFacts:
     Attributes:
         digest: hash of its manifest or configuration.
         variables: its variables, except PATH.
-        path: its PATH.
         working_directory: directory in which its programs start; empty for none that sessions have.
         layers: hashes of its layers, the lowest first.
     """
@@ -77,11 +76,8 @@ class EnvironmentDetails:
     """Facts about an environment in the store.
 
     Attributes:
-        interpreter: ``python`` or ``node``.
-        program: its interpreter, as sessions see it.
-        agent_python: Python for the agent, as sessions see it.
+        program, agent_python: its interpreter, and the Python of the agent, as sessions see them.
         prefixes: host directories that both need.
-        version: version of the interpreter.
         lock: hash of its lock.
         versions: installed packages, by name; of Node, by path below `node_modules`.
         modules: modules that models are told of.
@@ -105,10 +101,8 @@ def hash_of(*facts: str) -> str:
 
 
 class EnvironmentStore:
-    """The environments of a user.
-
-    Args:
-        directory: absolute path; made for this user alone if it does not exist.
+    """The environments of a user, in a directory that is made for this user alone if it does not
+    exist.
     """
 
     def __init__(self, directory: str) -> None:
@@ -157,13 +151,8 @@ class EnvironmentStore:
 
     @contextmanager
     def building(self, *, alone: bool) -> Generator[Staging]:
-        """Make a directory for a build, and remove it afterwards.
-
-        Args:
-            alone: the build shares no cache with others, which it could change.
-
-        Raises:
-            OSError: there is no room.
+        """Make a directory for a build, and remove it afterwards. One that is `alone` shares no
+        cache with others, which it could change.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         os.makedirs(self.builds, exist_ok=True)
@@ -212,11 +201,7 @@ class EnvironmentStore:
         return (cache,) if age_s > UNUSED_CACHE_S else ()
 
     def publish(self, staging: Staging, name: str, details: EnvironmentDetails) -> str:
-        """Give a complete environment its name. Returns its path.
-
-        Raises:
-            OSError: there is no room.
-        """
+        """Give a complete environment its name. Returns its path."""
         made = staging.environment
         write_new(os.path.join(made, DETAILS), json.dumps(asdict(details), indent=1))
         _sync(made)
@@ -240,10 +225,8 @@ class EnvironmentStore:
     ) -> CollectedEnvironments:
         """Remove environments, what ended builds have left, and a cache that is not used any more.
 
-        Args:
-            kept: paths of environments that stay.
-            since_s: Unix time; what builds have made or found since then stays, too.
-            dry_run: only say what would go.
+        Paths that are `kept` stay, and what builds have made or found since a Unix time; with
+        `dry_run` nothing goes.
         """
         going = [path for path in map(self.path, self.names()) if path not in kept]
         going = [path for path in going if not _is_marked(path, since_s)]
@@ -267,11 +250,8 @@ class EnvironmentStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedEnvironments:
-    """Environments that were removed, or would be.
-
-    Attributes:
-        paths: their directories.
-        freed_bytes: size of files that nothing else shares.
+    """Directories of environments that were removed, or would be, and the size of files that
+    nothing else shares.
     """
 
     paths: tuple[str, ...]
@@ -280,11 +260,8 @@ class CollectedEnvironments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """Place of a build.
-
-    Attributes:
-        mount: directory that the jail may change; it has the `cache`.
-        place: the build's own directory in it.
+    """Place of a build: the directory that the jail may change, which has the `cache`, and the
+    build's own directory in it.
     """
 
     mount: str
@@ -301,21 +278,14 @@ class Staging:
         return f"{BUILD}/{os.path.basename(self.place)}"
 
     def write(self, name: str, lines: Iterable[str]) -> None:
-        """Write a file of lines into the build's own directory.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a file of lines into the build's own directory."""
         write_new(os.path.join(self.place, name), "".join(f"{line}\n" for line in lines))
 
     def check(self, library: str) -> None:
-        """Refuse links to elsewhere where a build had directories: its code may be hostile.
+        """Raise OSError for links to elsewhere where a build had directories: its code may be
+        hostile.
 
-        Args:
-            library: path of its packages, from the environment.
-
-        Raises:
-            OSError: a directory was replaced.
+        `library` is the path of its packages, from the environment.
         """
         path = self.environment
         checked = [self.place, path]
@@ -328,11 +298,7 @@ class Staging:
 
 
 def write_new(path: str, text: str) -> None:
-    """Write a new file in a directory of a build, through no link that the build has left there.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a new file in a directory of a build, through no link that the build has left there."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     with open(path, "x", encoding="utf-8") as file:
@@ -340,11 +306,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def read_left(path: str, limit: int) -> str:
-    """Read a regular file that a build has left.
-
-    Raises:
-        OSError, ValueError: it cannot be read, or is none.
-    """
+    """Read a regular file that a build has left, or raise OSError or ValueError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with open(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -14,15 +14,12 @@ class TextFileError(Exception):
 
 
 def read_text(path: str, max_bytes: int, *, follow: bool = False, root: int | None = None) -> str:
-    """Read a regular file of UTF-8 text.
+    """Read a regular file of UTF-8 text, of at most so many bytes, or raise TextFileError.
 
     Args:
         follow: it lies in a directory in which no code can put a link.
         root: descriptor of a directory below which it has to lie, with no link on its way; `path`
             is relative to it.
-
-    Raises:
-        TextFileError: it cannot be read, is none, or is larger.
     """
     try:
         # A link in a project may have been put there by code, to see what is in another file.
@@ -52,11 +49,7 @@ class YamlError(ValueError):
 
 
 def parse_yaml(text: str) -> Value:
-    """Parse the only document of a text.
-
-    Raises:
-        YamlError: it is none.
-    """
+    """Parse the only document of a text, or raise YamlError."""
     import yaml  # type: ignore[import-untyped]  # 20 ms, for few builds  # noqa: PLC0415
 
     library = cast("Any", yaml)  # it has no types
