@@ -15,12 +15,13 @@ import trio
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.operation import Right
 from nsmd.audit import Journal
 from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgePaths, BridgeService
 from nsmd.bridge.ledger import Ledger
 from nsmd.config.reload import Reconfiguration
-from nsmd.control.call import ALL_RIGHTS, Right, Services
+from nsmd.control.call import ALL_RIGHTS, Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog

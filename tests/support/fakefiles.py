@@ -71,7 +71,7 @@ class FakeFiles:
             self.hold[opened.path].wait(60)  # a failed test does not hang
             if exchange.cancelled.is_set():
                 raise FileError("given up")
-        piece = opened.data[opened.at : opened.at + exchange.args["bytes"]]
+        piece = opened.data[opened.at : opened.at + exchange.args.get("bytes", 256 * 1024)]
         opened.at += len(piece)
         return {"data": piece, "eof": opened.at >= len(opened.data)}
 
@@ -86,10 +86,10 @@ class FakeFiles:
 
     def _file_close(self, exchange: Exchange) -> dict[str, Any]:
         opened = self._open.pop(exchange.args["file"])
-        if exchange.args["keep"] and opened.path in self.made_meanwhile:
+        if exchange.args.get("keep", False) and opened.path in self.made_meanwhile:
             self.directories.add(opened.path)
             raise FileError(f"{opened.path}: is a directory", data={"errno": "EISDIR"})
-        if exchange.args["keep"]:
+        if exchange.args.get("keep", False):
             self.files[opened.path] = opened.data, opened.permissions
         return {"path": opened.path, "size": len(opened.data)}
 

@@ -11,28 +11,27 @@ from typing import TYPE_CHECKING
 from nsm.client import local_files, local_trees, streamed_archives, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
 from nsm.client.retry import CutOffError, begun_again
+from nsm.client.steps import ask
+from nsm.wire import files as wire
 from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
 from nsm.wire.files import (
     PIECE_BYTES,
     Directory,
-    FileContent,
-    FileEntries,
-    FileEntry,
     FileEvent,
-    FileEvents,
     FileInfo,
     Skipped,
     TreeReport,
-    Watching,
-    path_on_wire,
+    text_of_path,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
     from nsm.client.steps import Steps
+    from nsm.wire.files import FileEntry, FileEvents, Watching
+    from nsm.wire.operation import OperationCall
 
     OnProgress = Callable[[int, int | None], object]
     Source = Callable[[int], bytes]
@@ -52,21 +51,20 @@ MAX_LISTED = 1_000_000
 def list_directory(target: str, path: Path) -> Steps[Directory]:
     """List a directory, page by page."""
     listed: list[FileEntry] = []
-    arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path)}
+    after = ""
     while True:
-        page = read(FileEntries, (yield "file_entries", arguments))
+        page = yield from ask(wire.file_entries(target, text_of_path(path), after=after))
         listed += page.entries
         if not page.more or not page.entries:
             return Directory(page.path, page.free_bytes, tuple(listed))
         if len(listed) >= MAX_LISTED:
             raise FileError(f"{page.path} has more than {MAX_LISTED} entries")
-        arguments["after"] = path_on_wire(page.entries[-1].name)
+        after = page.entries[-1].name
 
 
 def stat(target: str, path: Path, *, follow: bool) -> Steps[FileEntry]:
     """Say what a path leads to."""
-    arguments = {"target": target, "path": path_on_wire(path), "follow": follow}
-    return read(FileEntry, (yield "file_stat", arguments))
+    return (yield from ask(wire.file_stat(target, text_of_path(path), follow=follow)))
 
 
 def exists(target: str, path: Path) -> Steps[bool]:
@@ -92,8 +90,7 @@ def _read_bytes(
     target: str, path: Path, *, offset: int, length: int | None, max_bytes: int | None
 ) -> Steps[bytes]:
     first = PIECE_BYTES if length is None else min(length, PIECE_BYTES)
-    arguments = {"target": target, "path": path_on_wire(path), "offset": offset, "bytes": first}
-    found = read(FileContent, (yield "file_get", arguments))
+    found = yield from ask(wire.file_get(target, text_of_path(path), offset=offset, bytes=first))
     size = max(0, found.info.size - offset)
     wanted = size if length is None else min(length, size)
     if max_bytes is not None and wanted > max_bytes:
@@ -139,11 +136,15 @@ def _write_bytes(
     parents: bool,
 ) -> Steps[FileInfo]:
     if len(data) <= PIECE_BYTES:
-        arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path), "data": data}
-        arguments |= {"overwrite": overwrite, "parents": parents}
-        if permissions is not None:
-            arguments["permissions"] = permissions
-        return read(FileInfo, (yield "file_put", arguments))
+        call = wire.file_put(
+            target,
+            text_of_path(path),
+            data,
+            permissions=permissions,
+            overwrite=overwrite,
+            parents=parents,
+        )
+        return read(FileInfo, (yield from ask(call)))
     if parents:
         yield from make_directory(target, _parent(path), parents=True)
     view = memoryview(data)
@@ -163,31 +164,30 @@ def _write_bytes(
 def append(target: str, path: Path, data: bytes | str, *, permissions: int | None) -> Steps[None]:
     """Add bytes to a file."""
     data = _bytes(data)
-    arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path), "append": True}
-    if permissions is not None:
-        arguments["permissions"] = permissions
     for start in range(0, max(1, len(data)), PIECE_BYTES):
-        yield "file_put", {**arguments, "data": data[start : start + PIECE_BYTES]}
+        piece = data[start : start + PIECE_BYTES]
+        yield from ask(
+            wire.file_put(target, text_of_path(path), piece, permissions=permissions, append=True)
+        )
 
 
 def make_directory(target: str, path: Path, *, parents: bool) -> Steps[Directory]:
     """Make a directory; its entries are not told."""
-    arguments = {"target": target, "path": path_on_wire(path), "parents": parents}
-    return read(Directory, (yield "file_mkdir", arguments))
+    return (yield from ask(wire.file_mkdir(target, text_of_path(path), parents=parents)))
 
 
 def remove(target: str, path: Path, *, recursive: bool) -> Steps[None]:
     """Remove a file or a directory."""
-    arguments = {"target": target, "path": path_on_wire(path), "recursive": recursive}
+    call = wire.file_remove(target, text_of_path(path), recursive=recursive)
     try:
-        yield "file_remove", arguments
+        yield from ask(call)
     except CutOffError:
-        yield from begun_again(partial(_remove_rest, arguments))
+        yield from begun_again(partial(_remove_rest, call))
 
 
-def _remove_rest(arguments: dict[str, Any]) -> Steps[None]:
+def _remove_rest(call: OperationCall[Any]) -> Steps[None]:
     try:
-        yield "file_remove", arguments
+        yield from ask(call)
     except FileError as error:
         if error.data.get("errno") != "ENOENT":
             raise
@@ -195,8 +195,8 @@ def _remove_rest(arguments: dict[str, Any]) -> Steps[None]:
 
 def rename(target: str, path: Path, to: Path, *, overwrite: bool) -> Steps[None]:
     """Give a file or a directory another name."""
-    arguments: dict[str, Any] = {"target": target, "path": path_on_wire(path)}
-    yield "file_rename", {**arguments, "to": path_on_wire(to), "overwrite": overwrite}
+    there, new = text_of_path(path), text_of_path(to)
+    yield from ask(wire.file_rename(target, there, new, overwrite=overwrite))
 
 
 def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[TreeReport]:
@@ -352,12 +352,11 @@ class Watch:
 
     def close(self) -> Steps[None]:
         """Watch no longer."""
-        yield "file_unwatch", {"watch": self._handle}
+        yield from ask(wire.file_unwatch(self._handle))
 
     def read(self, wait_s: float) -> Steps[FileEvents]:
         """Read what has happened since the last time."""
-        arguments = {"watch": self._handle, "wait_s": wait_s}
-        return read(FileEvents, (yield "file_events", arguments))
+        return (yield from ask(wire.file_events(self._handle, wait_s=wait_s)))
 
     def next(self) -> Steps[FileEvent | None]:
         """Wait for the next event; None when none will follow."""
@@ -374,8 +373,7 @@ class Watch:
 
 def watch(target: str, path: Path, *, recursive: bool) -> Steps[Watch]:
     """Watch a path from now on."""
-    arguments = {"target": target, "path": path_on_wire(path), "recursive": recursive}
-    return Watch(read(Watching, (yield "file_watch", arguments)))
+    return Watch((yield from ask(wire.file_watch(target, text_of_path(path), recursive=recursive))))
 
 
 def _with_skipped(report: TreeReport, skipped: list[Skipped]) -> TreeReport:
@@ -421,19 +419,25 @@ def _bytes(data: bytes | str) -> bytes:
 
 
 def _stream(
-    target: str, path: Path, mode: str, move: Callable[[int], object], *, size: int = 0
+    target: str,
+    path: Path,
+    mode: Literal["archive", "unpack"],
+    move: Callable[[int], object],
+    *,
+    size: int = 0,
 ) -> Steps[TreeReport]:
     """Have `move` read or write a tar archive at a pipe, which it closes.
 
     Args:
         size: bytes that will be written at least: what cannot fit is refused at once.
     """
-    arguments = {"target": target, "path": path_on_wire(path), "mode": mode, "size": size}
-    opened = yield from transfers.open_file(arguments)
+    open_it = partial(wire.file_open, target, text_of_path(path), mode, size=size)
+    opened = yield from ask(open_it(descriptor=True))
     pipe = opened.descriptor
     if pipe is False:
         yield from transfers.give_up(opened.file)
-        return (yield from streamed_archives.stream(arguments, move))
+        opened = yield from ask(open_it())
+        return (yield from streamed_archives.stream(opened, mode, move))
     try:
         yield lambda: move(pipe)
     except BrokenPipeError:
@@ -441,7 +445,7 @@ def _stream(
     except BaseException:
         yield from transfers.give_up(opened.file)
         raise
-    return read(TreeReport, (yield "file_close", {"file": opened.file, "keep": True}))
+    return read(TreeReport, (yield from ask(wire.file_close(opened.file, keep=True))))
 
 
 def _parent(path: Path) -> Path:

@@ -13,35 +13,31 @@ from typing import TYPE_CHECKING
 
 from nsm.client import transfers
 from nsm.client.local_files import write_all
+from nsm.client.steps import ask
 from nsm.wire.answers import read
 from nsm.wire.errors import FileError
-from nsm.wire.files import PIECE_BYTES, FilePiece, OpenFile, TreeReport
+from nsm.wire.files import PIECE_BYTES, TreeReport, file_close, file_read, file_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from nsm.client.steps import Steps
+    from nsm.wire.files import OpenFile
 
 
-def stream(arguments: dict[str, Any], move: Callable[[int], object]) -> Steps[TreeReport]:
+def stream(opened: OpenFile, mode: str, move: Callable[[int], object]) -> Steps[TreeReport]:
     """Have `move` read or write a tar archive at a pipe, which it closes.
-
-    Args:
-        arguments: of `file_open`.
 
     Raises:
         FileError: the supervisor is too old for that.
     """
-    answer = yield "file_open", {**arguments, "descriptor": False}
-    opened = read(OpenFile, answer)
     if not opened.streams:
         yield from transfers.give_up(opened.file)
         raise FileError(
             "this supervisor gives archives only to connections that pass descriptors",
             hint="`nsm reload` there replaces it with a newer one, or copy file by file.",
         )
-    packs = arguments["mode"] == "unpack"
+    packs = mode == "unpack"
     reader, writer = os.pipe2(os.O_CLOEXEC)
     ours, mover = (reader, _Mover(move, writer)) if packs else (writer, _Mover(move, reader))
     try:
@@ -54,7 +50,7 @@ def stream(arguments: dict[str, Any], move: Callable[[int], object]) -> Steps[Tr
     except BaseException:
         yield from transfers.give_up(opened.file)
         raise
-    return read(TreeReport, (yield "file_close", {"file": opened.file, "keep": True}))
+    return read(TreeReport, (yield from ask(file_close(opened.file, keep=True))))
 
 
 def _send(file: int, pipe: int) -> Steps[None]:
@@ -72,15 +68,16 @@ def _send(file: int, pipe: int) -> Steps[None]:
         if not piece:
             return
         sent += len(piece)
-        answer = yield "file_write", {"file": file, "data": bytes(piece)}
-        if read(int, answer, "size") < sent:  # nobody reads there: the end says why
+        if (
+            yield from ask(file_write(file, bytes(piece)))
+        ) < sent:  # nobody reads there: the end says why
             return
 
 
 def _receive(file: int, pipe: int) -> Steps[None]:
     """Carry what comes from the session into a pipe."""
     while True:
-        piece = read(FilePiece, (yield "file_read", {"file": file, "bytes": PIECE_BYTES}))
+        piece = yield from ask(file_read(file))
         if piece.eof:
             return
         try:

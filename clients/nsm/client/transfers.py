@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nsm.client.retry import CutOffError
-from nsm.wire.answers import read
+from nsm.client.steps import ask
+from nsm.wire import files as wire
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
-from nsm.wire.files import PIECE_BYTES, FileInfo, FilePiece, OpenFile, closed_file, path_on_wire
+from nsm.wire.files import PIECE_BYTES, FilePiece, closed_file, text_of_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
     from nsm.client.steps import Steps
+    from nsm.wire.files import FileInfo, OpenFile
 
 
 CHECK_BYTES = 32 * 1024 * 1024
@@ -38,7 +40,7 @@ def get(
     on_open: Callable[[FileInfo], object] | None,
 ) -> Steps[FileInfo]:
     """Read a file of a session; see `SessionFiles.read_to`."""
-    opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
+    opened = yield from ask(wire.file_open(target, text_of_path(path), "read", descriptor=True))
     received = 0
     try:
         _check_size(opened.info.path, opened.info.size, max_bytes)
@@ -60,7 +62,7 @@ def get(
 
 def get_part(target: str, path: str | bytes, offset: int, length: int | None) -> Steps[bytes]:
     """Read a part of a file into memory."""
-    opened = yield from open_file({"target": target, "path": path_on_wire(path), "mode": "read"})
+    opened = yield from ask(wire.file_open(target, text_of_path(path), "read", descriptor=True))
     data = bytearray()
     try:
         if opened.descriptor is not False:
@@ -81,8 +83,7 @@ def get_part(target: str, path: str | bytes, offset: int, length: int | None) ->
 
 def _next_piece(opened: OpenFile, received: int) -> Steps[FilePiece]:
     if opened.descriptor is False:
-        answer = yield "file_read", {"file": opened.file, "bytes": PIECE_BYTES}
-        return read(FilePiece, answer)
+        return (yield from ask(wire.file_read(opened.file)))
     yield None
     with _told(opened.info.path):
         # What is appended meanwhile is left out.
@@ -100,17 +101,16 @@ def put(
     size: int | None,
 ) -> Steps[FileInfo]:
     """Write a file of a session; see `SessionFiles.write_from`."""
-    arguments: dict[str, Any] = {
-        "target": target,
-        "path": path_on_wire(path),
-        "mode": "write",
-        "overwrite": overwrite,
-    }
-    if permissions is not None:
-        arguments["permissions"] = permissions
-    if size is not None:
-        arguments["size"] = size
-    opened = yield from open_file(arguments)
+    call = wire.file_open(
+        target,
+        text_of_path(path),
+        "write",
+        permissions=permissions,
+        overwrite=overwrite,
+        size=size or 0,
+        descriptor=True,
+    )
+    opened = yield from ask(call)
     unchecked_bytes, checked_s = 0, time.monotonic()
     try:
         while data := source(PIECE_BYTES):
@@ -122,7 +122,7 @@ def put(
             unchecked_bytes += len(data)
             if unchecked_bytes >= CHECK_BYTES or time.monotonic() - checked_s >= CHECK_S:
                 # No data: whether the session lives, and still wants the file.
-                yield "file_write", {"file": opened.file, "data": b""}
+                yield from ask(wire.file_write(opened.file, b""))
                 unchecked_bytes, checked_s = 0, time.monotonic()
     except BaseException:
         yield from _abandon(opened)
@@ -133,7 +133,7 @@ def put(
 
 def _put_piece(opened: OpenFile, piece: bytes) -> Steps[None]:
     if opened.descriptor is False:
-        yield "file_write", {"file": opened.file, "data": piece}
+        yield from ask(wire.file_write(opened.file, piece))
         return
     yield None
     with _told(opened.info.path):
@@ -142,17 +142,10 @@ def _put_piece(opened: OpenFile, piece: bytes) -> Steps[None]:
             left = left[os.write(opened.descriptor, left) :]
 
 
-def open_file(arguments: dict[str, Any]) -> Steps[OpenFile]:
-    """Open a file, with a descriptor of it where that is possible."""
-    answer = yield "file_open", {**arguments, "descriptor": True}
-    return read(OpenFile, answer)
-
-
 def _close(opened: OpenFile) -> Steps[dict[str, Any]]:
     if opened.descriptor is not False:
         os.close(opened.descriptor)
-    answer = yield "file_close", {"file": opened.file, "keep": True}
-    return answer
+    return (yield from ask(wire.file_close(opened.file, keep=True)))
 
 
 def _abandon(opened: OpenFile) -> Steps[None]:
@@ -168,7 +161,7 @@ def give_up(file: int) -> Steps[None]:
         CutOffError: it is gone, which is why something else failed.
     """
     try:
-        yield "file_close", {"file": file, "keep": False}
+        yield from ask(wire.file_close(file))
     except CutOffError:
         raise
     except NsmError:

@@ -12,11 +12,12 @@ From the ground up:
 
 and a module for what each operation takes and answers:
 
+    run.py          what code runs with, and sessions for it
     results.py      run: what came of code
     live.py         sessions, kill: live sessions, and those that were ended
     sessions.py     complete, check
     files.py        files of sessions
-    jobs.py         programs in sessions
+    programs.py, jobs.py   programs in sessions: operations, and what they answer
     sandbox.py      sessions with settings of their own
     transcripts.py  logs; sessions that have ended
     inspection.py, network.py, changes.py   of one session: all, network, changed files

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
+from nsm.wire.changes import bytes_of, path_of
+from nsm.wire.decode import Constraint, Made, between
+from nsm.wire.files import MAX_PATH_CHARS
+from nsm.wire.operation import operation
+from nsm.wire.run import NetworkRequest
 from nsm.wire.secrets import BoxSecrets
+
+MAX_WRITABLE = 256
+MAX_MEGABYTES = 1024 * 1024
 
 
 class BoxUse(NamedTuple):
@@ -68,6 +76,15 @@ class BoxRow(NamedTuple):
     secrets: tuple[str, ...] = ()
 
 
+class RequestedBoxLimits(NamedTuple):
+    """Limits of all processes of a box together; `files_mb` is for files in memory."""
+
+    memory_mb: Annotated[int, between(1, MAX_MEGABYTES)]
+    files_mb: Annotated[int, between(1, 4 * MAX_MEGABYTES)]
+    processes: Annotated[int, between(1, 32768)]
+    cpu_weight: Annotated[int, between(1, 10_000)]
+
+
 class BoxPlace(NamedTuple):
     """Resources that the supervisor gave to a box.
 
@@ -80,3 +97,46 @@ class BoxPlace(NamedTuple):
     box: Annotated[BoxRow, ""]
     sockets: str
     secrets: Annotated[BoxSecrets | None, "given_secrets"] = None
+
+
+def _paths_of(given: list[bytes]) -> tuple[str, ...]:
+    return tuple(map(path_of, given))
+
+
+def _paths_back(paths: tuple[str, ...]) -> list[bytes]:
+    return list(map(bytes_of, paths))
+
+
+def _are_absolute(paths: tuple[str, ...]) -> bool:
+    return len(paths) <= MAX_WRITABLE and all(
+        path.startswith("/") and "\0" not in path and len(path) <= MAX_PATH_CHARS for path in paths
+    )
+
+
+def _is_short(text: str) -> bool:
+    return 1 <= len(text) <= 64 and text.isprintable()
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+@operation("manage")
+def box_open(
+    directory: str,
+    profile: Annotated[str, Constraint(_is_short, "1 to 64 printable characters")],
+    digest: Annotated[str, Constraint(_is_digest, "64 hex digits")],
+    network: NetworkRequest,
+    *,
+    shows_project: bool = False,
+    programs: tuple[str, ...] = (),
+    secrets: tuple[str, ...] = (),
+    writable: Annotated[
+        tuple[str, ...],
+        Made(list[bytes], _paths_of, _paths_back),
+        Constraint(_are_absolute, f"at most {MAX_WRITABLE} absolute paths, each as bytes"),
+    ] = (),
+    limits: RequestedBoxLimits | None = None,
+) -> BoxPlace: ...
+@operation("read", key="boxes")
+def boxes() -> list[BoxRow]: ...

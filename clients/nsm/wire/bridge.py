@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from nsm.wire.operation import operation
+
 
 class ProgramRow(NamedTuple):
     """One program that may be started.
@@ -122,3 +124,18 @@ class BridgeStatus(NamedTuple):
     running: int
     audit: str
     problem: str
+
+
+@operation("bridge")
+def bridge_programs() -> ProgramsReport: ...
+@operation("bridge")
+def bridge_help(program: object = None) -> ProgramHelp: ...
+@operation("bridge")
+def bridge_run(
+    program: object = None,
+    arguments: object = None,
+    *,
+    call_id: object = None,
+    again: object = None,
+    stream: object = None,
+) -> ProgramResult: ...

@@ -1,8 +1,10 @@
 """Environments that nsm builds, as the operations `env_...` answer. Few programs ask."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
+from nsm.wire.decode import Constraint
 from nsm.wire.errors import ErrorField
+from nsm.wire.operation import operation
 
 
 class BuildProgress(NamedTuple):
@@ -113,3 +115,45 @@ class RemoveReport(NamedTuple):
 
     removed: tuple[RemovedEnvironment, ...]
     errors: tuple[RemoveError, ...]
+
+
+class PackageRequest(NamedTuple):
+    """Packages of an environment; `nsm.client.builds.Builds.add_packages` describes them."""
+
+    pip: tuple[str, ...] = ()
+    requirements: str = ""
+    project: str = ""
+    npm: tuple[str, ...] = ()
+    package_lock: str = ""
+    image: str = ""
+    language: str = ""
+    root: str = ""
+    interpreter: str = ""
+    allow_builds: bool = False
+    preload: tuple[str, ...] = ()
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], Constraint(bool, "one name or more")]
+
+
+@operation("manage", key="environment")
+def env_add(
+    reference: str = "",
+    name: str = "",
+    *,
+    packages: PackageRequest | None = None,
+    devices: tuple[str, ...] = (),
+    wait: bool = False,
+) -> BuiltRow: ...
+@operation("manage", key="environments")
+def env_update(targets: tuple[str, ...] = (), *, wait: bool = False) -> list[BuiltRow]: ...
+@operation("manage", key="environments")
+def env_list() -> list[BuiltRow]: ...
+@operation("manage")
+def env_remove(targets: Names) -> RemoveReport: ...
+@operation("manage", key="environment")
+def env_log(target: str, *, follow: bool = False) -> BuiltRow: ...
+@operation("manage")
+def env_gc(*, dry_run: bool = False) -> CollectReport: ...
+@operation("manage")
+def env_preload(target: str, modules: Names, *, remove: bool = False) -> PreloadReport: ...

@@ -1,9 +1,10 @@
 """Changes that a session made in a project, as the operations `changes`, `change`, `apply` and
 `discard` answer. Few programs ask."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from nsm.wire.decode import Made
+from nsm.wire.decode import Constraint, Made
+from nsm.wire.operation import operation
 
 
 def path_of(given: bytes) -> str:
@@ -105,3 +106,61 @@ class ChangeReport(NamedTuple):
 
     done: int
     refused: list[Refused]
+
+
+MAX_PATH_BYTES = 4096
+
+
+def _is_below(path: str) -> bool:
+    parts = {"", ".", ".."} & set(path.split("/"))
+    return not parts and "\0" not in path and len(bytes_of(path)) <= MAX_PATH_BYTES
+
+
+AskedPath: TypeAlias = Annotated[
+    str,
+    Made(bytes, path_of, bytes_of),
+    Constraint(
+        _is_below,
+        "a path below the project, in bytes, relative to it, without '.', '..' and empty parts",
+    ),
+]
+
+
+def _paths_of(given: list[bytes]) -> tuple[str, ...]:
+    return tuple(map(path_of, given))
+
+
+def _paths_back(paths: tuple[str, ...]) -> list[bytes]:
+    return list(map(bytes_of, paths))
+
+
+class AgreedRow(NamedTuple):
+    """A change that somebody agreed to: its path, and the tokens of both states as they were shown.
+
+    Attributes:
+        risky: it is to be applied although it has a `risk`.
+    """
+
+    path: AskedPath
+    before: str | None = None
+    after: str | None = None
+    risky: bool = False
+
+
+AskedPaths: TypeAlias = Annotated[
+    tuple[str, ...],
+    Made(list[bytes], _paths_of, _paths_back),
+    Constraint(lambda paths: all(map(_is_below, paths)), "paths below the project, in bytes"),
+]
+
+
+@operation("manage")
+def changes(target: str, paths: AskedPaths = ()) -> ChangeEnd: ...
+@operation("manage")
+def change(target: str, path: AskedPath) -> Contents: ...
+@operation("manage")
+def apply(
+    target: str, changes: tuple[AgreedRow, ...] = (), *, force: bool = False
+) -> dict[str, Any]: ...
+@operation("manage")
+def discard(target: str, paths: AskedPaths = ()) -> dict[str, Any]: ...

@@ -137,10 +137,13 @@ def between(least: float, most: float, noun: str = "a whole number") -> Constrai
 
 
 class Made(NamedTuple):
-    """Makes a field's value by a function of something else, which may raise `ValueError`."""
+    """Makes a field's value by a function of something else, which may raise `ValueError`; `back`
+    makes that of a value, in arguments of operations.
+    """
 
     of: Any
     by: Reader
+    back: Reader | None = None
 
 
 def decode(kind: type[T], plain: object) -> T:

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from nsm.wire.operation import operation
+
 
 class SlowImport(NamedTuple):
     """A module that sessions often wait for: worth preloading, as they say themselves.
@@ -80,3 +82,7 @@ class EnvironmentRow(NamedTuple):
     templates: tuple[TemplateRow, ...] = ()
     devices: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
+
+
+@operation("read", own=True, key="environments")
+def envs(*, preload: bool = False) -> list[EnvironmentRow]: ...

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from nsm.wire.answers import read
-from nsm.wire.decode import Constraint, Made
+from nsm.wire.decode import Constraint, Made, at_least, at_most, between
 from nsm.wire.errors import BadRequestError
+from nsm.wire.operation import operation
 
 PIECE_BYTES = 256 * 1024
 """The most that one `file_read` or `file_write` carries: four of them fit into what a socket
@@ -16,11 +17,11 @@ def _is_descriptor(value: int | bool) -> bool:
     return value is False or (type(value) is int and value >= 0)
 
 
-def _as_path(told: str | bytes) -> str:
+def text_of_path(told: str | bytes) -> str:
     return told if isinstance(told, str) else told.decode("utf-8", "surrogateescape")
 
 
-FilePath: TypeAlias = Annotated[str, Made(str | bytes, _as_path)]
+FilePath: TypeAlias = Annotated[str, Made(str | bytes, text_of_path)]
 """Path or name of a file. Each byte of it that is not UTF-8 is a lone surrogate, as for Python's
 own functions (PEP 383). On the wire such a path is bytes.
 """
@@ -49,6 +50,30 @@ def path_on_wire(path: str | bytes) -> str | bytes:
         return path.decode()
     except UnicodeDecodeError:
         return path
+
+
+MAX_PATH_CHARS = 4096
+"""Longest path that Linux accepts (PATH_MAX)."""
+
+MAX_PAGE = 1000
+"""Largest number of entries of a directory in one answer of `file_entries`."""
+
+
+def _fits(path: str) -> bool:
+    return 0 < len(path) <= MAX_PATH_CHARS and "\0" not in path
+
+
+AskedPath: TypeAlias = Annotated[
+    str,
+    Made(str | bytes, text_of_path, path_on_wire),
+    Constraint(_fits, f"1 to {MAX_PATH_CHARS} characters or bytes without NUL"),
+]
+"""Path in a request, in the form of `FilePath`."""
+
+AskedPermissions: TypeAlias = Annotated[int | None, between(0, 0o777)]
+Data: TypeAlias = Annotated[bytes, at_most(PIECE_BYTES, "bytes")]
+Handle: TypeAlias = Annotated[int, at_least(0)]
+Seconds: TypeAlias = Annotated[float, Constraint(lambda s: s >= 0, "a number of seconds from 0")]
 
 
 class FileInfo(NamedTuple):
@@ -210,3 +235,68 @@ class TreeReport(NamedTuple):
     entries: int = 0
     left_out: int = 0
     skipped: tuple[Skipped, ...] = ()
+
+
+@operation("manage", own=True)
+def file_open(
+    target: str,
+    path: AskedPath,
+    mode: Literal["read", "write", "archive", "unpack"],
+    *,
+    permissions: AskedPermissions = None,
+    overwrite: bool = True,
+    size: Annotated[int, at_least(0)] = 0,
+    descriptor: bool = False,
+) -> OpenFile: ...
+@operation("manage", own=True)
+def file_read(
+    file: Handle,
+    bytes: Annotated[int, between(1, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
+) -> FilePiece: ...
+@operation("manage", own=True, key="size")
+def file_write(file: Handle, data: Data) -> int: ...
+@operation("manage", own=True)
+def file_close(file: Handle, *, keep: bool = False) -> dict[str, Any]: ...
+@operation("manage", own=True)
+def file_get(
+    target: str,
+    path: AskedPath,
+    *,
+    offset: Annotated[int, between(0, 2**53)] = 0,
+    bytes: Annotated[int, between(0, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
+) -> FileContent: ...
+@operation("manage", own=True)
+def file_put(
+    target: str,
+    path: AskedPath,
+    data: Data,
+    *,
+    permissions: AskedPermissions = None,
+    overwrite: bool = True,
+    append: bool = False,
+    parents: bool = False,
+) -> dict[str, Any]: ...
+@operation("manage", own=True)
+def file_stat(target: str, path: AskedPath, *, follow: bool = False) -> FileEntry: ...
+@operation("manage", own=True)
+def file_entries(
+    target: str,
+    path: AskedPath,
+    *,
+    after: Annotated[str, Made(str | bytes, text_of_path, path_on_wire)] = "",
+    count: Annotated[int, between(0, MAX_PAGE)] = MAX_PAGE,
+) -> FileEntries: ...
+@operation("manage", own=True)
+def file_remove(target: str, path: AskedPath, *, recursive: bool = False) -> dict[str, Any]: ...
+@operation("manage", own=True)
+def file_rename(
+    target: str, path: AskedPath, to: AskedPath, *, overwrite: bool = True
+) -> dict[str, Any]: ...
+@operation("manage", own=True)
+def file_mkdir(target: str, path: AskedPath, *, parents: bool = False) -> Directory: ...
+@operation("manage", own=True)
+def file_watch(target: str, path: AskedPath, *, recursive: bool = False) -> Watching: ...
+@operation("manage", own=True)
+def file_events(watch: Handle, *, wait_s: Seconds = 0.0) -> FileEvents: ...
+@operation("manage", own=True)
+def file_unwatch(watch: Handle) -> dict[str, Any]: ...

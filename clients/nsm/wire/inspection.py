@@ -6,6 +6,7 @@ from nsm.wire.environments import SlowImport
 from nsm.wire.jobs import JobInfo
 from nsm.wire.live import SessionRow
 from nsm.wire.network import NetworkDecision
+from nsm.wire.operation import operation
 from nsm.wire.ports import PortRow
 
 
@@ -121,3 +122,7 @@ class Inspection(NamedTuple):
     jobs: tuple[JobInfo, ...] = ()
     slow_imports: tuple[SlowImport, ...] = ()
     gpus: GpuReport | None = None
+
+
+@operation("read", own=True)
+def inspect(target: str) -> Inspection: ...

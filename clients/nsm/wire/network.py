@@ -3,6 +3,7 @@
 from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.errors import BadRequestError
+from nsm.wire.operation import operation
 
 
 class NetworkDecision(NamedTuple):
@@ -87,3 +88,7 @@ def is_request_rule(text: str) -> bool:
 def read_all_requests(text: str) -> str:
     """Make a rule for all requests of the pattern of a host; a rule stays as it is."""
     return text if is_request_rule(text) else f"* https://{text}/*"
+
+
+@operation("manage")
+def net(target: str, action: str = "list", hosts: tuple[str, ...] = ()) -> NetworkReport: ...

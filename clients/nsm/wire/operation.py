@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from nsm.wire.answers import read
+from nsm.wire.decode import Made
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,11 +65,18 @@ class Operation(Generic[P, R]):
         usual = dict(zip(names[code.co_argcount - len(positional) :], positional, strict=False))
         usual |= self.function.__kwdefaults__ or {}
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
-        sent = {
-            name: encode(value)
-            for name, value in given.items()
-            if name not in usual or value != usual[name]
-        }
+        sent: dict[str, Any] = {}
+        for name, value in given.items():
+            hint = self.function.__annotations__[name]
+            if "" in getattr(hint, "__metadata__", ()):  # its fields are arguments of their own
+                defaults = value._field_defaults
+                sent |= {
+                    field: each
+                    for field, each in encode(value).items()
+                    if field not in defaults or getattr(value, field) != defaults[field]
+                }
+            elif name not in usual or value != usual[name]:
+                sent[name] = _encode(value, hint)
         return OperationCall(self, sent)
 
 
@@ -82,9 +90,16 @@ def operation(
 def encode(value: Any) -> Any:
     """Make plain values, as CBOR has them, of named tuples and others."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: encode(each) for name, each in value._asdict().items()}
+        hints = type(value).__annotations__
+        return {name: _encode(each, hints[name]) for name, each in value._asdict().items()}
     if isinstance(value, list | tuple | frozenset):
         return [encode(each) for each in value]
     if isinstance(value, dict):
         return {key: encode(each) for key, each in value.items()}
     return value
+
+
+def _encode(value: Any, hint: Any) -> Any:
+    notes = getattr(hint, "__metadata__", ())
+    back = next((note.back for note in notes if isinstance(note, Made)), None)
+    return encode(value if back is None else back(value))

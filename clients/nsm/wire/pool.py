@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from nsm.wire.operation import operation
+
 
 class PoolKind(NamedTuple):
     """Sessions of one environment that see one project. Times in seconds.
@@ -69,3 +71,7 @@ class PoolReport(NamedTuple):
     kinds: tuple[PoolKind, ...]
     totals: PoolTotals
     memory: PoolMemory
+
+
+@operation("read")
+def pool() -> PoolReport: ...

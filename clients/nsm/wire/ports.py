@@ -55,11 +55,7 @@ def port_open(
     listen: Annotated[str, at_most(MAX_ADDRESS, "characters")] = "",
     public: bool = False,
 ) -> PortRow: ...
-
-
 @operation("manage", key="ports")
 def port_close(target: str, port: PortNumber) -> list[PortRow]: ...
-
-
 @operation("read", key="ports")
 def ports(target: str | None = None) -> list[PortRow]: ...

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from nsm.wire.builds import BuiltRow
+from nsm.wire.operation import operation
 
 
 class FoundPackage(NamedTuple):
@@ -43,3 +44,21 @@ class FoundRow(NamedTuple):
     changed: bool
     problem: str | None
     build: BuiltRow | None = None
+
+
+@operation("manage", key="found")
+def env_found(project: str) -> list[FoundRow]: ...
+@operation("manage", key="found")
+def env_use(
+    project: str,
+    path: str,
+    name: str | None = None,
+    *,
+    interpreter: str = "",
+    allow_builds: bool = False,
+    extras: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
+    wait: bool = False,
+) -> FoundRow: ...
+@operation("manage", key="name")
+def env_forget(project: str, target: str) -> str: ...

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nsm.wire.operation import operation
+
 
 class SecretRow(NamedTuple):
     """A secret as configured.
@@ -80,3 +82,11 @@ class BoxSecrets(NamedTuple):
 
     variables: Mapping[str, str]
     certificate: str
+
+
+@operation("read")
+def secrets() -> SecretsReport: ...
+@operation("manage", key="stand_in")
+def secret_test(name: str) -> str: ...
+@operation("manage", key="owners")
+def secret_revoke(name: str, owner: str | None = None) -> tuple[str, ...]: ...

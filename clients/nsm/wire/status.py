@@ -1,11 +1,15 @@
 """The answer to `status`: the supervisor itself. `nsm ps` does without."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.answers import read
 from nsm.wire.bridge import BridgeStatus
+from nsm.wire.decode import Constraint
+from nsm.wire.drain import DrainReport
 from nsm.wire.errors import ForbiddenError
+from nsm.wire.operation import operation
+from nsm.wire.reload import ReloadReport
 
 
 class JailStatus(NamedTuple):
@@ -131,3 +135,23 @@ def read_status(wire: Mapping[str, Any]) -> Status:
             hint="Ask outside of the box.",
         )
     return read(Status, wire)
+
+
+@operation("read", own=True)
+def ping() -> dict[str, Any]: ...
+@operation("read", own=True)
+def status() -> dict[str, Any]: ...
+@operation("manage")
+def drain(
+    *,
+    timeout_s: Annotated[
+        float | None, Constraint(lambda s: s >= 0, "a number of seconds from 0")
+    ] = None,
+    cancel: bool = False,
+) -> DrainReport: ...
+@operation("manage")
+def reload(*, force: bool = False) -> ReloadReport: ...
+@operation("manage")
+def config_reload() -> dict[str, Any]: ...
+@operation("manage")
+def shutdown() -> dict[str, Any]: ...

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.answers import read
+from nsm.wire.decode import at_least
+from nsm.wire.operation import operation
 
 
 class Times(NamedTuple):
@@ -92,3 +94,18 @@ def missed_from_wire(wire: Mapping[str, Any]) -> int:
 def metrics_text(wire: Mapping[str, Any]) -> str:
     """The text in the answer to `metrics`."""
     return read(str, wire, "text")
+
+
+@operation("read")
+def metrics(accept: str = "") -> dict[str, Any]: ...
+@operation("read")
+def stats() -> Stats: ...
+@operation("read")
+def http() -> dict[str, Any]: ...
+@operation("manage", key="number")
+def events(
+    *,
+    last: Annotated[int | None, at_least(0)] = None,
+    follow: bool = False,
+    session: str | None = None,
+) -> int: ...

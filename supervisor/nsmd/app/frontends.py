@@ -8,8 +8,9 @@ from functools import partial
 import trio
 
 from nsm import paths
+from nsm.wire.operation import Right
 from nsmd.boxes import ServeConnection
-from nsmd.control.call import Right, Services
+from nsmd.control.call import Services
 from nsmd.control.server import Access, ControlServer
 from nsmd.host.descriptors import Quota
 from nsmd.http.held_port import HeldPort

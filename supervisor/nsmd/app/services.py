@@ -19,7 +19,7 @@ from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgeService, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
-from nsmd.control.ops.reload import reload_once_answered
+from nsmd.control.ops.supervisor import reload_once_answered
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.provider import Provider

@@ -1,6 +1,5 @@
 """The control socket: connections, their rights, and the operations that they may request.
 
-arguments       read an operation's arguments, with errors for people
 output_stream   output on its way to a client that may be slow
 counted_stream  a connection whose bytes are counted
 outgoing        frames to one client, written at once if its socket takes them

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.errors import BadProjectError
+from nsm.wire.operation import Right
 from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgeService
 from nsmd.config.reload import Reconfiguration
-from nsmd.control import arguments
 from nsmd.control.output_stream import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
@@ -37,11 +37,6 @@ from nsmd.telemetry.import_times import ImportTimes
 
 if TYPE_CHECKING:
     from nsmd.sessions.changes import Review
-
-Right = Literal["read", "run", "manage", "bridge"]
-"""Rights: to see what all clients have, to run code in one's own sessions, to change anything, to
-start bridge programs.
-"""
 
 ALL_RIGHTS: frozenset[Right] = frozenset(("read", "run", "manage", "bridge"))
 
@@ -150,7 +145,7 @@ class Call:
     """
 
     services: Services
-    args: arguments.Arguments
+    args: Mapping[str, Any]
     client: str
     scope: str
     project: str = ""
@@ -203,18 +198,11 @@ class Call:
                 project = self.services.run_service.check_project(self.project, None, None)
         return Here(self.names_in(project), None if project is None else project.path)
 
-    def target(self) -> Session:
-        """Find the live session that the argument `target` means.
+    def find(self, target: str) -> Session:
+        """Find the live session that a text means to this client.
 
         Raises:
             UnknownSessionError, AmbiguousSessionError: none, or several.
         """
-        return self.find(arguments.text(self.args, "target"))
-
-    def find(self, target: str) -> Session:
-        """Find the live session that a text means to this client; raises as `target` does."""
         scope = self.scope if self.confined else None
         return self.services.run_service.find(target, scope, self.here())
-
-
-Operation = Callable[[Call], Awaitable[dict[str, Any]]]

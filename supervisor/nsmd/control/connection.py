@@ -34,7 +34,8 @@ from nsm.wire.messages import (
     Result,
     ServerMessage,
 )
-from nsmd.control.call import Call, Right, Services
+from nsm.wire.operation import Right
+from nsmd.control.call import Call, Services
 from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.ops import run
 from nsmd.control.outgoing import Outgoing

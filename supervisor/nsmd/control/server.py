@@ -15,7 +15,8 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
-from nsmd.control.call import ALL_RIGHTS, Right, Services
+from nsm.wire.operation import Right
+from nsmd.control.call import ALL_RIGHTS, Services
 from nsmd.control.connection import (
     CHUNK_BYTES,
     HELLO_TIMEOUT_S,

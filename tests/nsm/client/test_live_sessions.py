@@ -186,7 +186,7 @@ class Files:
 
     def read(self, exchange: Exchange) -> dict[str, Any]:
         self._count(exchange)
-        piece = self.content[self._at : self._at + exchange.args["bytes"]]
+        piece = self.content[self._at : self._at + exchange.args.get("bytes", PIECE_BYTES)]
         self._at += len(piece)
         return {"data": piece, "eof": self._at == len(self.content)}
 
@@ -197,7 +197,7 @@ class Files:
 
     def close(self, exchange: Exchange) -> dict[str, Any]:
         assert exchange.args["file"] == 5
-        self.closed.append(exchange.args["keep"])
+        self.closed.append(exchange.args.get("keep", False))
         return {"path": "/workspace/a", "size": len(self.written)}
 
     def _count(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""Arguments that several operations read in the same way."""
+"""Arguments of operations, read as their descriptions say."""
 
 from __future__ import annotations
 
@@ -7,42 +7,63 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.control import arguments
+from nsmd.control.operations import OPERATIONS
+from nsmd.control.ops.jobs import MAX_VARIABLE_CHARS, MAX_VARIABLES, check_variables
 
 
-@pytest.mark.parametrize(
-    ("told", "seconds"),
-    [({}, 0), ({"wait_s": 3}, 3), ({"wait_s": 61}, 60), ({"wait_s": 1e400}, 60)],
-)
-def test_waits_are_clamped(told: dict[str, Any], seconds: float) -> None:
-    assert arguments.wait_s(told, 60) == seconds
+def test_absent_and_null_have_the_defaults() -> None:
+    for told in ({}, {"wait_s": None, "hold": None, "offset": None}):
+        args = OPERATIONS["job_read"].read({"target": "a", "job": "1", **told})
+        assert (args["wait_s"], args["hold"], args["offset"]) == (0.0, False, 0)
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "1", True])
 def test_no_time_to_wait(wrong: object) -> None:
-    with pytest.raises(BadRequestError, match="wait_s"):
-        arguments.wait_s({"wait_s": wrong}, 60)
+    with pytest.raises(BadRequestError, match=r"'wait_s' is .*, not a number of seconds"):
+        OPERATIONS["job_read"].read({"target": "a", "job": "1", "wait_s": wrong})
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "message"),
+    [
+        ("kill", {"targets": "work"}, "'targets' is 'work', not a list"),
+        ("run", {"code": "1", "project": {}}, "'project.path' is required"),
+        ("run", {"code": "1", "timeout_s": 10**400}, "'timeout_s' is .*of ordinary size"),
+        ("job_start", {"argv": []}, r"'argv' is \[\], not a program"),
+        ("file_put", {"target": "a", "path": "/a\0", "data": b""}, "'path' .* without NUL"),
+        ("change", {"target": "a", "path": b"../a"}, "'path' .* below the project"),
+    ],
+)
+def test_an_error_names_the_argument(op: str, args: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequestError, match=f"Argument {message}"):
+        OPERATIONS[op].read(args)
+
+
+@pytest.mark.parametrize("op", sorted(OPERATIONS))
+def test_functions_take_what_descriptions_say(op: str) -> None:
+    row = OPERATIONS[op]
+    names = list(row.description.function.__annotations__)[:-1]
+    code = getattr(row.function, "__code__")  # noqa: B009
+    taken = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    assert list(taken) == names or op in ("run", "run_in", "undo")
 
 
 def test_variables() -> None:
-    assert arguments.variables({}) == {}
-    assert arguments.variables({"environ": {"A_1": "\n"}}) == {"A_1": "\n"}
+    check_variables({})
+    check_variables({"A_1": "\n"})
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        [],
-        {"A": 1},
         {"A=": ""},
         {"": ""},
         {"1": ""},
-        {1: ""},
         {"A": "a\0"},
-        {"A": "x" * arguments.MAX_VARIABLE_CHARS},
-        {f"A{number}": "" for number in range(arguments.MAX_VARIABLES + 1)},
+        {"A": "x" * MAX_VARIABLE_CHARS},
+        {f"A{number}": "" for number in range(MAX_VARIABLES + 1)},
     ],
 )
-def test_no_variables(wrong: object) -> None:
+def test_no_variables(wrong: dict[str, str]) -> None:
     with pytest.raises(BadRequestError, match="environ"):
-        arguments.variables({"environ": wrong})
+        check_variables(wrong)

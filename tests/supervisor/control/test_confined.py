@@ -16,7 +16,7 @@ from nsm.wire.errors import (
     UnknownExecutionError,
     UnknownSessionError,
 )
-from nsmd.control.call import Right
+from nsm.wire.operation import Right
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops import preloading
 from nsmd.control.server import Access

@@ -9,10 +9,11 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, UnknownSessionError
+from nsm.wire.run import RunOptions
+from nsm.wire.sessions import Check, Completions
 from nsm.wire.transcripts import to_wire
 from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame
 from nsmd.agent_link.requests import NoAnswerError
-from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.model.limits import check_code, code_of_undo
 from nsmd.model.values import OutputSink, RunRequest
@@ -26,13 +27,13 @@ PROMPT_TIMEOUT_S = 5.0
 """Time for questions of a prompt while somebody types. The agent itself gives up after 1 s."""
 
 
-async def logs(call: Call) -> dict[str, Any]:
+async def logs(
+    call: Call, target: str, *, executions: int | None = None, follow: bool = False
+) -> dict[str, Any]:
     """Send the transcript of a live or ended session; its entries are events."""
     run_service = call.services.run_service
-    last = arguments.optional_count(call.args, "executions")
-    follow = arguments.flag(call.args, "follow")
-    transcript, session = run_service.transcript(arguments.text(call.args, "target"), call.here())
-    reader = transcript.read(last=last, follow=follow)
+    transcript, session = run_service.transcript(target, call.here())
+    reader = transcript.read(last=executions, follow=follow)
     call.on_cancel(reader.stop)
     if follow and session is not None:
         session.follow()
@@ -63,34 +64,42 @@ async def _send_entries(call: Call, reader: TranscriptReader) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def submit_in(call: Call, on_output: OutputSink | None = None) -> Execution:
+def submit_in(
+    call: Call, on_output: OutputSink | None, target: str, options: RunOptions, code: str
+) -> Execution:
     """Submit code in a live session."""
-    return _submit(call, on_output, arguments.text(call.args, "code"))
+    return _submit(call, on_output, target, options, code)
 
 
-def submit_undo(call: Call, on_output: OutputSink | None = None) -> Execution:
+def submit_undo(
+    call: Call, on_output: OutputSink | None, target: str, options: RunOptions, calls: int = 1
+) -> Execution:
     """Have the last calls of a live session undone, as if that were code."""
-    calls = arguments.optional_count(call.args, "calls")
-    if calls == 0:
-        raise BadRequestError("Argument 'calls' is 0, and at least 1 call has to be undone.")
-    return _submit(call, on_output, code_of_undo(calls or 1), calls or 1)
+    return _submit(call, on_output, target, options, code_of_undo(calls), calls)
 
 
-def _submit(call: Call, on_output: OutputSink | None, code: str, undo: int = 0) -> Execution:
-    args, run_service = call.args, call.services.run_service
+def _submit(
+    call: Call,
+    on_output: OutputSink | None,
+    target: str,
+    options: RunOptions,
+    code: str,
+    undo: int = 0,
+) -> Execution:
+    run_service = call.services.run_service
     request = RunRequest(
         client=call.as_client(),
         env="",  # the session has one
         code=code,
         undo=undo,
-        timeout_s=arguments.optional_number(args, "timeout_s"),
-        execution_id=arguments.optional_text(args, "execution_id"),
-        again=arguments.flag(args, "again"),
-        sent_to=arguments.optional_text(args, "sent_to") or "",
-        stdin=arguments.flag(args, "stdin"),
+        timeout_s=options.timeout_s,
+        execution_id=options.execution_id,
+        again=options.again,
+        sent_to=options.sent_to,
+        stdin=options.stdin,
     )
     try:
-        session = call.target()
+        session = call.find(target)
     except UnknownSessionError:
         if not request.again:
             raise
@@ -99,16 +108,16 @@ def _submit(call: Call, on_output: OutputSink | None, code: str, undo: int = 0) 
     return run_service.submit(request, on_output, session=session)
 
 
-async def complete(call: Call) -> dict[str, Any]:
+async def complete(call: Call, target: str, code: str, cursor: int) -> Completions:
     """Complete code at a cursor position."""
-    session, code = call.target(), _code(call)
-    cursor = arguments.optional_count(call.args, "cursor")
-    if cursor is None or cursor > len(code):
+    session = call.find(target)
+    check_code(code)
+    if cursor > len(code):
         raise BadRequestError(
             f"Argument 'cursor' is {cursor}, not a place in code of {len(code)} characters."
         )
     question = _question(session, "complete", code) | {"cursor": cursor}
-    nothing: dict[str, Any] = {"start": cursor, "end": cursor, "matches": [], "available": False}
+    nothing = Completions(cursor, cursor, (), available=False)
     try:
         answer = await session.requests.ask(
             "complete", question, (CompletionsFrame,), PROMPT_TIMEOUT_S
@@ -119,31 +128,21 @@ async def complete(call: Call) -> dict[str, Any]:
     if not isinstance(answer, CompletionsFrame) or answer.end > len(code):
         log.warning("session %s: completions for a place outside of the code", session.id)
         return nothing
-    return {
-        "start": answer.start,
-        "end": answer.end,
-        "matches": list(answer.matches),
-        "available": answer.available,
-    }
+    return Completions(answer.start, answer.end, answer.matches, answer.available)
 
 
-async def check(call: Call) -> dict[str, Any]:
+async def check(call: Call, target: str, code: str) -> Check:
     """Check whether code is complete."""
-    session = call.target()
-    question = _question(session, "check", _code(call))
+    session = call.find(target)
+    check_code(code)
+    question = _question(session, "check", code)
     try:
         answer = await session.requests.ask("check", question, (CheckedFrame,), PROMPT_TIMEOUT_S)
     except NoAnswerError:
-        return {"status": "unknown", "indent": ""}
+        return Check("unknown", "")
     session.note_activity()
     assert isinstance(answer, CheckedFrame), "nothing else was asked for"
-    return {"status": answer.status, "indent": answer.indent}
-
-
-def _code(call: Call) -> str:
-    code = arguments.text(call.args, "code")
-    check_code(code)
-    return code
+    return Check(answer.status, answer.indent)
 
 
 def _question(session: Session, kind: str, code: str) -> dict[str, Any]:

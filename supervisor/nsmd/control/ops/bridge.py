@@ -12,7 +12,6 @@ from nsmd.bridge.bridge import off
 from nsmd.bridge.calls import ProgramCall
 from nsmd.bridge.monitor import PIECE_CHARS
 from nsmd.bridge.programs import Caller, OnLine, Problem, Program, ProgramEnd
-from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
@@ -39,40 +38,48 @@ async def bridge_programs(call: Call) -> dict[str, Any]:
     }
 
 
-async def bridge_help(call: Call) -> dict[str, Any]:
+async def bridge_help(call: Call, program: object = None) -> dict[str, Any]:
     """Return a program's documentation."""
-    bridge, name = call.services.bridge, call.args.get("program")
+    bridge = call.services.bridge
     if not bridge.enabled:
         raise off()
     if not call.confined:
         await bridge.look()
-    program = bridge.program(_caller(call), name)
-    return {"program": _row(call, program), "documentation": program.documentation}
+    found = bridge.program(_caller(call), program)
+    return {"program": _row(call, found), "documentation": found.documentation}
 
 
-async def bridge_run(call: Call) -> dict[str, Any]:
+async def bridge_run(
+    call: Call,
+    program: object = None,
+    arguments: object = None,
+    *,
+    call_id: object = None,
+    again: object = None,
+    stream: object = None,
+) -> dict[str, Any]:
     """Start a program, send its output with `stream`, and answer with its result.
 
     Arguments are passed on as they came, because wrong ones are recorded, too.
     """
-    call_id, again, stream, refusal = _wanted(call)
+    key, repeated, output, refusal = _wanted(call, call_id, again, stream)
     run = call.services.bridge.submit(
         _caller(call),
-        call.args.get("program"),
-        call.args.get("arguments"),
-        None if stream is None else _lines_to(stream),
-        call_id=call_id,
-        again=again,
+        program,
+        arguments,
+        None if output is None else _lines_to(output),
+        call_id=key,
+        again=repeated,
         refusal=refusal,
     )
     call.on_cancel(run.interrupt)
     try:
-        if stream is not None:
-            await _tell(call, run, stream)
+        if output is not None:
+            await _tell(call, run, output)
         return _result(run, await run.wait())
     finally:
-        if stream is not None:
-            stream.discard()
+        if output is not None:
+            output.discard()
         if run.answer is None:  # cancelled: the client is gone
             run.abandon()
 
@@ -88,20 +95,27 @@ def refused(call: Call, error: NsmError) -> None:
         )
 
 
-def _wanted(call: Call) -> tuple[str | None, bool, OutputStream | None, BadRequestError | None]:
+def _wanted(
+    call: Call, call_id: object, again: object, stream: object
+) -> tuple[str | None, bool, OutputStream | None, BadRequestError | None]:
     """Read the call's id, whether it is repeated, the stream for its lines, and why it
     is refused.
     """
-    try:
-        call_id = arguments.optional_text(call.args, "call_id")
-        again = arguments.flag(call.args, "again")
-        stream = OutputStream(call.room) if arguments.flag(call.args, "stream") else None
-    except BadRequestError as error:
-        return None, False, None, error
-    if call_id is not None and not (call_id.isprintable() and 1 <= len(call_id) <= MAX_ID_CHARS):
-        wrong = f"`call_id` must be 1 to {MAX_ID_CHARS} printable characters."
-        return None, False, None, BadRequestError(wrong)
-    return call_id, again, stream, None
+    for name, given, kind in (
+        ("call_id", call_id, str),
+        ("again", again, bool),
+        ("stream", stream, bool),
+    ):
+        if given is not None and not isinstance(given, kind):
+            wrong = f"Argument {name!r} is {given!r:.80}, not a {kind.__name__}."
+            return None, False, None, BadRequestError(wrong)
+    output = OutputStream(call.room) if stream else None
+    if not isinstance(call_id, str):
+        return None, bool(again), output, None
+    if call_id.isprintable() and 1 <= len(call_id) <= MAX_ID_CHARS:
+        return call_id, bool(again), output, None
+    wrong = f"`call_id` must be 1 to {MAX_ID_CHARS} printable characters."
+    return None, False, None, BadRequestError(wrong)
 
 
 def _result(run: ProgramCall, ended: ProgramEnd) -> dict[str, Any]:

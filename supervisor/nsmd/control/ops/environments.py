@@ -1,4 +1,6 @@
-"""Operations on environments that are built. A build continues without the client that asked."""
+"""Operations on environments: those that there are, those that nsm builds, and those that lie in
+projects. A build continues without the client that asked.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,18 @@ from typing import Any
 
 import trio
 
+from nsm.wire.builds import CollectReport, PackageRequest
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.control import arguments
-from nsmd.control.call import Call
+from nsmd.control.call import Call, Services
+from nsmd.control.ops import preloading
 from nsmd.environments.builds.building import Building
+from nsmd.environments.catalog import CatalogEntry
+from nsmd.environments.devshell import NAME as SHELL_NAME
+from nsmd.environments.project.environment_manager import ListOptions, ProjectRow
+from nsmd.host.paths import is_within
 from nsmd.model.flakes import shown
 from nsmd.model.packages import WantedPackages
+from nsmd.model.values import Environment, EnvironmentProblem, ProjectMount
 
 TELL_INTERVAL_S = 1.0
 """Interval of progress events, so that a client sees time pass in a silent build."""
@@ -23,46 +31,123 @@ TELL_INTERVAL_S = 1.0
 LOG_PIECE_BYTES = 64 * 1024
 """Largest piece of a log in one event."""
 
+MAX_PACKAGES = 256
+"""Largest number of packages in a row of an environment in a project."""
 
-async def env_add(call: Call) -> dict[str, Any]:
+
+async def envs(call: Call, *, preload: bool = False) -> list[dict[str, Any]]:
+    """List the environments, after a look for changes in their sources."""
+    run_service, services = call.services.run_service, call.services
+    if call.confined:
+        mine = run_service.environments(call.as_client())
+        return [_listed(CatalogEntry(item=each), services) for each in mine]
+    await run_service.look()
+    await services.project_environments.ready()
+    listed = list(run_service.provider.catalog.listed())
+    if preload:
+        await preloading.try_preloading([each.item for each in listed], services)
+    memory = await preloading.memory_of_templates(services)
+    rows: list[dict[str, Any]] = []
+    for each in listed:
+        row = _listed(each, services)
+        if isinstance(each.item, Environment):
+            row |= preloading.facts_of(each.item, services, memory)
+        rows.append(row)
+    return rows
+
+
+def _listed(listed: CatalogEntry, services: Services) -> dict[str, Any]:
+    item = listed.item
+    if isinstance(item, EnvironmentProblem):
+        return {
+            "name": item.name or "",
+            "interpreter": "",
+            "description": "",
+            "available": False,
+            "problem": item.explain() if item.explain is not None else item.why,
+            "source": item.where,
+            "program": "",
+            "timeout_s": 0.0,
+            "memory_mb": 0,
+            "preload": [],
+            "not_preloaded": [],
+            "keeps_state": False,
+            "cold_start": None,
+            "aliases": [],
+            "only_for": listed.only_for,
+            "hides": [],
+            "devices": [],
+            "device_nodes": [],
+        }
+    shown = item.shown_devices
+    return {
+        "name": item.name,
+        "interpreter": "" if item.only_programs else item.interpreter,
+        "description": item.description,
+        "available": item.problem is None and item.pending is None,
+        "problem": item.problem or item.pending,
+        "source": item.source,
+        "program": item.program,
+        "timeout_s": item.timeout_s,
+        "memory_mb": item.memory_mb,
+        "preload": list(item.preload),
+        "not_preloaded": preloading.not_preloaded(item, services),
+        "keeps_state": item.keeps_state,
+        "cold_start": services.cold_starts.get(item.name),
+        "aliases": list(listed.aliases),
+        "only_for": listed.only_for,
+        "hides": list(listed.hides),
+        "devices": list(item.devices),
+        "device_nodes": [] if shown is None else [node.path for node in shown.nodes],
+    }
+
+
+async def env_add(
+    call: Call,
+    reference: str = "",
+    name: str = "",
+    *,
+    packages: PackageRequest | None = None,
+    devices: tuple[str, ...] = (),
+    wait: bool = False,
+) -> dict[str, Any]:
     """Add an environment, and report the progress of its build."""
-    name = arguments.optional_text(call.args, "name") or ""
-    devices = tuple(arguments.texts(call.args, "devices"))
-    wanted = arguments.optional_map(call.args, "packages")
-    if wanted is not None or devices:
-        packages = _packages(wanted or {}, devices)
-        building = call.services.builder.add_packages(packages, name)
+    wanted = None
+    if packages is not None or devices:
+        wanted = WantedPackages(**(packages or PackageRequest())._asdict(), devices=devices)
+        building = call.services.builder.add_packages(wanted, name)
+    elif reference:
+        building = call.services.builder.add(reference, name)
     else:
-        packages = None
-        building = call.services.builder.add(arguments.text(call.args, "reference"), name)
-    await wait_for(call, [building])
-    if building.packages != packages:
+        raise BadRequestError("Argument 'reference' is required.", hint="It is a text.")
+    if wait:
+        await _wait_for(call, [building])
+    if building.packages != wanted:
         raise BadRequestError(
             f"{building.name!r} is made from other packages now: {shown(building.reference)}. "
             "Another call has changed them meanwhile.",
             hint="Choose another name, or add it again to have yours.",
         )
-    return {"environment": row_of(building)}
+    return row_of(building)
 
 
-async def env_update(call: Call) -> dict[str, Any]:
+async def env_update(
+    call: Call, targets: tuple[str, ...] = (), *, wait: bool = False
+) -> list[dict[str, Any]]:
     """Build environments again."""
-    targets = arguments.texts(call.args, "targets")
-    buildings = call.services.builder.update(targets)
-    await wait_for(call, buildings)
-    return {"environments": [row_of(building) for building in buildings]}
+    buildings = call.services.builder.update(list(targets))
+    if wait:
+        await _wait_for(call, buildings)
+    return [row_of(building) for building in buildings]
 
 
-async def env_list(call: Call) -> dict[str, Any]:
+async def env_list(call: Call) -> list[dict[str, Any]]:
     """List the environments that nsm builds."""
-    return {"environments": [row_of(building) for building in call.services.builder.buildings]}
+    return [row_of(building) for building in call.services.builder.buildings]
 
 
-async def env_remove(call: Call) -> dict[str, Any]:
+async def env_remove(call: Call, targets: tuple[str, ...]) -> dict[str, Any]:
     """Remove environments, and cancel their builds."""
-    targets = arguments.texts(call.args, "targets")
-    if not targets:
-        raise BadRequestError("`env_remove` takes `targets`.", hint="Name environments.")
     removed: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
     for target in targets:
@@ -75,20 +160,19 @@ async def env_remove(call: Call) -> dict[str, Any]:
     return {"removed": removed, "errors": errors}
 
 
-async def env_gc(call: Call) -> dict[str, Any]:
+async def env_gc(call: Call, *, dry_run: bool = False) -> CollectReport:
     """Remove environments made from packages that nobody uses."""
-    dry_run = arguments.flag(call.args, "dry_run")
     collected = await call.services.builder.collect(dry_run=dry_run)
-    return {"removed": list(collected.paths), "freed_bytes": collected.freed_bytes}
+    return CollectReport(tuple(collected.paths), collected.freed_bytes)
 
 
-async def env_log(call: Call) -> dict[str, Any]:
+async def env_log(call: Call, target: str, *, follow: bool = False) -> dict[str, Any]:
     """Send the log of an environment's last build in pieces; with `follow`, until the
     build ends.
     """
     builder = call.services.builder
-    building = builder.find(arguments.text(call.args, "target"))
-    attempt = building.attempt if arguments.flag(call.args, "follow") else None
+    building = builder.find(target)
+    attempt = building.attempt if follow else None
     stopped = trio.Event()
     call.on_cancel(stopped.set)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -101,16 +185,14 @@ async def env_log(call: Call) -> dict[str, Any]:
             offset += len(data)
             await call.emit("log", {"text": decoder.decode(data)})
         if ended:
-            return {"environment": row_of(building)}
+            return row_of(building)
         async with trio.open_nursery() as nursery:
             for wait in (change.wait, stopped.wait):
                 nursery.start_soon(_then_cancel, wait, nursery.cancel_scope)
 
 
-async def wait_for(call: Call, buildings: Sequence[Building]) -> None:
-    """Report builds until they have ended or the client stops waiting, if it asked with `wait`."""
-    if not arguments.flag(call.args, "wait"):
-        return
+async def _wait_for(call: Call, buildings: Sequence[Building]) -> None:
+    """Report builds until they have ended or the client stops waiting."""
     async with trio.open_nursery() as nursery:
         call.on_cancel(nursery.cancel_scope.cancel)
         for building in buildings:
@@ -126,23 +208,6 @@ async def _tell(call: Call, building: Building) -> None:
             if not attempt.done.is_set():
                 with trio.move_on_after(TELL_INTERVAL_S):
                     await building.changed()
-
-
-def _packages(wanted: arguments.Arguments, devices: tuple[str, ...]) -> WantedPackages:
-    return WantedPackages(
-        pip=tuple(arguments.texts(wanted, "pip")),
-        requirements=arguments.optional_text(wanted, "requirements") or "",
-        project=arguments.optional_text(wanted, "project") or "",
-        npm=tuple(arguments.texts(wanted, "npm")),
-        package_lock=arguments.optional_text(wanted, "package_lock") or "",
-        image=arguments.optional_text(wanted, "image") or "",
-        language=arguments.optional_text(wanted, "language") or "",
-        root=arguments.optional_text(wanted, "root") or "",
-        interpreter=arguments.optional_text(wanted, "interpreter") or "",
-        allow_builds=arguments.flag(wanted, "allow_builds"),
-        preload=tuple(arguments.texts(wanted, "preload")),
-        devices=devices,
-    )
 
 
 async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:
@@ -192,4 +257,93 @@ def row_of(building: Building) -> dict[str, Any]:
         if failed is not None
         else None,
         "cause": failed.cause if failed is not None else None,
+    }
+
+
+# Environments in projects, used once a person agrees. This needs the right `manage`, which no model
+# and no agent in a box has.
+
+
+async def env_found(call: Call, project: str) -> list[dict[str, Any]]:
+    """List the environments in a project, in use or not."""
+    mount = call.services.run_service.check_project(project, None, None)
+    rows = await call.services.project_environments.find(mount)
+    return [_found_row(call, mount, row) for row in rows]
+
+
+async def env_use(
+    call: Call,
+    project: str,
+    path: str,
+    name: str | None = None,
+    *,
+    interpreter: str = "",
+    allow_builds: bool = False,
+    extras: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
+    wait: bool = False,
+) -> dict[str, Any]:
+    """Agree to use an environment of a project, for all clients of that project; report the
+    progress of its build if it is made from a list of packages.
+    """
+    mount = call.services.run_service.check_project(project, None, None)
+    catalog = call.services.run_service.provider.catalog
+    row = await call.services.project_environments.use(
+        mount,
+        _relative(mount, path),
+        name or None,
+        {*catalog.view(call.as_client()).names, SHELL_NAME},
+        ListOptions(
+            interpreter=interpreter, allow_builds=allow_builds, extras=extras, groups=groups
+        ),
+    )
+    if wait and (building := _building(call, mount, row)) is not None:
+        await _wait_for(call, [building])
+    return _found_row(call, mount, row)
+
+
+async def env_forget(call: Call, project: str, target: str) -> str:
+    """Forget that somebody agreed; the project need not be there any more."""
+    return await call.services.project_environments.forget(*_target(project, target))
+
+
+def _relative(project: ProjectMount, path: str) -> str:
+    """The path below the project, links in it not followed.
+
+    Raises:
+        BadRequestError: it leads elsewhere.
+    """
+    absolute = os.path.normpath(os.path.join(project.path, path))
+    if absolute == project.path or not is_within(absolute, project.path):
+        raise BadRequestError(
+            f"{path[:200]!r} is not in the project {project.path}.",
+            hint="Name a directory or file in the project; --project names another project.",
+        )
+    return os.path.relpath(absolute, project.path)
+
+
+def _target(project: str, target: str) -> tuple[str, str]:
+    project, target = os.path.realpath(project), os.path.normpath(target)
+    return project, os.path.relpath(target, project) if is_within(target, project) else target
+
+
+def _building(call: Call, project: ProjectMount, row: ProjectRow) -> Building | None:
+    if row.kind != "packages" or row.name is None:
+        return None
+    return call.services.builder.of_project(project.path, row.name)
+
+
+def _found_row(call: Call, project: ProjectMount, row: ProjectRow) -> dict[str, Any]:
+    found, building = row.found, _building(call, project, row)
+    packages = found.packages if found is not None else ()
+    return {
+        "path": row.path,
+        "kind": row.kind,
+        "version": found.version if found is not None else "",
+        "packages": [asdict(package) for package in packages[:MAX_PACKAGES]],
+        "package_count": len(packages) or row.package_count,
+        "name": row.name,
+        "changed": row.changed,
+        "problem": row.problem or None,
+        "build": None if building is None else row_of(building),
     }

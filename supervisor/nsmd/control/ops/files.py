@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadRequestError
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.files import MAX_PAGE, PIECE_BYTES, FilePiece
 from nsmd.agent_link.file_frames import (
     DetailedFile,
     FileChange,
@@ -17,36 +17,36 @@ from nsmd.agent_link.file_frames import (
     FileDirectoryFrame,
     FileEntriesFrame,
 )
-from nsmd.control import arguments
 from nsmd.control.call import Call
-from nsmd.sessions.files import TREE_TIMEOUT_S, Mode, Transfer, ask
-
-MAX_PATH_CHARS = 4096
-"""Longest path that Linux accepts (PATH_MAX)."""
-
-MAX_PAGE = 1000
-"""Largest number of entries of a directory in one answer of `file_entries`."""
-
-
-MAX_OFFSET = 2**53
+from nsmd.sessions.files import TREE_TIMEOUT_S, Mode, ask
 
 MAX_WAIT_S = 60.0
 """Longest wait of one `file_events`."""
 
 
-async def file_open(call: Call) -> dict[str, Any]:
+async def file_open(
+    call: Call,
+    target: str,
+    path: str,
+    mode: Mode,
+    *,
+    permissions: int | None = None,
+    overwrite: bool = True,
+    size: int = 0,
+    descriptor: bool = False,
+) -> dict[str, Any]:
     """Open a file to read or write, or a directory to archive or unpack."""
-    session, path = call.target(), _path(call)
+    session = call.find(target)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        handle, transfer, descriptor = await call.files.open(
+        handle, transfer, opened = await call.files.open(
             session,
             path,
-            _mode(call),
-            permissions=_permissions(call),
-            overwrite=_overwrite(call),
-            size=arguments.optional_count(call.args, "size") or 0,
-            direct=arguments.flag(call.args, "descriptor"),
+            mode,
+            permissions=permissions,
+            overwrite=overwrite,
+            size=size,
+            direct=descriptor,
         )
         info = transfer.info
         answer: dict[str, Any] = {
@@ -55,8 +55,8 @@ async def file_open(call: Call) -> dict[str, Any]:
             "size": info.size,
             "permissions": info.permissions,
         }
-        if descriptor is not None:
-            call.attach(descriptor)
+        if opened is not None:
+            call.attach(opened)
             answer["descriptor"] = True
         elif transfer.streams:
             answer["streams"] = True
@@ -64,30 +64,24 @@ async def file_open(call: Call) -> dict[str, Any]:
     raise BadRequestError("The request was cancelled; no file is open.")
 
 
-async def file_read(call: Call) -> dict[str, Any]:
+async def file_read(
+    call: Call,
+    file: int,
+    bytes: int = PIECE_BYTES,  # noqa: A002  # on the wire
+) -> FilePiece:
     """Read the next bytes of a file."""
-    count = arguments.optional_count(call.args, "bytes")
-    if count is None:
-        count = PIECE_BYTES
-    if not 1 <= count <= PIECE_BYTES:
-        raise BadRequestError(f"Argument 'bytes' is {count}, not 1 to {PIECE_BYTES}.")
-    piece = await _transfer(call).read(count)
-    return {"data": piece.data, "eof": piece.eof}
+    piece = await call.files.get(file).read(bytes)
+    return FilePiece(piece.data, piece.eof)
 
 
-async def file_write(call: Call) -> dict[str, Any]:
+async def file_write(call: Call, file: int, data: bytes) -> int:
     """Append bytes to a file."""
-    data = arguments.data(call.args, "data")
-    if len(data) > PIECE_BYTES:
-        raise BadRequestError(
-            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
-        )
-    return {"size": await _transfer(call).write(data)}
+    return await call.files.get(file).write(data)
 
 
-async def file_close(call: Call) -> dict[str, Any]:
+async def file_close(call: Call, file: int, *, keep: bool = False) -> dict[str, Any]:
     """Close a file; a written one appears only if it is kept."""
-    return _closed(await _transfer(call).close(keep=arguments.flag(call.args, "keep")))
+    return _closed(await call.files.get(file).close(keep=keep))
 
 
 def _closed(closed: FileClosedFrame) -> dict[str, Any]:
@@ -101,13 +95,17 @@ def _closed(closed: FileClosedFrame) -> dict[str, Any]:
     return answer
 
 
-async def file_get(call: Call) -> dict[str, Any]:
+async def file_get(
+    call: Call,
+    target: str,
+    path: str,
+    *,
+    offset: int = 0,
+    bytes: int = PIECE_BYTES,  # noqa: A002  # on the wire
+) -> dict[str, Any]:
     """Read a file, or a part of it, at once."""
-    fields = {
-        "offset": _bounded(call, "offset", MAX_OFFSET, 0),
-        "bytes": _bounded(call, "bytes", PIECE_BYTES, PIECE_BYTES),
-    }
-    found = await ask(call.target(), "file_get", _path(call), FileContentFrame, fields=fields)
+    fields = {"offset": offset, "bytes": bytes}
+    found = await ask(call.find(target), "file_get", path, FileContentFrame, fields=fields)
     return {
         "path": _on_wire(found.path),
         "size": found.size,
@@ -117,45 +115,43 @@ async def file_get(call: Call) -> dict[str, Any]:
     }
 
 
-async def file_put(call: Call) -> dict[str, Any]:
+async def file_put(
+    call: Call,
+    target: str,
+    path: str,
+    data: bytes,
+    *,
+    permissions: int | None = None,
+    overwrite: bool = True,
+    append: bool = False,
+    parents: bool = False,
+) -> dict[str, Any]:
     """Write a file at once, or add to one."""
-    data = arguments.data(call.args, "data")
-    if len(data) > PIECE_BYTES:
-        raise BadRequestError(
-            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
-        )
     fields: dict[str, object] = {"data": base64.b64encode(data).decode()}
-    fields |= {name: arguments.flag(call.args, name) for name in ("append", "parents")}
-    if (permissions := _permissions(call)) is not None:
+    fields |= {"append": append, "parents": parents, "overwrite": overwrite}
+    if permissions is not None:
         fields["permissions"] = permissions
-    fields["overwrite"] = _overwrite(call)
-    return _closed(
-        await ask(call.target(), "file_put", _path(call), FileClosedFrame, fields=fields)
-    )
+    return _closed(await ask(call.find(target), "file_put", path, FileClosedFrame, fields=fields))
 
 
-async def file_stat(call: Call) -> dict[str, Any]:
+async def file_stat(call: Call, target: str, path: str, *, follow: bool = False) -> dict[str, Any]:
     """Say what a path leads to."""
-    follow = arguments.flag(call.args, "follow")
-    found = await ask(
-        call.target(), "file_stat", _path(call), FileEntriesFrame, fields={"follow": follow}
-    )
+    session, fields = call.find(target), {"follow": follow}
+    found = await ask(session, "file_stat", path, FileEntriesFrame, fields=fields)
     if len(found.entries) != 1:
-        raise call.target().distrust("a file was told to be several")
+        raise session.distrust("a file was told to be several")
     entry: dict[str, Any] = {"path": _on_wire(found.path), **_entry(found.entries[0])}
     if found.target is not None:
         entry["target"] = _on_wire(found.target)
     return entry
 
 
-async def file_entries(call: Call) -> dict[str, Any]:
+async def file_entries(
+    call: Call, target: str, path: str, *, after: str = "", count: int = MAX_PAGE
+) -> dict[str, Any]:
     """List a part of a directory, with what stat(2) says of each entry."""
-    after = call.args.get("after", "")
-    fields = {
-        "after": _text_or_bytes("after", after) if after else "",
-        "count": max(1, _bounded(call, "count", MAX_PAGE, MAX_PAGE)),
-    }
-    found = await ask(call.target(), "file_entries", _path(call), FileEntriesFrame, fields=fields)
+    fields = {"after": after, "count": max(1, count)}
+    found = await ask(call.find(target), "file_entries", path, FileEntriesFrame, fields=fields)
     return {
         "path": _on_wire(found.path),
         "entries": [_entry(entry) for entry in found.entries],
@@ -174,14 +170,15 @@ def _entry(entry: DetailedFile) -> dict[str, Any]:
     }
 
 
-async def file_remove(call: Call) -> dict[str, Any]:
+async def file_remove(
+    call: Call, target: str, path: str, *, recursive: bool = False
+) -> dict[str, Any]:
     """Remove a file, an empty directory, or a directory with all that is in it."""
-    recursive = arguments.flag(call.args, "recursive")
     return _closed(
         await ask(
-            call.target(),
+            call.find(target),
             "file_remove",
-            _path(call),
+            path,
             FileClosedFrame,
             timeout_s=TREE_TIMEOUT_S,
             fields={"recursive": recursive},
@@ -189,35 +186,39 @@ async def file_remove(call: Call) -> dict[str, Any]:
     )
 
 
-async def file_rename(call: Call) -> dict[str, Any]:
+async def file_rename(
+    call: Call, target: str, path: str, to: str, *, overwrite: bool = True
+) -> dict[str, Any]:
     """Give a file or a directory another name."""
-    fields = {"to": _path(call, "to"), "overwrite": _overwrite(call)}
+    fields = {"to": to, "overwrite": overwrite}
     return _closed(
-        await ask(call.target(), "file_rename", _path(call), FileClosedFrame, fields=fields)
+        await ask(call.find(target), "file_rename", path, FileClosedFrame, fields=fields)
     )
 
 
-async def file_mkdir(call: Call) -> dict[str, Any]:
+async def file_mkdir(
+    call: Call, target: str, path: str, *, parents: bool = False
+) -> dict[str, Any]:
     """Make a directory if there is none."""
-    fields = {"parents": arguments.flag(call.args, "parents")}
-    found = await ask(call.target(), "file_mkdir", _path(call), FileDirectoryFrame, fields=fields)
+    fields = {"parents": parents}
+    found = await ask(call.find(target), "file_mkdir", path, FileDirectoryFrame, fields=fields)
     return {"path": _on_wire(found.path), "free_bytes": found.free_bytes}
 
 
-async def file_watch(call: Call) -> dict[str, Any]:
+async def file_watch(
+    call: Call, target: str, path: str, *, recursive: bool = False
+) -> dict[str, Any]:
     """Begin to watch a path."""
-    recursive = arguments.flag(call.args, "recursive")
-    handle, watch = await call.watches.open(call.target(), _path(call), recursive=recursive)
+    handle, watch = await call.watches.open(call.find(target), path, recursive=recursive)
     return {"watch": handle, "path": _on_wire(watch.path)}
 
 
-async def file_events(call: Call) -> dict[str, Any]:
+async def file_events(call: Call, watch: int, *, wait_s: float = 0.0) -> dict[str, Any]:
     """Say what has happened to a path that is watched, or wait for it."""
-    watch = call.watches.get(_handle(call, "watch"))
-    wait_s = arguments.wait_s(call.args, MAX_WAIT_S)
+    watched = call.watches.get(watch)
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        events, overflow, ended = await watch.next(wait_s)
+        events, overflow, ended = await watched.next(min(wait_s, MAX_WAIT_S))
         return {
             "events": [_change(event) for event in events],
             "overflow": overflow,
@@ -231,32 +232,10 @@ def _change(event: FileChange) -> dict[str, Any]:
     return told | ({"to": _on_wire(event.to)} if event.to else {})
 
 
-async def file_unwatch(call: Call) -> dict[str, Any]:
+async def file_unwatch(call: Call, watch: int) -> dict[str, Any]:
     """Watch a path no longer."""
-    call.watches.close(_handle(call, "watch"))
+    call.watches.close(watch)
     return {}
-
-
-def _handle(call: Call, name: str) -> int:
-    handle = arguments.optional_count(call.args, name)
-    if handle is None:
-        raise BadRequestError(f"Argument {name!r} is required.", hint="It is a number.")
-    return handle
-
-
-def _path(call: Call, name: str = "path") -> str:
-    """A path of the session: text, or bytes if it is not UTF-8. Lone surrogates stand for those."""
-    return _text_or_bytes(name, call.args.get(name))
-
-
-def _text_or_bytes(name: str, value: object) -> str:
-    path = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH_CHARS or "\0" in path:
-        raise BadRequestError(
-            f"Argument {name!r} is {value!r:.80}, not 1 to {MAX_PATH_CHARS} characters or bytes "
-            "without NUL."
-        )
-    return path
 
 
 def _on_wire(path: str) -> str | bytes:
@@ -266,40 +245,3 @@ def _on_wire(path: str) -> str | bytes:
     except UnicodeEncodeError:
         return path.encode("utf-8", "surrogateescape")
     return path
-
-
-def _permissions(call: Call) -> int | None:
-    permissions = arguments.optional_count(call.args, "permissions")
-    if permissions is not None and permissions > 0o777:
-        raise BadRequestError(f"Argument 'permissions' is {permissions:#o}, not 0 to 0o777.")
-    return permissions
-
-
-def _overwrite(call: Call) -> bool:
-    return "overwrite" not in call.args or arguments.flag(call.args, "overwrite")
-
-
-def _bounded(call: Call, name: str, most: int, default: int) -> int:
-    count = arguments.optional_count(call.args, name)
-    if count is None:
-        return default
-    if count > most:
-        raise BadRequestError(f"Argument {name!r} is {count}, not 0 to {most}.")
-    return count
-
-
-def _transfer(call: Call) -> Transfer:
-    handle = arguments.optional_count(call.args, "file")
-    if handle is None:
-        raise BadRequestError("Argument 'file' is required.", hint="It comes from `file_open`.")
-    return call.files.get(handle)
-
-
-def _mode(call: Call) -> Mode:
-    match arguments.text(call.args, "mode"):
-        case "read" | "write" | "archive" | "unpack" as mode:
-            return mode
-        case other:
-            raise BadRequestError(
-                f"Argument 'mode' is {other!r:.40}, not 'read', 'write', 'archive' or 'unpack'."
-            )

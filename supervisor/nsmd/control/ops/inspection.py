@@ -11,6 +11,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, UnknownSessionError
+from nsm.wire.jobs import JobInfo
 from nsm.wire.operation import encode
 from nsm.wire.transcripts import (
     ExecutionEnd,
@@ -20,12 +21,9 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd.control import arguments
 from nsmd.control.call import Call
 from nsmd.control.ops import preloading
-from nsmd.control.ops.jobs import facts_to_wire
-from nsmd.control.ops.network import decision_row
-from nsmd.control.ops.ports import addresses_of, listed
+from nsmd.control.ops.network import decision_row, listed_ports, port_addresses
 from nsmd.host import processes
 from nsmd.jail.limits import Confinement
 from nsmd.manager.listing import last_row, live_row
@@ -54,7 +52,7 @@ MAX_CODE_CHARS = 200
 RunOutcome = Literal["ok", "error", "timeout", "interrupted", "lost", "running"]
 
 
-async def inspect(call: Call) -> dict[str, Any]:
+async def inspect(call: Call, target: str) -> dict[str, Any]:
     """Answer with a session's row, its policy, the kernel's present facts about its jail, and what
     it ran.
 
@@ -62,11 +60,10 @@ async def inspect(call: Call) -> dict[str, Any]:
     with the right `manage` get what the session ran, and ended sessions.
     """
     try:
-        session = call.target()
+        session = call.find(target)
     except UnknownSessionError:
         if not call.manages:
             raise
-        target = arguments.text(call.args, "target")
         transcript, ending = call.services.run_service.transcript(target, call.here())
         if ending is None:
             return _past(transcript)
@@ -78,7 +75,7 @@ async def inspect(call: Call) -> dict[str, Any]:
     recent = network.decisions_since(max(0, network.made - MAX_DECISIONS))
     return {
         "session": live_row(session, seen.usage, now, gpu_use=gpu_use.get(session.pid))._asdict()
-        | {"ports": [] if call.confined else encode(addresses_of(call, session.id))},
+        | {"ports": [] if call.confined else encode(port_addresses(call, session.id))},
         "policy": _policy(session, sources=not call.confined),
         "network": network.facts(),
         "confinement": None if call.confined else seen.confinement,
@@ -94,7 +91,7 @@ async def inspect(call: Call) -> dict[str, Any]:
         "executions": runs_of(session.transcript) if call.manages else [],
         "decisions": [decision_row(each, now) for each in recent] if call.manages else [],
         "jobs": await _jobs(session) if call.manages else [],
-        "ports": encode(listed(call, session.id)) if call.manages else [],
+        "ports": encode(listed_ports(call, session.id)) if call.manages else [],
         "gpus": await _gpus(call, session),
     }
 
@@ -115,7 +112,7 @@ async def _jobs(session: Session) -> list[dict[str, Any]]:
         found = await list_jobs(session)
         ended = [job for job in found if not job.running]
         kept = [*ended[-MAX_RUNS:], *(job for job in found if job.running)]
-        return [facts_to_wire(job) for job in sorted(kept, key=lambda job: int(job.job))]
+        return [JobInfo(*job)._asdict() for job in sorted(kept, key=lambda job: int(job.job))]
     return []
 
 

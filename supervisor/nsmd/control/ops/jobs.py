@@ -2,80 +2,153 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-import signal
-from collections.abc import Callable
+import signal as signals
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import trio
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.files import PIECE_BYTES
-from nsmd.agent_link.frames import JobFacts, JobFrame, JobOutputFrame
-from nsmd.control import arguments
-from nsmd.control.call import Call, Operation
+from nsm.wire.jobs import JobInfo, JobOutput, WrittenInput
+from nsm.wire.programs import MAX_KEY_CHARS, JobTerminal, is_key
+from nsm.wire.run import Place, RunOptions
+from nsmd.agent_link.frames import JobFrame, JobOutputFrame
+from nsmd.control.call import Call
+from nsmd.control.ops.run import in_named_session, request_of
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
-from nsmd.manager.job_starts import ProgramStart, SessionForJob
+from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
 from nsmd.sessions import jobs
 
 MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
 """Largest size of a job's arguments and variables together; the kernel takes less."""
 
-MAX_KEY_CHARS = 128
+MAX_VARIABLES = 1000
+MAX_VARIABLE_CHARS = 128 * 1024
+"""Characters of all variables together."""
+
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-class FindSession(Protocol):
-    """Function that finds or makes the session for a program."""
+def submit(
+    call: Call,
+    place: Place,
+    options: RunOptions,
+    argv: tuple[str, ...],
+    *,
+    cwd: str | None = None,
+    environ: Mapping[str, str] = NO_VARIABLES,
+    tty: JobTerminal | None = None,
+    wait_s: float = 0.0,
+) -> ProgramStart | None:
+    """Start a job whose environment is known; None for others, which `job_start` looks for."""
+    try:
+        return _start(call, place, options, argv, cwd, environ, tty, wait_s)
+    except NO_ENVIRONMENT:
+        return None
 
-    def __call__(self, call: Call, /) -> SessionForJob:
-        """Find or make it.
 
-        Raises:
-            NsmError: there is none, and none can be made.
-        """
-        ...
+async def job_start(
+    call: Call,
+    place: Place,
+    options: RunOptions,
+    argv: tuple[str, ...],
+    *,
+    cwd: str | None = None,
+    environ: Mapping[str, str] = NO_VARIABLES,
+    tty: JobTerminal | None = None,
+    wait_s: float = 0.0,
+) -> dict[str, Any]:
+    """Start a job in an environment that may have appeared just now."""
+    await call.services.run_service.look(call.as_client())
+    start = partial(_start, call, place, options, argv, cwd, environ, tty, wait_s)
+    begun = await patiently(start, call.on_cancel)
+    call.on_cancel(begun.interrupt)
+    told: dict[str, Any] = await begun.wait()
+    return told
 
 
-def start(call: Call, find_session: FindSession) -> ProgramStart:
-    """Start a job.
+def _start(
+    call: Call,
+    place: Place,
+    options: RunOptions,
+    argv: tuple[str, ...],
+    cwd: str | None,
+    environ: Mapping[str, str],
+    tty: JobTerminal | None,
+    wait_s: float,
+) -> ProgramStart:
+    check_variables(environ)
+    size = sum(len(text) for text in (*argv, *environ, *environ.values()))
+    if size > MAX_ARGUMENT_BYTES:
+        raise BadRequestError(
+            f"The program's arguments and variables have {size} characters; at most "
+            f"{MAX_ARGUMENT_BYTES} are taken.",
+            hint="Put large values into files, or send them as input.",
+        )
+    wanted: dict[str, Any] = {
+        "argv": list(argv),
+        "env": dict(environ),
+        "stdin": options.stdin,
+        "grace_s": call.services.run_service.session_manager.grace_s,
+    }
+    if cwd:
+        wanted["cwd"] = cwd
+    if (timeout_s := options.timeout_s) is not None:
+        if not 0 < timeout_s < 1e9:
+            raise BadRequestError(
+                f"timeout_s must be a number of seconds above 0, not {timeout_s}."
+            )
+        wanted["timeout_s"] = timeout_s
+    if tty is not None:
+        wanted["tty"] = {"rows": tty.rows, "columns": tty.columns}
+        wanted["tty"] |= {} if tty.term is None else {"term": tty.term}
+    if (key := options.execution_id) is not None:
+        if not is_key(key):
+            raise BadRequestError(
+                f"execution_id must be 1 to {MAX_KEY_CHARS} printable characters."
+            )
+        wanted["key"] = f"{call.scope} {key}"
+    found, wait_s = _session(call, place, options), min(wait_s, jobs.MAX_START_WAIT_S)
+    told = partial(_start_to_wire, found)
+    run_service = call.services.run_service
+    return ProgramStart(run_service, found, shlex.join(argv), wanted, wait_s, told)
 
-    Args:
-        find_session: finds or makes the session that a call names.
+
+def _session(call: Call, place: Place, options: RunOptions) -> SessionForJob:
+    request = request_of(call, place, options)
+    run_service = call.services.run_service
+    if (found := in_named_session(call, request)) is not None:
+        return session_for_job(run_service, found)
+    raise run_service.retries.job_of_gone(request)
+
+
+def check_variables(environ: Mapping[str, str]) -> None:
+    """Check environment variables.
 
     Raises:
-        NsmError: the arguments are wrong, or there is no such session.
+        BadRequestError: there are too many, or one cannot be one.
     """
-    options = _options(call)
-    wait_s = arguments.wait_s(call.args, jobs.MAX_START_WAIT_S)
-    found, command = find_session(call), shlex.join(options["argv"])
-    told = partial(_start_to_wire, found)
-    return ProgramStart(call.services.run_service, found, command, options, wait_s, told)
-
-
-def started(start_one: Callable[[Call], ProgramStart]) -> Callable[[Call], ProgramStart | None]:
-    """Start a job whose environment is known; None for others."""
-
-    def start_if_known(call: Call) -> ProgramStart | None:
-        try:
-            return start_one(call)
-        except NO_ENVIRONMENT:
-            return None  # `starting` looks for it
-
-    return start_if_known
-
-
-def starting(start_one: Callable[[Call], ProgramStart]) -> Operation:
-    """Make the operation that starts a job in an environment that may have appeared just now."""
-
-    async def job_start(call: Call) -> dict[str, Any]:
-        await call.services.run_service.look(call.as_client())
-        begun = await patiently(partial(start_one, call), call.on_cancel)
-        call.on_cancel(begun.interrupt)
-        told: dict[str, Any] = await begun.wait()
-        return told
-
-    return job_start
+    size = sum(len(name) + len(value) for name, value in environ.items())
+    if len(environ) > MAX_VARIABLES or size > MAX_VARIABLE_CHARS:
+        raise BadRequestError(
+            f"Argument 'environ' has {len(environ)} variables of {size} characters; at most "
+            f"{MAX_VARIABLES} of {MAX_VARIABLE_CHARS} are taken.",
+            hint="Put large values into files.",
+        )
+    for name, value in environ.items():
+        if not _VARIABLE.fullmatch(name):
+            raise BadRequestError(
+                f"Argument 'environ' has {name!r:.80}, which is not a variable's name."
+            )
+        if "\0" in value:
+            raise BadRequestError(f"Argument 'environ' has a NUL in the value of {name}.")
 
 
 def _start_to_wire(found: SessionForJob, answer: JobFrame | JobOutputFrame) -> dict[str, Any]:
@@ -87,123 +160,63 @@ def _start_to_wire(found: SessionForJob, answer: JobFrame | JobOutputFrame) -> d
             "created": found.created,
             "replaced": found.replaced,
         },
-        "job": facts_to_wire(answer.job),
+        "job": JobInfo(*answer.job)._asdict(),
     }
     if isinstance(answer, JobOutputFrame):
-        told["output"] = _output_to_wire(answer)
+        told["output"] = {
+            "offset": answer.offset,
+            "missing": answer.missing,
+            "pieces": [list(piece) for piece in answer.pieces],
+            "data": answer.data,
+        }
     return told
 
 
-def _options(call: Call) -> dict[str, Any]:
-    """Read what is asked for of a job besides its session; raises for wrong arguments."""
-    args = call.args
-    argv = arguments.texts(args, "argv")
-    if not argv:
-        raise BadRequestError("Argument 'argv' is required: a program and its arguments.")
-    env = arguments.variables(args)
-    cwd = arguments.optional_text(args, "cwd")
-    size = sum(len(text) for text in argv) + sum(len(each) for each in (*env, *env.values()))
-    if size > MAX_ARGUMENT_BYTES:
-        raise BadRequestError(
-            f"The program's arguments and variables have {size} characters; at most "
-            f"{MAX_ARGUMENT_BYTES} are taken.",
-            hint="Put large values into files, or send them as input.",
-        )
-    wanted: dict[str, Any] = {
-        "argv": argv,
-        "env": env,
-        "stdin": arguments.flag(args, "stdin"),
-        "grace_s": call.services.run_service.session_manager.grace_s,
-    }
-    if cwd:
-        wanted["cwd"] = cwd
-    if (timeout_s := arguments.optional_number(args, "timeout_s")) is not None:
-        if not 0 < timeout_s < 1e9:
-            raise BadRequestError(
-                f"timeout_s must be a number of seconds above 0, not {timeout_s}."
-            )
-        wanted["timeout_s"] = timeout_s
-    if (terminal := arguments.optional_map(args, "tty")) is not None:
-        term = arguments.optional_text(terminal, "term")
-        wanted["tty"] = _size(terminal) | ({} if term is None else {"term": term})
-    if (key := _key(args, "execution_id")) is not None:
-        wanted["key"] = f"{call.scope} {key}"
-    return wanted
-
-
-def _key(args: arguments.Arguments, name: str) -> str | None:
-    key = arguments.optional_text(args, name)
-    if key is not None and (not 1 <= len(key) <= MAX_KEY_CHARS or not key.isprintable()):
-        raise BadRequestError(f"{name} must be 1 to {MAX_KEY_CHARS} printable characters.")
-    return key
-
-
-def _size(args: arguments.Arguments) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name in ("rows", "columns"):
-        value = arguments.optional_count(args, name)
-        if value is None or not 0 < value <= 10_000:
-            raise BadRequestError(f"A terminal needs {name}, 1 to 10000.")
-        found[name] = value
-    return found
-
-
-async def job_read(call: Call) -> dict[str, Any]:
+async def job_read(
+    call: Call,
+    target: str,
+    job: str,
+    *,
+    offset: int = 0,
+    bytes: int = PIECE_BYTES,  # noqa: A002  # on the wire
+    wait_s: float = 0.0,
+    hold: bool = False,
+) -> JobOutput:
     """Read output of a job, or wait for some."""
-    count = arguments.optional_count(call.args, "bytes")
-    if count is None:
-        count = PIECE_BYTES
-    if count > PIECE_BYTES:
-        raise BadRequestError(f"Argument 'bytes' is {count}, not 0 to {PIECE_BYTES}.")
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
+        wait_s = min(wait_s, jobs.MAX_WAIT_S)
+        session = call.find(target)
         read = await jobs.read_job(
-            call.target(),
-            _job(call),
-            offset=arguments.optional_count(call.args, "offset") or 0,
-            count=count,
-            wait_s=arguments.wait_s(call.args, jobs.MAX_WAIT_S),
-            hold=arguments.flag(call.args, "hold"),
+            session, job, offset=offset, count=bytes, wait_s=wait_s, hold=hold
         )
-        return {**_output_to_wire(read), "job": facts_to_wire(read.job)}
+        return JobOutput(read.offset, read.missing, read.pieces, read.data, JobInfo(*read.job))
     raise _cancelled()
 
 
-def _output_to_wire(read: JobOutputFrame) -> dict[str, Any]:
-    return {
-        "offset": read.offset,
-        "missing": read.missing,
-        "pieces": [list(piece) for piece in read.pieces],
-        "data": read.data,
-    }
-
-
-async def job_write(call: Call) -> dict[str, Any]:
+async def job_write(
+    call: Call,
+    target: str,
+    job: str,
+    data: bytes = b"",
+    *,
+    eof: bool = False,
+    wait_s: float = 0.0,
+    write_id: str | None = None,
+) -> WrittenInput:
     """Give a job input, and end its input if nothing follows."""
-    data = arguments.data(call.args, "data") if "data" in call.args else b""
-    if len(data) > PIECE_BYTES:
-        raise BadRequestError(
-            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
-        )
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        written = await jobs.write_job(
-            call.target(),
-            _job(call),
-            data,
-            key=_key(call.args, "write_id"),
-            eof=arguments.flag(call.args, "eof"),
-            wait_s=arguments.wait_s(call.args, jobs.MAX_WAIT_S),
-        )
-        return {"taken": written.taken, "job": facts_to_wire(written.job)}
+        wait_s = min(wait_s, jobs.MAX_WAIT_S)
+        session = call.find(target)
+        written = await jobs.write_job(session, job, data, key=write_id, eof=eof, wait_s=wait_s)
+        return WrittenInput(written.taken, JobInfo(*written.job))
     raise _cancelled()
 
 
-async def job_signal(call: Call) -> dict[str, Any]:
+async def job_signal(call: Call, target: str, job: str, signal: str) -> JobInfo:
     """Send a signal to the processes of a job."""
-    name = arguments.text(call.args, "signal")
-    number = signal_number(name)
-    return await _change(call, "job_signal", signal=number)
+    return await _change(call, target, "job_signal", job, signal=signal_number(signal))
 
 
 def signal_number(name: str) -> int:
@@ -213,51 +226,36 @@ def signal_number(name: str) -> int:
         BadRequestError: there is none.
     """
     text = name.upper().removeprefix("SIG")
-    if text.isdecimal() and len(text) < 3 and int(text) <= signal.SIGRTMAX:
+    if text.isdecimal() and len(text) < 3 and int(text) <= signals.SIGRTMAX:
         return int(text)
-    found = getattr(signal, f"SIG{text}", None)
-    if isinstance(found, signal.Signals):
+    found = getattr(signals, f"SIG{text}", None)
+    if isinstance(found, signals.Signals):
         return int(found)
     raise BadRequestError(
         f"There is no signal {name[:40]!r}.", hint="Say INT, TERM, KILL, HUP, USR1 or a number."
     )
 
 
-async def job_stop(call: Call) -> dict[str, Any]:
+async def job_stop(call: Call, target: str, job: str, grace_s: float | None = None) -> JobInfo:
     """End a job: interrupt it, then SIGTERM, then kill it with all that it has started."""
-    grace_s = arguments.optional_number(call.args, "grace_s")
     if grace_s is None:
         grace_s = call.services.run_service.session_manager.grace_s
-    if not 0 <= grace_s < 1e9:
-        raise BadRequestError(f"grace_s must be a number of seconds, 0 or more, not {grace_s}.")
-    return await _change(call, "job_stop", grace_s=grace_s)
+    return await _change(call, target, "job_stop", job, grace_s=grace_s)
 
 
-async def job_resize(call: Call) -> dict[str, Any]:
+async def job_resize(call: Call, target: str, job: str, rows: int, columns: int) -> JobInfo:
     """Change the size of a job's terminal."""
-    return await _change(call, "job_resize", **_size(call.args))
+    return await _change(call, target, "job_resize", job, rows=rows, columns=columns)
 
 
-async def job_list(call: Call) -> dict[str, Any]:
+async def job_list(call: Call, target: str) -> list[JobInfo]:
     """List the jobs of a session."""
-    return {"jobs": [facts_to_wire(each) for each in await jobs.list_jobs(call.target())]}
+    return [JobInfo(*each) for each in await jobs.list_jobs(call.find(target))]
 
 
-async def _change(call: Call, kind: str, **args: object) -> dict[str, Any]:
-    return {"job": facts_to_wire(await jobs.change_job(call.target(), kind, _job(call), **args))}
-
-
-def _job(call: Call) -> str:
-    return arguments.text(call.args, "job")
+async def _change(call: Call, target: str, kind: str, job: str, **args: object) -> JobInfo:
+    return JobInfo(*await jobs.change_job(call.find(target), kind, job, **args))
 
 
 def _cancelled() -> BadRequestError:
     return BadRequestError("The request was cancelled.")
-
-
-def facts_to_wire(facts: JobFacts) -> dict[str, Any]:
-    """Describe a job for a client."""
-    wire = facts._asdict()
-    wire["id"] = wire.pop("job")
-    wire["argv"] = list(facts.argv)
-    return wire

@@ -1,15 +1,19 @@
-"""Network rules of sessions: requested at their start, shown and changed while they live."""
+"""Ways between sessions and the world: network rules, secrets, and ports on the host."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import trio
 
 from nsm.wire.errors import BadRequestError, ForbiddenError
-from nsmd.control import arguments
+from nsm.wire.live import PortAddress
+from nsm.wire.ports import PortRow
+from nsm.wire.run import NetworkRequest
 from nsmd.control.call import Call
 from nsmd.model.host_rules import AllowList, HostRule, HostRuleError, parse_rules
+from nsmd.model.secrets import MAX_SECRETS, SECRET_NAME
 from nsmd.model.values import NetworkRule
 from nsmd.network.decisions import Decision
 from nsmd.sessions.session import Session
@@ -18,14 +22,13 @@ MAX_SHOWN = 50
 """Largest number of decisions in one answer, the latest."""
 
 
-def wanted(call: Call) -> NetworkRule | None:
+def chosen_network(call: Call, asked: NetworkRequest | None) -> NetworkRule | None:
     """Read the network rule of a `run`; None for the configured one.
 
     Raises:
         ForbiddenError: the connection may not choose.
         BadRequestError: the rule is invalid.
     """
-    asked = arguments.optional_map(call.args, "network")
     if asked is None:
         return None
     if call.confined:
@@ -33,23 +36,23 @@ def wanted(call: Call) -> NetworkRule | None:
             "This connection may run code, but not choose the code's network.",
             hint="Leave `network` out.",
         )
-    mode, hosts = arguments.text(asked, "mode"), arguments.texts(asked, "allow")
-    match mode:
-        case "off" | "full" if not hosts:
+    match asked.mode:
+        case "off" | "full" as mode if not asked.allow:
             return NetworkRule(mode=mode)
         case "allow":
-            return NetworkRule(mode="allow", allow=AllowList(_rules(hosts)).texts)
-        case _:
+            return NetworkRule(mode="allow", allow=AllowList(_rules(asked.allow)).texts)
+        case other:
             raise BadRequestError(
-                f"The network {mode!r:.80} is not known.",
+                f"The network {other!r:.80} is not known.",
                 hint="It is `off`, `full`, or `allow` with a list of hosts in `allow`.",
             )
 
 
-async def net(call: Call) -> dict[str, Any]:
+async def net(
+    call: Call, target: str, action: str = "list", hosts: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Show a session's network, or change it."""
-    session, action = call.target(), arguments.optional_text(call.args, "action") or "list"
-    rules = _rules(arguments.texts(call.args, "hosts"))
+    session, rules = call.find(target), _rules(hosts)
     if any(rule.request is not None for rule in rules):
         raise BadRequestError(
             "A live session's rules for requests cannot be changed: its programs trust nsm's "
@@ -82,7 +85,7 @@ async def net(call: Call) -> dict[str, Any]:
     return _told(session)
 
 
-def _rules(texts: list[str]) -> tuple[HostRule, ...]:
+def _rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
     try:
         return parse_rules(texts)
     except HostRuleError as error:
@@ -112,3 +115,88 @@ def decision_row(decision: Decision, now: float) -> dict[str, Any]:
         "detail": decision.detail,
         "address": decision.address,
     }
+
+
+def chosen_secrets(call: Call, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Check the secrets of a `run`; None for the configured ones.
+
+    Raises:
+        ForbiddenError: the connection may not choose.
+        BadRequestError: these are no names.
+    """
+    if names is None:
+        return None
+    if call.confined:
+        raise ForbiddenError(
+            "This connection may run code, but not choose the code's secrets.",
+            hint="Leave `secrets` out.",
+        )
+    return checked_secrets(names)
+
+
+def checked_secrets(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check names of secrets; returns each once.
+
+    Raises:
+        BadRequestError: these are none.
+    """
+    names = tuple(dict.fromkeys(names))
+    if len(names) > MAX_SECRETS or not all(map(SECRET_NAME.fullmatch, names)):
+        raise BadRequestError(f"`secrets` must be at most {MAX_SECRETS} names of secrets.")
+    return names
+
+
+async def secrets(call: Call) -> dict[str, Any]:
+    """List the secrets, and who has them."""
+    listed = call.services.secrets.rows()
+    live = {session.id: session.name for session in call.services.run_service.live_sessions()}
+    boxes = {row["id"] for row in call.services.boxes.rows()}
+    for grant in listed["grants"]:
+        owner = grant["owner"]
+        grant["kind"] = "box" if owner in boxes else "session"
+        grant["name"] = live.get(owner)
+    return listed
+
+
+async def secret_test(call: Call, name: str) -> str:
+    """Read a secret as for a session, and tell what code would see."""
+    return await call.services.secrets.test(name)
+
+
+async def secret_revoke(call: Call, name: str, owner: str | None = None) -> tuple[str, ...]:
+    """Make the stand-ins of a secret worthless, in one session or box or in all."""
+    if owner is not None and owner not in {row["id"] for row in call.services.boxes.rows()}:
+        owner = call.find(owner).id
+    return tuple(call.services.secrets.revoke(name, owner))
+
+
+async def port_open(
+    call: Call, target: str, port: int, *, listen: str = "", public: bool = False
+) -> PortRow:
+    """Open a port of a session on the host."""
+    session = call.find(target)
+    return await call.services.ports.open(session, port, listen, public=public, client=call.client)
+
+
+async def port_close(call: Call, target: str, port: int) -> list[PortRow]:
+    """Close a port of a session."""
+    return call.services.ports.close(call.find(target), port, call.client)
+
+
+async def ports(call: Call, target: str | None = None) -> list[PortRow]:
+    """List the open ports, and those of the configuration that could not be opened: of one
+    session, or of all.
+    """
+    return listed_ports(call, None if target is None else call.find(target).id)
+
+
+def listed_ports(call: Call, session_id: str | None) -> list[PortRow]:
+    """List ports for `ports` and `inspect`."""
+    manager = call.services.ports
+    return [*manager.rows(session_id), *manager.unopened(session_id)]
+
+
+def port_addresses(call: Call, session_id: str) -> list[PortAddress]:
+    """List ports of a session and where to connect to them."""
+    rows = call.services.ports.rows(session_id)
+    return [PortAddress(row.port, row.address) for row in rows]

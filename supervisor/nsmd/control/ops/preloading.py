@@ -11,8 +11,8 @@ from typing import Any
 import trio
 
 from nsm.dataclass import replace
+from nsm.wire.builds import PreloadReport
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
-from nsmd.control import arguments
 from nsmd.control.call import Call, Services
 from nsmd.environments.builds.building import Building
 from nsmd.host.processes import share_of
@@ -28,13 +28,17 @@ PRELOAD_WAIT_S = 20.0
 MAX_PRELOADED = 64
 
 
-async def env_preload(call: Call) -> dict[str, Any]:
+async def env_preload(
+    call: Call, target: str, modules: tuple[str, ...], *, remove: bool = False
+) -> PreloadReport:
     """Preload modules in an environment, or stop that."""
-    target, modules = arguments.text(call.args, "target"), _modules(call.args)
+    for module in modules:
+        if not is_module_name(module):
+            raise BadRequestError(f"{module!r:.100} is not the name of a Python module.")
     building, environment = _meant(call, target)
     _check_can_preload(environment)
     trial, failed = TemplateTrial(), dict[str, str]()
-    if arguments.flag(call.args, "remove"):
+    if remove:
         kept = _without(environment, modules)
     else:
         wanted = tuple(dict.fromkeys((*environment.preload, *modules)))
@@ -53,25 +57,8 @@ async def env_preload(call: Call) -> dict[str, Any]:
         call.services.builder.preload(building, kept)
         if call.services.forking is not None and environment.image is None:
             call.services.forking.replace(environment, replace(environment, preload=kept))
-    return {
-        "name": environment.name,
-        "preload": list(kept),
-        "imported": dict(trial.imported),
-        "failed": failed,
-        "memory_bytes": trial.memory_bytes,
-    }
-
-
-def _modules(args: arguments.Arguments) -> Sequence[str]:
-    modules = arguments.texts(args, "modules")
-    if not modules:
-        raise BadRequestError(
-            "`env_preload` takes `modules`.", hint="Name Python modules, such as pandas."
-        )
-    for module in modules:
-        if not is_module_name(module):
-            raise BadRequestError(f"{module!r:.100} is not the name of a Python module.")
-    return modules
+    imported = dict(trial.imported)
+    return PreloadReport(environment.name, kept, imported, failed, trial.memory_bytes)
 
 
 def _meant(call: Call, target: str) -> tuple[Building | None, Environment]:

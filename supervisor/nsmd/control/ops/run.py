@@ -2,135 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 import trio
 
+from nsm.dataclass import replace
 from nsm.wire.errors import (
     BadRequestError,
+    ForbiddenError,
     OverloadedError,
+    UnknownSessionError,
 )
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.run import Place, ProjectPlace, RunOptions
 from nsmd.agent_link.frames import without_bytes
-from nsmd.control import arguments
-from nsmd.control.call import Call, Operation
+from nsmd.control.call import Call
+from nsmd.control.ops import network
 from nsmd.control.outgoing import MAX_WAITING_BYTES
 from nsmd.control.output_stream import OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.host.paths import is_within
+from nsmd.model import names
+from nsmd.model.limits import check_inherited
 from nsmd.model.text import bytes_of
-from nsmd.model.values import OutputSink, RunOutcome
+from nsmd.model.values import OutputSink, ProjectMount, RunOutcome, RunRequest
 from nsmd.sessions.execution import Execution
 
-
-class Submit(Protocol):
-    """Function that submits code of a client."""
-
-    def __call__(self, call: Call, on_output: OutputSink | None = None, /) -> Execution:
-        """Submit the code of a call.
-
-        Raises:
-            NsmError: it cannot run.
-        """
-        ...
+P = ParamSpec("P")
+Submit: TypeAlias = Callable[Concatenate[Call, OutputSink | None, P], Execution]
+"""Function that submits code of a client; raises `NsmError` if it cannot run."""
 
 
-def not_streaming(submit: Submit) -> Callable[[Call], Execution | None]:
+def not_streaming(submit: Submit[P]) -> Callable[..., Execution | None]:
     """Submit code for a client that wants only the result, and sends no input; None for others.
 
     A repeated request is excluded: another caller may wait for that execution already, and
     `Execution.tell` would displace it.
     """
 
-    def submit_if_so(call: Call) -> Execution | None:
-        if any(arguments.flag(call.args, name) for name in ("stream", "again", "stdin")):
+    def submit_if_so(call: Call, /, *args: P.args, **kwargs: P.kwargs) -> Execution | None:
+        options = _options_in(kwargs)
+        if options.stream or options.again or options.stdin:
             return None
         try:
-            return submit(call)
+            return submit(call, None, *args, **kwargs)
         except NO_ENVIRONMENT:
             return None  # `streaming` looks for it
 
     return submit_if_so
 
 
-def streaming(submit: Submit) -> Operation:
+def streaming(submit: Submit[P]) -> Callable[Concatenate[Call, P], Awaitable[dict[str, Any]]]:
     """Run code for a client that wants output while it runs, or in an environment that is not
     known: it may have appeared just now.
     """
 
-    async def carry_out(call: Call) -> dict[str, Any]:
-        if not arguments.flag(call.args, "stream"):
-            return await _carry_out(call, submit)
-        stream = OutputStream(call.room)
+    async def carry_out(call: Call, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        options = _options_in(kwargs)
+        stream = OutputStream(call.room) if options.stream else None
+        sink = None if stream is None else stream.put
         try:
-            execution = submit(call, stream.put)
+            execution = submit(call, sink, *args, **kwargs)
         except NO_ENVIRONMENT:
             await call.services.run_service.look(call.as_client())
-            execution = await patiently(partial(submit, call, stream.put), call.on_cancel)
+            execution = await patiently(lambda: submit(call, sink, *args, **kwargs), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:
-            await _invite_input(call, execution)
-            if not await _send_output_until_done(call, stream, execution):
+            if options.stdin:  # `run_write` finds the execution from now on
+                told = {"execution_id": execution.id, "session": execution.session.id}
+                await call.emit("stdin", told)
+            data = options.stream and options.bytes
+            if stream is not None and not await _send_output_until_done(
+                call, stream, execution, data=data
+            ):
                 raise left_out(execution.id)
-            return result_to_wire(await execution.wait(), data=_wants_data(call))
+            return result_to_wire(await execution.wait(), data=data)
         finally:
-            stream.discard()
+            if stream is not None:
+                stream.discard()
             if not execution.done:  # cancelled: the client is gone
-                execution.abandon(stream.put)
+                execution.abandon(sink)
 
     return carry_out
 
 
-async def _carry_out(call: Call, submit: Submit) -> dict[str, Any]:
-    try:
-        execution = submit(call)
-    except NO_ENVIRONMENT:
-        await call.services.run_service.look(call.as_client())
-        execution = await patiently(partial(submit, call), call.on_cancel)
-    call.on_cancel(execution.interrupt)
-    try:
-        await _invite_input(call, execution)
-        return result_to_wire(await execution.wait())
-    finally:
-        if not execution.done:  # cancelled: the client is gone
-            execution.abandon()
+def _options_in(arguments: Mapping[str, object]) -> RunOptions:
+    options = arguments["options"]
+    assert isinstance(options, RunOptions), "the descriptions say so"
+    return options
 
 
-async def _invite_input(call: Call, execution: Execution) -> None:
-    """Tell the client that `run_write` finds the execution now, if it has input for that."""
-    if arguments.flag(call.args, "stdin"):
-        told = {"execution_id": execution.id, "session": execution.session.id}
-        await call.emit("stdin", told)
+def request_of(call: Call, place: Place, options: RunOptions, code: str = "") -> RunRequest:
+    """Make the request to run code, or to find the session for a program."""
+    inherited = check_inherited(call.services.run_service.inherit, place.variables)
+    project = _project(call, place)
+    wanted = place.project
+    return RunRequest(
+        client=call.as_client(
+            scope=call.names_in(project),
+            project=project,
+            inherited=inherited,
+            network=network.chosen_network(call, place.network),
+            secrets=network.chosen_secrets(call, place.secrets),
+        ),
+        env=place.env,
+        language=place.language,
+        code=code,
+        session=place.session,
+        timeout_s=options.timeout_s,
+        execution_id=options.execution_id,
+        again=options.again,
+        sent_to=options.sent_to,
+        must_exist=place.must_exist,
+        stdin=options.stdin,
+        project_mode=project.mode if project is not None and wanted and wanted.mode else None,
+        project_chosen=place.no_project or (wanted is not None and wanted.chosen),
+    )
 
 
-async def run_write(call: Call) -> dict[str, Any]:
+def submit(
+    call: Call,
+    on_output: OutputSink | None,
+    place: Place,
+    options: RunOptions,
+    code: str,
+    *,
+    reset: bool = False,
+    argv: tuple[str, ...] = (),
+) -> Execution:
+    """Submit code in the session that its client names, or in a fresh one."""
+    request = replace(request_of(call, place, options, code), reset=reset, argv=argv)
+    run_service = call.services.run_service
+    if (found := in_named_session(call, request)) is not None:
+        return run_service.submit(found, on_output)
+    return run_service.retries.find_of_gone(request).join(on_output)
+
+
+def in_named_session(call: Call, request: RunRequest) -> RunRequest | None:
+    """Return the request for the session that its name means, which may be another project's; None
+    if it was sent before, and that session is gone.
+
+    Raises:
+        UnknownSessionError: there is none, and the name is that of no new one.
+    """
+    run_service, name = call.services.run_service, request.session
+    if not call.by_project or name is None or run_service.named(request.client.scope, name):
+        return request
+    session = run_service.identified(name)
+    if session is not None and session.tenancy is not None and session.name is not None:
+        client = replace(request.client, scope=session.tenancy.scope)
+        return replace(request, client=client, session=session.name)
+    if request.again and ("/" in name or names.may_be_id(name)):
+        return None
+    if "/" in name:
+        raise UnknownSessionError(
+            f"No session {name[:200]!r}.",
+            hint="`nsm ps` lists the live ones; a new session has a name without '/'.",
+        )
+    return request
+
+
+async def result(call: Call, execution_id: str) -> dict[str, Any]:
+    """Return the result of an execution, which may have ended before."""
+    scope = call.scope if call.confined else None
+    execution = call.services.run_service.execution(execution_id, scope)
+    return result_to_wire(await execution.wait())
+
+
+async def run_write(
+    call: Call,
+    target: str,
+    execution_id: str,
+    *,
+    offset: int = 0,
+    data: bytes = b"",
+    eof: bool = False,
+    broken: bool = False,
+) -> dict[str, Any]:
     """Give code standard input, and end that if nothing follows; interrupt code whose input broke
     off.
     """
-    data = arguments.data(call.args, "data") if "data" in call.args else b""
-    if len(data) > PIECE_BYTES:
-        raise BadRequestError(
-            f"Argument 'data' has {len(data)} bytes; at most {PIECE_BYTES} are taken at once."
-        )
-    session, execution_id = call.target(), arguments.text(call.args, "execution_id")
-    if arguments.flag(call.args, "broken"):
+    session = call.find(target)
+    if broken:
         execution = session.runs.find(execution_id)
         if execution is not None and execution.request.stdin:
             execution.interrupt()
     with trio.CancelScope() as scope:
         call.on_cancel(scope.cancel)
-        offset, is_open = await session.runs.write_input(
-            execution_id,
-            arguments.optional_count(call.args, "offset") or 0,
-            data,
-            eof=arguments.flag(call.args, "eof"),
-        )
-        return {"offset": offset, "open": is_open}
+        taken, is_open = await session.runs.write_input(execution_id, offset, data, eof=eof)
+        return {"offset": taken, "open": is_open}
     raise BadRequestError("The request was cancelled.")
 
 
-async def _send_output_until_done(call: Call, stream: OutputStream, execution: Execution) -> bool:
+async def _send_output_until_done(
+    call: Call, stream: OutputStream, execution: Execution, *, data: bool
+) -> bool:
     """Send all output before the answer, whatever the answer is.
 
     Returns:
@@ -139,7 +206,7 @@ async def _send_output_until_done(call: Call, stream: OutputStream, execution: E
     size = 0
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_send_output, call, stream)
+            nursery.start_soon(_send_output, call, stream, data)
             await execution.wait_done()
             stream.close()
             size = execution.answer_bytes
@@ -152,19 +219,19 @@ async def _send_output_until_done(call: Call, stream: OutputStream, execution: E
         call.room.answer_bytes -= size
 
 
-def _wants_data(call: Call) -> bool:
-    return arguments.flag(call.args, "bytes")
-
-
-async def _send_output(call: Call, stream: OutputStream) -> None:
+async def _send_output(
+    call: Call,
+    stream: OutputStream,
+    data: bool,
+) -> None:
     while (piece := await stream.get()) is not None:
         output, skipped = piece
-        text = bytes_of(output.text) if _wants_data(call) else output.text
-        data: dict[str, Any] = {"stream": output.stream, "text": text}
+        text = bytes_of(output.text) if data else output.text
+        told: dict[str, Any] = {"stream": output.stream, "text": text}
         if skipped:
-            data["skipped"] = skipped
+            told["skipped"] = skipped
         try:
-            await call.emit("output", data)
+            await call.emit("output", told)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the client is gone: its connection notices, and ends this request
 
@@ -219,3 +286,42 @@ def result_to_wire(result: RunOutcome, *, data: bool = False) -> dict[str, Any]:
         "clamped_from_s": result.clamped_from_s,
         "notes": list(result.notes),
     }
+
+
+def _project(call: Call, place: Place) -> ProjectMount | None:
+    wanted = place.project
+    if wanted is None:  # connections of a box's socket get its project
+        return None if call.client_limits is None else call.client_limits.project
+    if call.confined:
+        return _chosen_within(call, wanted)
+    run_service, live = call.services.run_service, None
+    if place.session:
+        scope = names.command_line_scope(wanted.path) if call.by_project else call.scope
+        live = run_service.named(scope, place.session)
+    return run_service.check_project(wanted.path, wanted.mount_point, wanted.mode, live)
+
+
+def _chosen_within(call: Call, wanted: ProjectPlace) -> ProjectMount | None:
+    """Check a directory that a box names: it must be its own. Nothing is said about others on the
+    host.
+
+    Raises:
+        ForbiddenError: it is another one.
+    """
+    client_limits, path = call.client_limits, wanted.path
+    if client_limits is not None and client_limits.project is not None:
+        real = os.path.realpath(path)
+        if path.startswith("/") and is_within(real, client_limits.project.path):
+            mount = call.services.run_service.check_project(real, wanted.mount_point, wanted.mode)
+            if is_within(mount.path, client_limits.project.path):  # a link may have come between
+                return mount
+    elif (
+        client_limits is not None
+        and client_limits.directory is not None
+        and is_within(os.path.normpath(path), client_limits.directory)
+    ):
+        return None  # parts of it are hidden in the box, and sessions would show them
+    raise ForbiddenError(
+        "This connection may run code, but not choose the directory that the code sees.",
+        hint="Leave `project` out.",
+    )

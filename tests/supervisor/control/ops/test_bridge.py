@@ -15,8 +15,9 @@ from control_bench import Bench, Peer, bench
 from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownProgramError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Cancel
+from nsm.wire.operation import Right
 from nsmd.control import output_stream
-from nsmd.control.call import ALL_RIGHTS, Right
+from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.ops import bridge
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ async def test_who_does_not_ask_for_lines_gets_none(place: Place) -> None:
         ({"program": "deploy", "call_id": "\n"}, "`call_id`"),
         ({"program": "deploy", "call_id": 7}, "'call_id'"),
         ({"program": "deploy", "again": 1}, "'again'"),
-        ({"program": "deploy", "stream": None}, "'stream'"),
+        ({"program": "deploy", "stream": 1}, "'stream'"),
     ],
 )
 async def test_every_refused_call_is_written_down(

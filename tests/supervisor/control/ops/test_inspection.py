@@ -19,7 +19,7 @@ from fakes import spec
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
 from nsm.wire.inspection import Inspection
-from nsmd.control.call import Right
+from nsm.wire.operation import Right
 from nsmd.control.ops import inspection
 from nsmd.control.ops.inspection import KernelFacts, contradictions, kernel_facts, weaker
 from nsmd.model.policy import policy_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from control_bench import bench
-from nsmd.control.ops.reload import reload_once_answered
+from nsmd.control.ops.supervisor import reload_once_answered
 from nsmd.fdstore.running_holders import SilentHolder, SilentHolders
 
 OTHER = "import json; print('9.9'); print(json.dumps({'unreadable': {'session-1': 'why so'}}))"

@@ -1,0 +1,323 @@
+"""Operations on sessions: made with settings of their own, found, listed, forked and ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from nsm.dataclass import replace
+from nsm.wire.errors import BadRequestError, NsmError, UnreadableSessionError
+from nsm.wire.live import FORKED_FROM
+from nsm.wire.operation import encode
+from nsm.wire.run import Place, RunOptions
+from nsm.wire.sandbox import OpenedSession
+from nsmd.control.call import Call
+from nsmd.control.ops import network
+from nsmd.control.ops.jobs import NO_VARIABLES, check_variables
+from nsmd.control.ops.run import request_of
+from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.manager.listing import unread_row
+from nsmd.manager.run_service import RunService
+from nsmd.manager.session_index import project_path
+from nsmd.model import names
+from nsmd.model.values import Environment, Labels, RunRequest
+from nsmd.restart.earlier_sessions import UnreadSession
+from nsmd.sessions.session import Session
+
+KILL_WAIT_S = 5.0
+"""How long `kill` waits until the killed sessions are gone; the kernel needs milliseconds."""
+
+MAX_LABELS = 16
+MAX_LABEL_CHARS = 200
+LEAST_MEMORY_MB = 16
+
+_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+async def session_open(
+    call: Call,
+    place: Place,
+    options: RunOptions,
+    *,
+    idle_s: float | None = None,
+    labels: Mapping[str, str] = NO_VARIABLES,
+    environ: Mapping[str, str] = NO_VARIABLES,
+    memory_mb: int | None = None,
+    ends_with_client: bool = False,
+) -> OpenedSession:
+    """Make a session."""
+    check_variables(environ)
+    asked = _asked(call, request_of(call, place, options), idle_s, checked_labels(labels))
+    run_service = call.services.run_service
+    make = partial(_make, run_service, asked, environ, memory_mb)
+    scope, call_id = asked.client.scope, asked.client.made_by
+    index = run_service.session_manager.index
+    known = index.made_by(scope, call_id) if asked.again and call_id else []
+    try:
+        session = known[0] if known else make()
+    except NO_ENVIRONMENT:
+        await run_service.look(call.as_client())
+        session = await patiently(make, call.on_cancel)
+    if ends_with_client:
+        call.own_sessions.add(session)
+    try:
+        await session.requests.settled()
+    finally:
+        run_service.session_manager.pool.answered(session)
+    environment, name = session.spec.environment.name, session.name or ""
+    return OpenedSession(session.id, name, environment, dict(asked.client.labels))
+
+
+async def session_keep(
+    call: Call, target: str, *, ends_with_client: bool = False
+) -> dict[str, Any]:
+    """Let a session that was to end with its client outlive that, or have it end with this one."""
+    session = call.find(target)
+    if ends_with_client:
+        call.own_sessions.add(session)
+    else:
+        call.own_sessions.discard(session)
+    return {"id": session.id}
+
+
+def _asked(call: Call, request: RunRequest, idle_s: float | None, labels: Labels) -> RunRequest:
+    """Add the idle time and the labels that a call asks for to its request."""
+    configured = call.services.run_service.longest_idle_s
+    if idle_s is not None and not 0 < idle_s <= configured:
+        raise BadRequestError(
+            f"Argument 'idle_s' is {idle_s:g}; it may be up to {configured:g}.",
+            hint="`idle_timeout_seconds` in [session] of config.toml is the most.",
+        )
+    client = replace(
+        request.client,
+        idle_timeout_s=idle_s,
+        labels=labels,
+        made_by=request.execution_id or "",
+    )
+    return replace(request, client=client, session=request.session or names.NEW)
+
+
+def _make(
+    run_service: RunService,
+    request: RunRequest,
+    variables: Mapping[str, str],
+    memory_mb: int | None,
+) -> Session:
+    request, live, environment = run_service.place(request, None)
+    if live is not None:
+        raise BadRequestError(
+            f"There is a session {request.session!r} already.",
+            hint="Choose another name, or none for a fresh one.",
+        )
+    own = _tightened(environment, variables, memory_mb)
+    session, _ = run_service.session_for(request, own, pooled=own is environment)
+    return session
+
+
+def _tightened(
+    environment: Environment, variables: Mapping[str, str], memory_mb: int | None
+) -> Environment:
+    """Return the environment with the memory limit and the variables that a call asks for."""
+    if variables:
+        known = [pair for pair in environment.variables if pair[0] not in variables]
+        environment = replace(environment, variables=(*known, *variables.items()))
+    if memory_mb is None:
+        return environment
+    if not LEAST_MEMORY_MB <= memory_mb <= environment.memory_mb:
+        raise BadRequestError(
+            f"Argument 'memory_mb' is {memory_mb}; for {environment.name!r} it may be "
+            f"{LEAST_MEMORY_MB} to {environment.memory_mb}.",
+            hint="`memory_mb` in [defaults] or [environments.NAME] of config.toml is the most.",
+        )
+    return replace(environment, memory_mb=memory_mb)
+
+
+def checked_labels(found: Mapping[str, str]) -> Labels:
+    """Check and sort labels.
+
+    Raises:
+        BadRequestError: they are not labels, or too many.
+    """
+    if len(found) > MAX_LABELS:
+        raise BadRequestError(f"{len(found)} labels are too many; a session has {MAX_LABELS}.")
+    for key, value in found.items():
+        if not _KEY.fullmatch(key):
+            raise BadRequestError(
+                f"{key!r:.80} is not a valid name of a label.",
+                hint="It has 1 to 63 letters, digits, '.', '_', '/' and '-', and begins and ends "
+                "with a letter or digit.",
+            )
+        if len(value) > MAX_LABEL_CHARS or not value.isprintable():
+            raise BadRequestError(
+                f"The label {key!r} has a value that is longer than {MAX_LABEL_CHARS} characters, "
+                "or has control characters."
+            )
+    return tuple(sorted(found.items()))
+
+
+def has_labels(session: Session, wanted: Labels) -> bool:
+    """Return whether a session has all these labels."""
+    return session.tenancy is not None and set(wanted) <= set(session.tenancy.labels)
+
+
+async def session_fork(
+    call: Call,
+    target: str,
+    names: tuple[str, ...] = (),
+    count: int | None = None,
+    *,
+    execution_id: str = "",
+    again: bool = False,
+) -> dict[str, Any]:
+    """Fork a live session once or several times; the forks have names of their own.
+
+    If the call was sent before, the forks that are there belong to the answer.
+    """
+    run_service, original = call.services.run_service, call.find(target)
+    if count is None:
+        count = max(1, len(names))
+    forks: list[Session] = []
+    if execution_id and again and original.tenancy is not None:
+        forks = run_service.session_manager.index.made_by(original.tenancy.scope, execution_id)
+        # In the order in which they were made, which a new supervisor has not kept.
+        places = {name: place for place, name in enumerate(names)}
+        forks.sort(
+            key=lambda one: (places.get(one.name or "", count), len(one.name or ""), one.name)
+        )
+    answer: dict[str, Any] = {}
+    if len(forks) < max(1, count):
+        there = {each.name for each in forks}
+        made = await run_service.fork(
+            original,
+            [name for name in names if name not in there],
+            count - len(forks),
+            client=call.client,
+            made_by=execution_id,
+        )
+        forks += made.sessions
+        answer = {
+            "closed": list(made.report.closed),
+            "copied_bytes": made.report.copied_bytes,
+            "stood_s": made.report.stood_s,
+        }
+    return {"forks": [{"id": each.id, "name": each.name} for each in forks], **answer}
+
+
+async def find(call: Call, target: str) -> dict[str, Any]:
+    """Find the session that a target means, and say whether its name led to another project."""
+    here, session = call.here(), call.find(target)
+    own = here is None or here.has(session) or session.name != target
+    tenancy = session.tenancy
+    return {
+        "id": session.id,
+        "name": session.name,
+        "scope": tenancy.scope if tenancy is not None else "",
+        "project": project_path(session),
+        "elsewhere": not own,
+    }
+
+
+async def sessions(
+    call: Call,
+    *,
+    all: bool = False,  # noqa: A002  # on the wire
+    stream: bool = False,
+) -> dict[str, Any]:
+    """List the live sessions: in events if the client asks for `stream`, else in the answer. One
+    frame has room for some thousands of rows only.
+    """
+    run_service = call.services.run_service
+    unusable = run_service.session_manager.index.unread
+    scope = call.scope if call.confined else None
+    rows: list[dict[str, Any]] = []
+    for part in run_service.parts(scope):
+        described = [row._asdict() for row in await run_service.describe(part)]
+        if not call.confined:  # what is outside is not theirs to know
+            for row in described:
+                row["ports"] = encode(network.port_addresses(call, row["id"]))
+        if stream:
+            await call.emit("sessions", {"sessions": described})
+        else:
+            rows += described
+    unread = [unread_row(each)._asdict() for each in unusable.live(scope)]
+    if stream and unread:
+        await call.emit("sessions", {"sessions": unread})
+    elif unread:
+        rows += unread
+    answer: dict[str, Any] = {"sessions": rows}
+    if all:
+        ended = run_service.describe_ended()
+        answer["ended"] = [row._asdict() for row in ended if scope in (None, row.scope)]
+    return answer
+
+
+async def kill(
+    call: Call,
+    targets: tuple[str, ...] = (),
+    *,
+    idle_s: float | None = None,
+    all: bool = False,  # noqa: A002  # on the wire
+    labels: Mapping[str, str] = NO_VARIABLES,
+) -> dict[str, Any]:
+    """End sessions, and wait until they are gone."""
+    run_service, wanted = call.services.run_service, checked_labels(labels)
+    unusable = run_service.session_manager.index.unread
+    if (bool(targets), idle_s is not None, all, bool(wanted)).count(True) != 1:
+        raise BadRequestError(
+            "`kill` takes exactly one of `targets`, `idle_s`, `all` and `labels`.",
+            hint="Name sessions, or say `all`, `idle_s` or `labels`.",
+        )
+    errors: list[dict[str, Any]] = []
+    chosen: dict[str, Session] = {}
+    unread: dict[str, UnreadSession] = {}
+    scope = call.scope if call.confined else None
+    if all:
+        chosen = {s.id: s for s in run_service.live_sessions()}
+        unread = {each.id: each for each in unusable.live(scope)}
+    elif idle_s is not None:
+        chosen = {s.id: s for s in run_service.idle_longer_than(idle_s)}
+    elif wanted:
+        live = run_service.live_sessions()
+        chosen = {s.id: s for s in live if has_labels(s, wanted)}
+    if call.confined:
+        chosen = {
+            id_: s for id_, s in chosen.items() if s.tenancy and s.tenancy.scope == call.scope
+        }
+    for target in targets:
+        try:
+            session = call.find(target)
+            chosen[session.id] = session
+        except UnreadableSessionError as error:
+            found = unusable.find(error.data["id"])
+            unread |= {} if found is None else {found.id: found}
+        except NsmError as error:
+            errors.append({"target": target, "error": error.to_wire()})
+    for each in unread.values():
+        unusable.end(each)
+    for session in chosen.values():
+        session.end(f"killed by {call.client}")
+    for session in list(chosen.values()):
+        chosen |= {fork.id: fork for fork in session.forks.below()}
+    with trio.move_on_after(KILL_WAIT_S):
+        for session in chosen.values():
+            await session.wait_ended()
+    killed = [_killed(session) for session in chosen.values()]
+    killed += [{"id": each.id, "name": each.name} for each in unread.values()]
+    return {"killed": killed, "errors": errors}
+
+
+def _killed(session: Session) -> dict[str, Any]:
+    labels = dict(session.tenancy.labels) if session.tenancy is not None else {}
+    original = labels.get(FORKED_FROM)
+    fork_of = {} if original is None else {"fork_of": original}
+    return {"id": session.id, "name": session.name, **fork_of}
+
+
+async def interrupt(call: Call, target: str) -> dict[str, Any]:
+    """Interrupt the code that a session runs."""
+    session = call.find(target)
+    return {"interrupted": session.interrupt(), "session": session.id}
