@@ -18,7 +18,7 @@ from nsmd.bridge.commands import Command
 from nsmd.bridge.monitor import STEP_S, SWEEP_S
 from nsmd.bridge.programs import OnLine, Program, ProgramEnd
 from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
-from nsmd.host.processes import processes, send
+from nsmd.host.processes import processes, send_signals
 from nsmd.model.values import StreamName
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ def _kill_session(leader: int) -> None:
     for process in processes():
         if process.session == leader:
             with suppress(ProcessLookupError, PermissionError):
-                send(process, signal.SIGKILL)
+                send_signals(process, signal.SIGKILL)
 
 
 class Stop:

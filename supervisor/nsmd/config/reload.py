@@ -134,7 +134,7 @@ class Reconfiguration:
                 log.error("the configuration stays as it was, since the file has mistakes:")
                 for problem in problems:
                     log.error("%s", problem)
-                self._tell(asked_by, problems=len(problems))
+                self._publish(asked_by, problems=len(problems))
                 return Reloaded(problems=tuple(problems))
             changes = tuple(compare(self.settings, wanted))
             if any(change.applied for change in changes):
@@ -148,14 +148,14 @@ class Reconfiguration:
         for change in changes:
             when = "" if change.applied else ", which holds after `nsm reload`"
             log.info("configuration: %s: %s -> %s%s", change.key, change.old, change.new, when)
-        self._tell(
+        self._publish(
             asked_by,
             applied=[change.key for change in changes if change.applied],
             waiting=[change.key for change in changes if not change.applied],
         )
         return Reloaded(changes=changes)
 
-    def _tell(self, asked_by: str, **facts: Any) -> None:
+    def _publish(self, asked_by: str, **facts: Any) -> None:
         self._events.publish("configuration_reloaded", asked_by=asked_by, **facts)
 
 

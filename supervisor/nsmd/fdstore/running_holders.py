@@ -21,7 +21,7 @@ import trio
 
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import holder
-from nsmd.host.processes import pid_of, read
+from nsmd.host.processes import pid_of, read_proc
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def _process_of(link: socket.socket) -> int | None:
     with suppress(OSError):
         # A holder that was stopped before it listened has its starter's id here, which may be
         # another process's by now.
-        if _PROGRAM in read(f"/proc/{pid}/cmdline"):
+        if _PROGRAM in read_proc(f"/proc/{pid}/cmdline"):
             return pidfd
     os.close(pidfd)
     return None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from nsmd.host.processes import ProcessStat, processes, send
+from nsmd.host.processes import ProcessStat, processes, send_signals
 
 SWEEP_S = 2.0
 """Time for killed processes to be gone. Only one in an uninterruptible sleep needs longer."""
@@ -99,7 +99,7 @@ def sweep(reaped: Callable[[int, int], None] | None = None, limit_s: float = SWE
     while _reap(reaped) and time.monotonic() < deadline_s:
         for process in _stopped(deadline_s):
             with suppress(ProcessLookupError, PermissionError):
-                send(process, signal.SIGKILL)
+                send_signals(process, signal.SIGKILL)
         if _reap(reaped):
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, deadline_s - time.monotonic()))
 
@@ -129,7 +129,7 @@ def _stopped(deadline_s: float) -> list[ProcessStat]:
         for process in fresh:
             told.add(process._replace(state=""))
             with suppress(ProcessLookupError, PermissionError):
-                send(process, signal.SIGSTOP)
+                send_signals(process, signal.SIGSTOP)
 
 
 def signal_tree(
@@ -147,7 +147,7 @@ def signal_tree(
         with suppress(ProcessLookupError, PermissionError):
             if but and os.getpgid(process.pid) in but:
                 continue
-            send(process, *numbers)
+            send_signals(process, *numbers)
 
 
 def descendants(ancestor: int) -> list[ProcessStat]:

@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from nsm.dataclass import dataclass, field
-from nsmd.host.processes import look_at
+from nsmd.host.processes import read_process
 
 MODULE = "pynvml"
 
@@ -143,7 +143,7 @@ def _root_of(pid: int, wanted: set[int], proc: str) -> int | None:
     while pid > 1:
         if pid in wanted:
             return pid
-        process = look_at(pid, proc)
+        process = read_process(pid, proc)
         if process is None:
             return None
         pid = process.parent

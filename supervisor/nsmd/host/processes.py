@@ -33,7 +33,7 @@ class ProcessStat(NamedTuple):
     began: int
 
 
-def read(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
+def read_proc(path: str, size: int = _READ_BYTES, *, whole: bool = False) -> bytes:
     """Read the beginning of a file of /proc, or all of it, at a third of the cost of open()."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -51,11 +51,11 @@ def stat_fields(pid: int | str, proc: str = "/proc") -> tuple[bytes, list[bytes]
     (proc_pid_stat(5)). Raises `OSError`.
     """
     # The name in brackets may contain anything; the text after the last bracket is plain.
-    head, _, tail = read(f"{proc}/{pid}/stat").rpartition(b")")
+    head, _, tail = read_proc(f"{proc}/{pid}/stat").rpartition(b")")
     return head.partition(b"(")[2], tail.split()
 
 
-def look_at(pid: int, proc: str = "/proc") -> ProcessStat | None:
+def read_process(pid: int, proc: str = "/proc") -> ProcessStat | None:
     """Read one process; None if it is gone, or hidden from us."""
     try:
         _, words = stat_fields(pid, proc)
@@ -66,7 +66,7 @@ def look_at(pid: int, proc: str = "/proc") -> ProcessStat | None:
 
 def processes() -> list[ProcessStat]:
     """All processes that this one can see."""
-    found = (look_at(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdecimal())
     return [process for process in found if process is not None]
 
 
@@ -79,7 +79,9 @@ def children_of(pid: int, proc: str = "/proc", *, threads: int = 0) -> set[int]:
     found: set[int] = set()
     with suppress(*_GONE):
         for task in [pid] if threads == 1 else os.listdir(f"{proc}/{pid}/task"):
-            found.update(map(int, read(f"{proc}/{pid}/task/{task}/children", whole=True).split()))
+            found.update(
+                map(int, read_proc(f"{proc}/{pid}/task/{task}/children", whole=True).split())
+            )
     return found
 
 
@@ -98,7 +100,7 @@ def inner_pids(pid: int, proc: str = "/proc") -> list[int]:
     """Read the ids of a process in each namespace, from ours to its own (proc_pid_status(5):
     NSpid). Raises `OSError`.
     """
-    _, _, rest = read(f"{proc}/{pid}/status", whole=True).partition(b"\nNSpid:")
+    _, _, rest = read_proc(f"{proc}/{pid}/status", whole=True).partition(b"\nNSpid:")
     return [int(number) for number in rest.partition(b"\n")[0].split()]
 
 
@@ -109,7 +111,7 @@ def pid_of(descriptor: int) -> int | None:
     The kernel says -1 of one that is gone, which for kill(2) means all of the user's processes.
     """
     try:
-        _, found, rest = read(f"/proc/self/fdinfo/{descriptor}").partition(b"\nPid:")
+        _, found, rest = read_proc(f"/proc/self/fdinfo/{descriptor}").partition(b"\nPid:")
         return max(0, int(rest.partition(b"\n")[0])) if found else None
     except (OSError, ValueError):
         return None
@@ -145,14 +147,14 @@ def _is_child(pid: int) -> bool:
     return True
 
 
-def send(process: ProcessStat, *numbers: signal.Signals) -> None:
+def send_signals(process: ProcessStat, *numbers: signal.Signals) -> None:
     """Send signals to a process that was read before, and to no later one with its number.
 
     Raises `ProcessLookupError` or `PermissionError`.
     """
     pidfd = os.pidfd_open(process.pid)
     try:
-        found = look_at(process.pid)
+        found = read_process(process.pid)
         if found is None or found.began != process.began:
             raise ProcessLookupError
         for number in numbers:
@@ -234,7 +236,7 @@ def processes_of(root: int, most: int, proc: str = "/proc") -> list[JailProcess]
 
 def _command(path: str) -> str:
     try:
-        words = read(path, _COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+        words = read_proc(path, _COMMAND_BYTES).rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
     return b" ".join(words).decode("utf-8", "replace")
@@ -366,7 +368,7 @@ def _own_pages(anonymous: int, faults: int, inherited: int) -> int:
 
 
 def _anonymous_pages(path: str) -> int:
-    resident, shared = read(path).split()[1:3]
+    resident, shared = read_proc(path).split()[1:3]
     return max(0, int(resident) - int(shared))
 
 
@@ -382,7 +384,7 @@ def share_of(pid: int, proc: str = "/proc") -> int | None:
     belongs to no file if we may not read the share; None if it is gone. Up to 3 ms.
     """
     with suppress(OSError):
-        for line in read(f"{proc}/{pid}/smaps_rollup").splitlines():
+        for line in read_proc(f"{proc}/{pid}/smaps_rollup").splitlines():
             name, _, value = line.partition(b":")
             number = value.removesuffix(b"kB").strip()
             if name == b"Pss" and number.isdigit():

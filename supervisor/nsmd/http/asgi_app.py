@@ -96,8 +96,8 @@ class _Stream:
             found.append(event)
         return found[::-1]
 
-    def note(self) -> None:
-        """Note that there is another event, or never will be."""
+    def wake(self) -> None:
+        """Wake its readers: there is another event, or never will be."""
         self.more.set()
         self.more = trio.Event()
 
@@ -144,7 +144,7 @@ class SentEvents:
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             stream.answered = True
             del self._current[stream_id]
-        stream.note()
+        stream.wake()
         return f"{stream.number}-{number}"
 
     def drop_oldest(self) -> None:
@@ -194,7 +194,7 @@ class SentEvents:
         stream = self._streams.pop(number)
         self.size -= sum(event.size for event in stream.events)
         stream.events.clear()
-        stream.note()
+        stream.wake()
 
 
 class Replays(EventStore):

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import trio
 
-from nsmd.host.processes import children_of, inner_pids, look_at, signal_group
+from nsmd.host.processes import children_of, inner_pids, read_process, signal_group
 from nsmd.jail.project import ProjectCopy
 from nsmd.model.policy import Policy
 
@@ -118,7 +118,7 @@ def _descendants(root: int) -> Iterator[int]:
 
 def _is_below(pid: int, root: int) -> bool:
     while pid > 1:
-        if (process := look_at(pid)) is None:
+        if (process := read_process(pid)) is None:
             return False
         if (pid := process.parent) == root:
             return True

@@ -162,7 +162,7 @@ class ProgramTools:
             caller,
             given.get("program"),
             given.get("args"),
-            feed.take if feed is not None else _unheard,
+            feed.add if feed is not None else _unheard,
             call_id=secrets.token_hex(16) if number is None else number.execution_id,
             again=number is not None and number.again_s is not None,
             refusal=refusal,

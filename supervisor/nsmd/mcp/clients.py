@@ -187,8 +187,8 @@ class ListedTools:
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         self._changed = trio.Event()
 
-    def note(self, ctx: Context, client: ClientIdentity, view: View) -> None:
-        """Note what the client got."""
+    def remember(self, ctx: Context, client: ClientIdentity, view: View) -> None:
+        """Remember what the client got."""
         if call_of(ctx) is not None or self._client is None:
             self._client, self._told = client, view
         # Otherwise there are other clients, who did not get the same.

@@ -156,7 +156,7 @@ class Endpoint:
         self._described = (project,)
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # clients with this list know that
-        self._listed.note(ctx, client, view)
+        self._listed.remember(ctx, client, view)
         undo, fork = self._runner.keeps_checkpoints, self._runner.can_fork
         description = describe.describe(environments, project, reason, undo=undo, fork=fork)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
@@ -250,7 +250,7 @@ class Endpoint:
             return await self._start_job(self._request(client, arguments, number_of(ctx)))
         feed = ProgressFeed(began_before_s(ctx)) if wants_progress(ctx) else None
         request = self._request(client, arguments, number_of(ctx))
-        on_output = feed.take if feed else None
+        on_output = feed.add if feed else None
         if arguments.fork_of is not None:
             request = await self._runner.fork_for_call(request, arguments.fork_of)
         try:

@@ -2,15 +2,16 @@
 
 Code's output is reported at most ten times a second, so that a flood costs the client little, and
 at least every 15 s, because clients give up silent calls. Output of programs of the bridge is
-reported line by line: at most `BURST` in `BURST_S`, and of faster output the newest lines, with the
-number of those left out.
+reported line by line: at most `BURST` in `MIN_INTERVAL_S`, and of faster output the newest lines,
+with the number of those left out.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -28,69 +29,8 @@ MAX_SILENCE_S = 15.0
 MAX_MESSAGE_CHARS = 8192
 """Largest output in one notification. Faster output is skipped: the result has all of it."""
 
-Report = Callable[[float, str], Awaitable[None]]
-"""Sends one notification: seconds since the start, and the text."""
-
-
-class ProgressFeed:
-    """Accepts output at any speed and reports it at a bounded one.
-
-    The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are dropped and counted.
-    """
-
-    def __init__(self, began_before_s: float = 0.0) -> None:
-        self._before_s = began_before_s
-        self._pieces: list[str] = []
-        self._chars = 0
-        self._skipped = 0
-        self._arrived = trio.Event()
-        self._started_s: float | None = None
-
-    def take(self, output: Output) -> None:
-        """Note a piece of output; never blocks (an `nsmd.model.values.OutputSink`)."""
-        if not output.text:
-            return
-        self._pieces.append(output.text)
-        self._chars += len(output.text)
-        # twice the size, so that each character is copied once
-        if self._chars > 2 * MAX_MESSAGE_CHARS:
-            self._trim()
-        self._arrived.set()
-
-    async def run(self, report: Report) -> None:
-        """Report until cancelled; it may be run again."""
-        last = trio.current_time()
-        started = self._started_s = self._started_s or last - self._before_s
-        while True:
-            with trio.move_on_at(last + MAX_SILENCE_S):
-                await self._arrived.wait()
-            last = trio.current_time()
-            # The specification demands that `progress` grows from one notification to the next.
-            # Time does, since at least `MIN_INTERVAL_S` is between two.
-            await report(round(last - started, 3), self._next_message(last - started))
-            await trio.sleep_until(last + MIN_INTERVAL_S)
-
-    def _next_message(self, elapsed: float) -> str:
-        if not self._pieces:
-            return f"running for {elapsed:.0f} s"
-        self._trim()
-        text = settled(clean("".join(self._pieces)))
-        if self._skipped:
-            text = f"[... {self._skipped:,} characters skipped ...]\n{text}"
-        self._pieces, self._chars, self._skipped = [], 0, 0
-        self._arrived = trio.Event()
-        return text
-
-    def _trim(self) -> None:
-        text = "".join(self._pieces)
-        excess = max(0, len(text) - MAX_MESSAGE_CHARS)
-        self._pieces = [text[excess:]]
-        self._chars = len(self._pieces[0])
-        self._skipped += excess
-
-
 BURST = 10
-BURST_S = 0.1
+"""Lines of a program in `MIN_INTERVAL_S`."""
 
 MAX_WAITING = 512
 """Largest number of waiting lines; beyond that, the oldest is left out. The result has them."""
@@ -103,62 +43,123 @@ _MIN_STEP_S = 0.001
 `progress` grows, and its value is rounded to this.
 """
 
+Report = Callable[[float, str], Awaitable[None]]
+"""Sends one notification: seconds since the start, and the text."""
 
-class LineFeed:
-    """Accepts lines at any speed and reports them at a bounded one."""
+
+class _Feed(ABC):
+    """Accepts output at any speed and reports it at a bounded one."""
 
     def __init__(self, began_before_s: float = 0.0) -> None:
         self._before_s = began_before_s
-        self._waiting: deque[str] = deque()
+        self._started_s: float | None = None
+        self._reported_s = -_MIN_STEP_S
         self._skipped = 0
-        self._woken = trio.Event()
+        self._arrived = trio.Event()
         self._ended = trio.Event()
-        self._started_s = 0.0
-        self._told_s = 0.0
-
-    def take(self, stream: StreamName, line: str) -> None:
-        """Note a line; never blocks (an `nsmd.bridge.programs.OnLine`)."""
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
-            self._skipped += 1
-        self._waiting.append(f"{STDERR_MARK}{line}" if stream == "stderr" else line)
-        self._woken.set()
 
     def end(self) -> None:
-        """Note the end: waiting lines are reported at once, and `run` returns."""
+        """Have `run` report at once what waits, and return."""
         self._ended.set()
-        self._woken.set()
+        self._arrived.set()
 
     async def run(self, report: Report) -> None:
-        """Report until the end."""
+        """Report until the end, or until cancelled; it may be run again."""
         last = trio.current_time()
-        self._started_s = last - self._before_s
-        while self._waiting or not self._ended.is_set():
+        started = self._started_s = self._started_s or last - self._before_s
+        while self._waits or not self._ended.is_set():
             with trio.move_on_at(last + MAX_SILENCE_S):
-                await self._woken.wait()
+                await self._arrived.wait()
             last = trio.current_time()
-            if self._woken.is_set():
-                await self._tell_some(report)
-            else:
-                await self._tell(report, f"running for {last - self._started_s:.0f} s")
-            with trio.move_on_at(last + BURST_S):
+            silence = [f"running for {last - started:.0f} s"]
+            for text in self._next_messages() if self._arrived.is_set() else silence:
+                elapsed = round(trio.current_time() - started, 3)
+                self._reported_s = max(elapsed, round(self._reported_s + _MIN_STEP_S, 3))
+                await report(self._reported_s, settled(clean(text)))
+            with trio.move_on_at(last + MIN_INTERVAL_S):
                 await self._ended.wait()
 
-    async def _tell_some(self, report: Report) -> None:
+    @property
+    @abstractmethod
+    def _waits(self) -> bool:
+        """True if there is something to report."""
+
+    @abstractmethod
+    def _next_messages(self) -> Iterator[str]:
+        """Messages to report now, of what has arrived."""
+
+
+class ProgressFeed(_Feed):
+    """Feed of code's output. The newest `MAX_MESSAGE_CHARS` wait to be reported; older ones are
+    dropped and counted.
+    """
+
+    def __init__(self, began_before_s: float = 0.0) -> None:
+        super().__init__(began_before_s)
+        self._pieces: list[str] = []
+        self._chars = 0
+
+    def add(self, output: Output) -> None:
+        """Accept a piece of output; never blocks (an `nsmd.model.values.OutputSink`)."""
+        if not output.text:
+            return
+        self._pieces.append(output.text)
+        self._chars += len(output.text)
+        # twice the size, so that each character is copied once
+        if self._chars > 2 * MAX_MESSAGE_CHARS:
+            self._trim()
+        self._arrived.set()
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._pieces)
+
+    def _next_messages(self) -> Iterator[str]:
+        self._trim()
+        text = "".join(self._pieces)
+        if self._skipped:
+            text = f"[... {self._skipped:,} characters skipped ...]\n{text}"
+        self._pieces, self._chars, self._skipped = [], 0, 0
+        self._arrived = trio.Event()
+        yield text
+
+    def _trim(self) -> None:
+        text = "".join(self._pieces)
+        excess = max(0, len(text) - MAX_MESSAGE_CHARS)
+        self._pieces = [text[excess:]]
+        self._chars = len(self._pieces[0])
+        self._skipped += excess
+
+
+class LineFeed(_Feed):
+    """Feed of a program's lines, each of which is one notification."""
+
+    def __init__(self, began_before_s: float = 0.0) -> None:
+        super().__init__(began_before_s)
+        self._lines: deque[str] = deque()
+
+    def add(self, stream: StreamName, line: str) -> None:
+        """Accept a line; never blocks (an `nsmd.bridge.programs.OnLine`)."""
+        if len(self._lines) >= MAX_WAITING:
+            self._lines.popleft()
+            self._skipped += 1
+        self._lines.append(f"{STDERR_MARK}{line}" if stream == "stderr" else line)
+        self._arrived.set()
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._lines)
+
+    def _next_messages(self) -> Iterator[str]:
         for _ in range(BURST):
             if self._skipped:
                 skipped, self._skipped = self._skipped, 0
-                await self._tell(report, f"[... {skipped:,} lines left out ...]")
-            if not self._waiting:
+                yield f"[... {skipped:,} lines left out ...]"
+            if not self._lines:
                 break
-            await self._tell(report, self._waiting.popleft())
-        if not self._waiting and not self._ended.is_set():
-            self._woken = trio.Event()
-
-    async def _tell(self, report: Report, text: str) -> None:
-        elapsed = round(trio.current_time() - self._started_s, 3)
-        self._told_s = max(elapsed, round(self._told_s + _MIN_STEP_S, 3))
-        await report(self._told_s, settled(clean(text)))
+            yield self._lines.popleft()
+        if not self._lines and not self._ended.is_set():
+            self._arrived = trio.Event()
 
 
 log = logging.getLogger(__name__)

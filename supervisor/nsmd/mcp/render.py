@@ -97,7 +97,7 @@ class _Album:
         self._failed = failed
         self._room_chars = room_chars
 
-    def take(self, kind: str, data: Any) -> str:
+    def add(self, kind: str, data: Any) -> str:
         """Add an image if it is one and there is room. Returns why it was not added, or nothing."""
         chars = encoded_chars(data)
         why = self._no_room(chars)
@@ -139,7 +139,7 @@ def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
     omitted = album.omitted
     for kind in EXTENSIONS:
         if kind in bundle:
-            why = album.take(kind, bundle[kind])
+            why = album.add(kind, bundle[kind])
             if not why:
                 album.omitted = omitted  # it is shown, but in another type
                 album.number = place or album.number + 1  # as in the lines of stdout

@@ -64,7 +64,7 @@ def why_no_reference(text: str) -> str | None:
     return None
 
 
-def sort_out(references: Sequence[str], most: int) -> tuple[list[str], list[str]]:
+def split_valid(references: Sequence[str], most: int) -> tuple[list[str], list[str]]:
     """Split references into valid ones to build, and others to report."""
     good = [reference for reference in references if why_no_reference(reference) is None]
     bad = [reference for reference in references if why_no_reference(reference) is not None]

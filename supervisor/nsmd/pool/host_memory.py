@@ -14,7 +14,7 @@ from contextlib import suppress
 import trio
 
 from nsm.dataclass import dataclass
-from nsmd.host.processes import read, share_of, tree_of
+from nsmd.host.processes import read_proc, share_of, tree_of
 from nsmd.pool.policy import MemorySeen
 
 PRESSURE = "proc/pressure/memory"
@@ -132,7 +132,7 @@ class HostMemory:
 
 def _text(path: str) -> str:
     with suppress(OSError):
-        return read(path, _READ_BYTES).decode(errors="replace")
+        return read_proc(path, _READ_BYTES).decode(errors="replace")
     return ""
 
 

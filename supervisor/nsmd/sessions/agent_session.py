@@ -21,7 +21,7 @@ from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.agent_link.frames import AgentProtocolError, ResumedFrame
 from nsmd.agent_link.link import AgentLink, AgentLinkError
 from nsmd.host.event_loop import Timer, Timers, poller
-from nsmd.host.processes import look_at
+from nsmd.host.processes import read_process
 from nsmd.jail import Jail, Launcher, exhausted
 from nsmd.jail.limits import Confinement, Group, LimitEnforcer, is_frozen
 from nsmd.jail.process import hang_up
@@ -87,7 +87,7 @@ class Lateness:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process cannot run for now, as somebody has stopped it."""
-    process = look_at(pid)
+    process = read_process(pid)
     return process is not None and (process.state in {"T", "t"} or is_frozen(pid))
 
 

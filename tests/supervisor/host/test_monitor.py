@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from nsmd.host.monitor import Ladder, descendants
-from nsmd.host.processes import children_of, look_at
+from nsmd.host.processes import children_of, read_process
 from processes import ending
 
 ODD = "import os, sys; sys.stdout.write('up'); sys.stdout.flush(); sys.stdin.read()"
@@ -40,4 +40,4 @@ def test_who_is_below() -> None:
         assert found[below].parent == process.pid
         assert found[below].session == os.getsid(0)
         process.stdin.close()
-    assert look_at(process.pid) is None
+    assert read_process(process.pid) is None

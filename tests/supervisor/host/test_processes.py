@@ -12,7 +12,15 @@ import pytest
 
 import nsmd.host.processes
 import sandbox.processes
-from nsmd.host.processes import children_of, has_ended, inner_pids, look_at, pid_of, send, tree_of
+from nsmd.host.processes import (
+    children_of,
+    has_ended,
+    inner_pids,
+    pid_of,
+    read_process,
+    send_signals,
+    tree_of,
+)
 from processes import ending
 
 if TYPE_CHECKING:
@@ -46,14 +54,14 @@ def test_a_successor_is_not_sent_anything() -> None:
     command = [sys.executable, "-c", ODD]
     with ending(subprocess.Popen(command, stdin=subprocess.PIPE)) as process:
         assert process.stdin is not None
-        found = look_at(process.pid)
+        found = read_process(process.pid)
         assert found is not None
         with pytest.raises(ProcessLookupError):
-            send(found._replace(began=found.began - 1), signal.SIGKILL)
+            send_signals(found._replace(began=found.began - 1), signal.SIGKILL)
         process.stdin.close()
     assert process.returncode == 0
     with pytest.raises(ProcessLookupError):
-        send(found, signal.SIGKILL)
+        send_signals(found, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("module", [nsmd.host.processes, sandbox.processes])
@@ -65,9 +73,9 @@ def test_only_children_are_signalled_by_their_number(module: Any) -> None:
         below = int(process.stdout.readline())
         module.signal_child(below, signal.SIGKILL)
         module.signal_group(below, signal.SIGKILL)
-        found = look_at(below)
+        found = read_process(below)
         assert found is not None
-        send(found, signal.SIGTERM)
+        send_signals(found, signal.SIGTERM)
         assert process.stdout.readline() == b"143\n"
         module.signal_child(process.pid, signal.SIGCONT)
         process.wait()

@@ -54,7 +54,7 @@ class Place:
         return lambda: None
 
     def lists(self, session: Session) -> None:
-        self.listed.note(
+        self.listed.remember(
             session.context(), ClientIdentity(name=session.name, scope="http"), self.view
         )
 

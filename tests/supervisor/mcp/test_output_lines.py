@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.progress import BURST, BURST_S, MAX_SILENCE_S, MAX_WAITING, LineFeed
+from nsmd.mcp.progress import BURST, MAX_SILENCE_S, MAX_WAITING, MIN_INTERVAL_S, LineFeed
 
 Told = list[tuple[float, str]]
 
@@ -37,11 +37,11 @@ def texts(told: Told) -> list[str]:
 async def test_each_line_is_one_and_streams_are_told_apart(autojump_clock: MockClock) -> None:
     feed = LineFeed()
     async with running(feed) as told:
-        feed.take("stdout", "one")
-        feed.take("stderr", "two")
+        feed.add("stdout", "one")
+        feed.add("stderr", "two")
         await wait_all_tasks_blocked()
         assert texts(told) == ["one", "[stderr] two"]
-        feed.take("stdout", "\x1b[1m\x1b[0m")
+        feed.add("stdout", "\x1b[1m\x1b[0m")
     assert texts(told) == ["one", "[stderr] two", ""]
 
 
@@ -49,9 +49,9 @@ async def test_what_is_told_grows(autojump_clock: MockClock) -> None:
     feed = LineFeed(2.5)
     async with running(feed) as told:
         for number in range(5):
-            feed.take("stdout", str(number))
+            feed.add("stdout", str(number))
         await trio.sleep(1)
-        feed.take("stdout", "late")
+        feed.add("stdout", "late")
     times = [seconds for seconds, _ in told]
     assert times == sorted(set(times))
     assert times[0] == 2.5
@@ -62,12 +62,12 @@ async def test_a_burst_is_told_at_a_bearable_speed(autojump_clock: MockClock) ->
     feed = LineFeed()
     async with running(feed) as told:
         for number in range(3 * BURST):
-            feed.take("stdout", str(number))
+            feed.add("stdout", str(number))
         await wait_all_tasks_blocked()
         assert len(told) == BURST
-        await trio.sleep(BURST_S * 1.5)
+        await trio.sleep(MIN_INTERVAL_S * 1.5)
         assert len(told) == 2 * BURST
-        await trio.sleep(BURST_S)
+        await trio.sleep(MIN_INTERVAL_S)
     assert texts(told) == [str(number) for number in range(3 * BURST)]
 
 
@@ -76,7 +76,7 @@ async def test_at_the_end_what_waits_is_told_without_a_wait(autojump_clock: Mock
     began = trio.current_time()
     async with running(feed) as told:
         for number in range(MAX_WAITING):
-            feed.take("stdout", str(number))
+            feed.add("stdout", str(number))
     assert texts(told) == [str(number) for number in range(MAX_WAITING)]
     assert trio.current_time() == began
 
@@ -87,7 +87,7 @@ async def test_of_a_flood_the_newest_lines_are_told_and_how_many_are_not(
     feed = LineFeed()
     async with running(feed) as told:
         for number in range(100_000):
-            feed.take("stdout", str(number))
+            feed.add("stdout", str(number))
     said = texts(told)
     assert said[0] == f"[... {100_000 - MAX_WAITING:,} lines left out ...]"
     assert said[1:] == [str(number) for number in range(100_000 - MAX_WAITING, 100_000)]
@@ -104,7 +104,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody(autojump_clock: MockC
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run, tell)
         for number in range(1000):
-            feed.take("stdout", str(number))
+            feed.add("stdout", str(number))
             await wait_all_tasks_blocked()
         read.set()
         feed.end()
@@ -119,7 +119,7 @@ async def test_silence_is_told_of(autojump_clock: MockClock) -> None:
     async with running(feed) as told:
         await trio.sleep(2.5 * MAX_SILENCE_S)
         assert texts(told) == ["running for 15 s", "running for 30 s"]
-        feed.take("stdout", "up")
+        feed.add("stdout", "up")
         await wait_all_tasks_blocked()
         assert texts(told)[2:] == ["up"]
 
@@ -127,11 +127,11 @@ async def test_silence_is_told_of(autojump_clock: MockClock) -> None:
 async def test_half_a_surrogate_is_no_text(autojump_clock: MockClock) -> None:
     feed = LineFeed()
     async with running(feed) as told:
-        feed.take("stdout", "a\ud800b")
+        feed.add("stdout", "a\ud800b")
     assert texts(told) == ["a\ufffdb"]
 
 
 def test_the_page_has_the_numbers() -> None:
     page = Path(__file__).parents[3].joinpath("docs/how-to/bridge.md").read_text()
-    assert f"at most {BURST} lines in {BURST_S} s" in " ".join(page.split())
+    assert f"at most {BURST} lines in {MIN_INTERVAL_S} s" in " ".join(page.split())
     assert f"the newest {MAX_WAITING} that wait" in " ".join(page.split())

@@ -33,7 +33,7 @@ async def feeding(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run, report)
         await wait_all_tasks_blocked()
-        yield lambda text: feed.take(printed(text)), reports
+        yield lambda text: feed.add(printed(text)), reports
         nursery.cancel_scope.cancel()
 
 
@@ -111,7 +111,7 @@ async def test_a_client_that_does_not_read_gets_less_often_what_is_newest(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feed.run, slow_report)
             for second in range(25):
-                feed.take(printed(f"{second},"))
+                feed.add(printed(f"{second},"))
                 await trio.sleep(1)
     assert [seconds for seconds, _ in reports] == pytest.approx([0, 10.1 - 0.1, 20], abs=0.2)
     assert reports[1][1].startswith("1,2,")

@@ -44,7 +44,7 @@ from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments
-from nsmd.model.flakes import check_reference, shown, sort_out
+from nsmd.model.flakes import check_reference, shown, split_valid
 from nsmd.model.packages import WantedPackages, check_packages
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
@@ -167,7 +167,7 @@ class Builder:
                 self._want_packages(entry.packages, name).configured = True
         for each in agreed:
             self._want_of_project(each).agreed = True
-        good, self._bad = sort_out(references, MAX_REFERENCES)
+        good, self._bad = split_valid(references, MAX_REFERENCES)
         for reference in good:
             self._want(reference).variable = True
         for building in self.buildings:
@@ -345,7 +345,7 @@ class Builder:
         if own is None or not own.flakes:
             yield
             return
-        good, bad = sort_out(own.flakes, MAX_REFERENCES)
+        good, bad = split_valid(own.flakes, MAX_REFERENCES)
         buildings = [self._want(reference) for reference in good]
         for building in buildings:
             building.clients += 1
