@@ -8,11 +8,12 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import trio
 
-from nsm.dataclass import dataclass, replace
+from nsm.dataclass import dataclass, field, replace
+from nsm.wire.decode import decode
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
@@ -34,6 +35,9 @@ MAX_REFUSALS = 100
 """Largest number of refused requests of one session or box in the audit: code can make thousands a
 second. Those with a secret are all there.
 """
+
+MAX_COUNTS_BYTES = 64
+"""Largest size of two numbers of bytes."""
 
 END = b"x"
 """Ends a connection, on the socket that tells of its end."""
@@ -204,15 +208,15 @@ class Grant:
             told = b""
             try:
                 with suppress(trio.BrokenResourceError):
-                    while data := await over.receive_some(64):
-                        told += data
+                    while data := await over.receive_some(MAX_COUNTS_BYTES):
+                        told = (told + data)[:MAX_COUNTS_BYTES]
                 finished = True
             finally:
                 if not finished and not self.leaving:
                     with suppress(OSError):
                         ours.send(END, socket.MSG_DONTWAIT)
             counts = told.split()
-            if len(counts) == 2:
+            if len(counts) == 2 and all(each.isdigit() for each in counts):
                 moved(int(counts[0]), int(counts[1]))
 
     # Changes.
@@ -316,22 +320,31 @@ class Grant:
             dropped.end()
 
     async def _listen(self, helper: HelperProcess) -> None:
-        """Take the helper's messages until it ends."""
-        while (message := await helper.next_message()) is not None:
-            self._take(message)
+        """Take the helper's messages until it ends.
+
+        Whoever has taken it over may send anything: it is ended for what ours does not send.
+        """
+        try:
+            while (message := await helper.next_message()) is not None:
+                self._take(decode(HelperReport, message))
+        except (ValueError, RecursionError) as error:
+            log.warning("secrets of %s: their helper was ended: %s", self.record.owner, error)
         self._drop_helper(helper)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        facts = {key: message[key] for key in ("host", "port", "method", "path")}
-        if message["op"] == "used":
-            for name in message["secrets"]:
-                self.uses[name] = self.uses.get(name, 0) + 1
-            self._publish("secret_used", secrets=message["secrets"], **facts)
-        elif message["op"] == "refused":
-            self.refusals += 1
-            if self.refusals <= MAX_REFUSALS:
-                told = {key: message[key] for key in ("verdict", "secret", "why")}
-                self._publish("secret_refused", **facts, **told)
+    def _take(self, report: HelperReport) -> None:
+        facts = {"host": report.host, "port": report.port}
+        facts |= {"method": report.method, "path": report.path}
+        if report.op == "used":
+            for name in report.secrets:
+                if name not in self.uses:
+                    raise ValueError("it used a secret that it does not have")
+                self.uses[name] += 1
+            self._publish("secret_used", secrets=report.secrets, **facts)
+            return
+        self.refusals += 1
+        if self.refusals <= MAX_REFUSALS:
+            told = {"verdict": report.verdict, "secret": report.secret, "why": report.why}
+            self._publish("secret_refused", **facts, **told)
 
     def _publish(self, kind: EventKind, **facts: Any) -> None:
         self._events.publish(kind, owner=self.record.owner, **facts)
@@ -401,6 +414,21 @@ async def _begin(
     return answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperReport:
+    """Message of a helper about a request: it took secrets, or was refused."""
+
+    op: Literal["used", "refused"]
+    host: str
+    port: int
+    method: str
+    path: str
+    secrets: list[str] = field(default_factory=list[str])
+    verdict: str = ""
+    secret: str = ""
+    why: str = ""
+
+
 class HelperProcess(ChannelProcess):
     """A helper, as the supervisor holds it: a process, and messages to and from it."""
 
@@ -411,7 +439,7 @@ class HelperProcess(ChannelProcess):
         await self.send(json.dumps(message).encode(), descriptors)
 
     async def next_message(self) -> dict[str, Any] | None:
-        """Receive its next message; None at the end."""
+        """Receive its next message; None at the end, and `ValueError` if it is no JSON."""
         try:
             data = await self.receive(MAX_MESSAGE)
         except (OSError, trio.ClosedResourceError):  # we have closed it
