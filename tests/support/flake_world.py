@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -152,9 +152,9 @@ class World:
                 yield shells
             nursery.cancel_scope.cancel()
 
-    def finder(self) -> QuickNix | NixFinder:
+    def finder(self) -> NixFinder:
         if isinstance(self.nix, QuickNix):
-            return self.nix
+            return cast("NixFinder", self.nix)
         return NixFinder(str(self.nix.folder), {}, str(self.root))
 
     def note(self) -> None:

@@ -14,7 +14,7 @@ from nsmd.app.crash_watch import CrashWatch
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Journal, Recorder, open_journal
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
-from nsmd.environments.host_environments import HostEnvironments
+from nsmd.environments.host_presets import HostEnvironments
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.jail import Launcher

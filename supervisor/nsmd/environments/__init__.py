@@ -4,7 +4,6 @@ saved_records   records that outlive the supervisor, in files
 catalog         the environments that exist now, and for whom
 interpreters    real place and version of an interpreter
 host_presets    environments made of the host's own interpreters
-host_environments  those, asked again when one is needed that could not be used
 artifacts       environments that Nix built: found, checked and watched
 commands        long commands, such as Nix: run, logged, watched and stopped
 nix             Nix: found, and run

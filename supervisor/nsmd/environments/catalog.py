@@ -119,8 +119,6 @@ class View:
 
     Attributes:
         environments: all environments in display order, unusable ones included.
-        problems: reasons why others are missing.
-        names: environments by all their names.
         hides: by name, the sources of environments hidden by another one of that name, the lowest
             rank first.
     """
@@ -141,7 +139,6 @@ class CatalogEntry:
 
     Attributes:
         only_for: as in `EnvironmentSource`.
-        aliases: further names of an environment.
         hides: as in `View`.
     """
 
@@ -163,9 +160,7 @@ class Catalog:
     """Environments that exist now, and the clients that may use them.
 
     Args:
-        environments: environments of the host.
         projects: sources of environments that belong to projects; the first one wins.
-        equip: adds the devices that an environment's user gave it.
     """
 
     def __init__(
@@ -197,13 +192,7 @@ class Catalog:
         environments: Sequence[Environment],
         problems: Sequence[EnvironmentProblem] = (),
     ) -> None:
-        """Replace the environments of a source; subscribers are called if anything changes.
-
-        Args:
-            source: source of these environments.
-            environments: environments, usable or not, with unique names.
-            problems: missing environments, with reasons.
-        """
+        """Replace the environments of a source; subscribers are called if anything changes."""
         bare = _Said(environments=tuple(environments), problems=tuple(problems))
         self._bare[source] = bare
         self._put(source, bare)

@@ -9,9 +9,12 @@ block, for some 50 ms: call `find_environments` in a thread.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import trio
 
 from nsm import paths
 from nsm.dataclass import dataclass, replace
@@ -33,6 +36,9 @@ from nsmd.host.paths import is_within, printable, why_not_run, why_private
 from nsmd.jail.host import PYTHON_DIRECTORY
 from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.model.values import Environment, ReadOnlyBind
+
+log = logging.getLogger(__name__)
+
 
 MINIMUM_PYTHON = (3, 9)
 """Oldest version for the agent, which runs on the environment's own Python if there is one."""
@@ -59,14 +65,7 @@ Unreadable = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Search for a preset's interpreter.
-
-    Attributes:
-        programs: names on PATH, best first.
-        title: name in descriptions.
-        package: Debian package that has it.
-        minimum: oldest version that works.
-    """
+    """Search for a preset's interpreter."""
 
     programs: tuple[str, ...]
     title: str
@@ -103,11 +102,8 @@ def find_environments(
     """Make the environments of all presets and of the configuration, except those that Nix builds.
 
     Args:
-        settings: the configuration.
-        search_path: value of PATH to find interpreters on.
         home: HOME of the user; jails show only an interpreter's prefix of it.
         unreadable: returns why the jails' user cannot read a path; such interpreters are skipped.
-        variables: variables of all environments (`nsmd.host.locales`).
 
     Returns:
         Presets first. Unusable ones are included, with `problem`.
@@ -191,7 +187,6 @@ def find_python_in(
 
     Args:
         folder: absolute path of the directory.
-        version: the beginning of the expected version.
         settings, search_path, home, unreadable, variables: as for `find_environments`.
 
     Returns:
@@ -259,10 +254,7 @@ class _Finder:
         """Find the Python in one directory, or the reason why it is not used.
 
         Args:
-            folder: normalised path, for people, and where the jail shows it.
             real: the same without links.
-            version: the beginning of the expected version.
-            configured: interpreters that the configuration names.
         """
         wanted = ".".join(str(number) for number in version[:2])
         named = {os.path.dirname(os.path.realpath(each)) for each in configured}
@@ -324,11 +316,7 @@ class _Finder:
                     yield path
 
     def _check(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
-        """Ask one program.
-
-        Raises:
-            _UnusableError: it must not be run, is not what it seems, or does not work in a jail.
-        """
+        """Ask one program."""
         if reason := why_not_run(program, configured=configured):
             raise _UnusableError(f"{program} is not run: {reason}")
         try:
@@ -438,3 +426,61 @@ def _binds(prefixes: Sequence[str]) -> tuple[ReadOnlyBind, ...]:
 def _path(program: str) -> str:
     folder = os.path.dirname(program)
     return ":".join(BASE_PATH if in_base_system(folder) else (folder, *BASE_PATH))
+
+
+class HostEnvironments:
+    """Environments of the host's interpreters.
+
+    An interpreter that could not be used is no verdict for good: the user may have been out of
+    processes or memory, it may have been killed, or it is installed only now.
+
+    Args:
+        find: finds them for settings; blocks.
+
+    Attributes:
+        changed: called after each change.
+    """
+
+    def __init__(
+        self, find: Callable[[Settings], Sequence[Environment]], settings: Settings
+    ) -> None:
+        self._find = find
+        self._looks = 0
+        self._one_at_a_time = trio.Lock()
+        self.settings = settings
+        self.found: Sequence[Environment] = ()
+        self.changed: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<HostEnvironments {len(self.found)}>"
+
+    async def begin(self) -> None:
+        """Find them for the first time."""
+        self.found = await trio.to_thread.run_sync(self._find, self.settings)
+
+    def put(self, settings: Settings, found: Sequence[Environment]) -> None:
+        """Take others, which were found for new settings."""
+        self.settings, self.found = settings, found
+        self.changed()
+
+    async def look(self) -> None:
+        """Ask all interpreters again if one could not be used; all who come meanwhile wait."""
+        if all(environment.problem is None for environment in self.found):
+            return
+        before = self._looks
+        async with self._one_at_a_time:
+            if self._looks != before:
+                return
+            settings = self.settings
+            try:
+                found = await trio.to_thread.run_sync(self._find, settings, abandon_on_cancel=True)
+            except RuntimeError as error:  # threading's own, if there is no room for a thread
+                log.warning("the interpreters of the host are not asked again: %s", error)
+                return
+            self._looks += 1
+            if settings is self.settings and found != self.found:
+                self.put(settings, found)
+
+
+def _nothing() -> None:
+    """Default for `changed`."""

@@ -77,7 +77,6 @@ class FoundInterpreter:
 
     Attributes:
         program: absolute path of the executable.
-        version: numbers, most significant first.
         prefixes: directories that it needs, without those in the base system (/usr).
         packages: installed top-level modules of a Python.
     """
@@ -98,7 +97,6 @@ def ask_python(program: str, variables: Mapping[str, str], *, keep_venv: bool) -
 
     Args:
         program: path of a supposed Python: real, shim or virtual environment.
-        variables: its environment; shims need PATH and HOME.
         keep_venv: a virtual environment is meant; otherwise its base interpreter is used.
 
     Raises:

@@ -28,8 +28,6 @@ class EnvironmentPendingError(EnvironmentUnavailableError):
     """The environment is being built.
 
     Args:
-        name: name of the environment.
-        what: present activity, for people.
         settled: set when the build has ended, successful or not; None if nobody can know.
     """
 

@@ -18,7 +18,7 @@ from nsmd.model.values import ClientIdentity, Environment, ProjectMount, Sources
 if TYPE_CHECKING:
     from nsmd.environments.devices.equipment import DeviceFinder
     from nsmd.environments.devshell.project_shells import DevShells
-    from nsmd.environments.host_environments import HostEnvironments
+    from nsmd.environments.host_presets import HostEnvironments
     from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 
 
@@ -37,7 +37,6 @@ class Provider:
     """All sources of environments.
 
     Args:
-        catalog: present environments.
         discovery: searches for environments; None for no search.
         builder: builds environments; None for no builds.
         shells: development shells of projects; None if they are off.

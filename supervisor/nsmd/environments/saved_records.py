@@ -31,13 +31,7 @@ T = TypeVar("T")
 
 
 def load(path: str, row_type: type[T], key: str, *, cure: str) -> list[T]:
-    """Read a file; nothing if it is missing or broken.
-
-    Args:
-        row_type: a dataclass.
-        key: name of the list in the file.
-        cure: what to do when the records are lost, for the log.
-    """
+    """Read a file; nothing if it is missing or broken."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -7,7 +7,7 @@ import threading
 import trio
 import trio.testing
 
-from nsmd.environments.host_environments import HostEnvironments
+from nsmd.environments.host_presets import HostEnvironments
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment
 

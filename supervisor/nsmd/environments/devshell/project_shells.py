@@ -11,24 +11,25 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError
 from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.devshell import NAME, files
+from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.evaluation import (
-    NixEvaluator,
+    FLAKE,
+    FlakeState,
     ProjectCache,
     Shell,
     evaluate,
     forget_unused,
     load,
+    look_at_flake,
 )
-from nsmd.environments.devshell.files import FlakeState
 from nsmd.environments.devshell.script import setup_steps
+from nsmd.environments.nix.program import NixFinder
 from nsmd.host.locales import locale_part
 from nsmd.host.threads import BoundedReads
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
@@ -49,18 +50,6 @@ MAX_PROJECTS = 64
 """Largest number of remembered projects."""
 
 
-class NixEvaluatorFinder(Protocol):
-    """The part of `nsmd.environments.nix.program.NixFinder` that is used here."""
-
-    async def find(self) -> NixEvaluator:
-        """Find the present Nix.
-
-        Raises:
-            NixUnavailableError: there is none that works.
-        """
-        ...
-
-
 _Directory = tuple[str, int, int]
 """Path and identity of a project; its mount point makes no difference to Nix."""
 
@@ -70,15 +59,11 @@ class _Project:
     """State of one project's shell.
 
     Attributes:
-        flake: its files at the last look.
         shell: result of the last successful evaluation, while it is up to date.
         binds: directories that a jail shows for it.
         steps: its set-up, by mount point of the project and program of the shell.
         since_s: start of the running evaluation; None if there is none.
-        settled: set when it has ended.
-        progress: progress of the evaluation.
         problem: why there is no shell; empty while unknown.
-        failed_s: time of that result.
     """
 
     cache: ProjectCache
@@ -99,10 +84,6 @@ class DevShells:
     """Development shells of all projects.
 
     Args:
-        inherit: names of the variables that shells get from their clients.
-        base: returns the environment whose Bash runs the shells.
-        state: directory for Nix's answers.
-        nix: finds Nix when it is needed.
         nursery: owns the evaluations; cancelling it stops them.
     """
 
@@ -112,7 +93,7 @@ class DevShells:
         base: Callable[[], Environment | None],
         *,
         state: str,
-        nix: NixEvaluatorFinder,
+        nix: NixFinder,
         nursery: trio.Nursery,
     ) -> None:
         self.inherit = tuple(inherit)
@@ -179,7 +160,7 @@ class DevShells:
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
-        look = partial(files.look, project.path, known.flake if known is not None else None)
+        look = partial(look_at_flake, project.path, known.flake if known is not None else None)
         try:
             flake = self._reads.read(project.path, look)
         except TimeoutError:
@@ -218,7 +199,7 @@ class DevShells:
             name=NAME,
             description=DESCRIPTION,
             preload=(),
-            source=known.cache.project + "/" + files.FLAKE,
+            source=known.cache.project + "/" + FLAKE,
         )
         if base.problem is not None:
             return environment
@@ -259,7 +240,7 @@ class DevShells:
         if progress.to_build:
             told += f", {progress.built} of {progress.to_build} built"
         return (
-            f"nix has been at {known.cache.project}/{files.FLAKE} for {seconds:.0f} s ({told}); "
+            f"nix has been at {known.cache.project}/{FLAKE} for {seconds:.0f} s ({told}); "
             f"its log is {known.cache.log_path}"
         )
 

@@ -16,9 +16,10 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from nsm.dataclass import dataclass
+from nsm.wire.decode import DecodeError, decode
 from nsmd.model.values import SetupStep
 
 IGNORED = frozenset(
@@ -85,8 +86,6 @@ class DevEnv:
     """Variables and functions of a derivation's shell after its set-up.
 
     Attributes:
-        variables: variables by name.
-        functions: bodies of functions by name.
         attributes: contents of the files of `ATTRIBUTES`; empty without structured attributes.
     """
 
@@ -101,6 +100,21 @@ class DevEnv:
         return isinstance(hook, TextVariable) and bool(hook.value.strip())
 
 
+class _Row(NamedTuple):
+    """A variable as Nix tells it; the value depends on its type."""
+
+    type: Any = None
+    value: Any = None
+
+
+class _Told(NamedTuple):
+    """Output of `nix print-dev-env --json`."""
+
+    variables: dict[str, _Row]
+    bashFunctions: dict[str, str]  # noqa: N815  # Nix's name
+    structuredAttrs: dict[str, str] = {}  # noqa: N815, RUF012
+
+
 def parse(data: bytes) -> DevEnv:
     """Parse Nix's output.
 
@@ -108,36 +122,31 @@ def parse(data: bytes) -> DevEnv:
         DevEnvError: it is something else.
     """
     try:
-        told = json.loads(data)
+        told = decode(_Told, json.loads(data))
+    except DecodeError as error:
+        raise DevEnvError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise DevEnvError(f"it is not JSON: {error}") from None
-    top = _mapping(told, "it")
-    rows = _mapping(top.get("variables"), "variables")
-    variables = {name: _variable(name, row) for name, row in rows.items()}
-    functions = _texts(top.get("bashFunctions"), "bashFunctions")
-    attributes = _texts(top.get("structuredAttrs", {}), "structuredAttrs")
+    variables = {name: _variable(name, row) for name, row in told.variables.items()}
     return DevEnv(
         variables={
             name: variable
             for name, variable in variables.items()
             if variable is not None and VARIABLE_NAME.fullmatch(name)
         },
-        functions={n: body for n, body in functions.items() if _FUNCTION_NAME.fullmatch(n)},
-        attributes={name: attributes[name] for name in ATTRIBUTES if name in attributes},
+        functions={
+            n: body for n, body in told.bashFunctions.items() if _FUNCTION_NAME.fullmatch(n)
+        },
+        attributes={
+            name: told.structuredAttrs[name] for name in ATTRIBUTES if name in told.structuredAttrs
+        },
     )
 
 
 def setup_steps(
     shell: DevEnv, *, project: str, workspace: str, program: str, root: str
 ) -> tuple[SetupStep, ...]:
-    """Make the steps that turn a session's Bash into such a shell.
-
-    Args:
-        project: path of the project in the jail.
-        workspace: the session's working directory.
-        program: program of the shell.
-        root: store path that refers to the shell's packages.
-    """
+    """Make the steps that turn a session's Bash into such a shell."""
     replaced = _replacements(shell, workspace)
     shell_is = f"export SHELL={shlex.quote(program)}\n"
     begin = _rewrite("".join(_script(shell, project)), replaced)
@@ -227,34 +236,16 @@ def _quoted(text: str) -> str:
     return shlex.quote(text.replace("\0", ""))
 
 
-def _variable(name: str, row: object) -> Variable | None:
-    fields = _mapping(row, f"variable {name}")
-    value = fields.get("value")
-    match fields.get("type"):
-        case "exported" | "var" as kind if isinstance(value, str):
-            return TextVariable(value, exported=kind == "exported")
-        case "array" if isinstance(value, list):
-            items = cast("list[object]", value)
-            return Array(tuple(_text(item, f"variable {name}") for item in items))
-        case "associative":
-            return Associative(_texts(value, f"variable {name}"))
-        case "exported" | "var" | "array":
-            raise DevEnvError(f"variable {name} has the value {value!r:.50}")
-        case _:  # read-only ones, integers and references: Nix leaves them out as well
-            return None
-
-
-def _texts(value: object, what: str) -> dict[str, str]:
-    return {name: _text(text, what) for name, text in _mapping(value, what).items()}
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise DevEnvError(f"{what} has {value!r:.50}, which is no text")
-    return value
-
-
-def _mapping(value: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise DevEnvError(f"{what} is {value!r:.50}, which is no object")
-    return cast("dict[str, Any]", value)
+def _variable(name: str, row: _Row) -> Variable | None:
+    try:
+        match row.type:
+            case "exported" | "var":
+                return TextVariable(decode(str, row.value), exported=row.type == "exported")
+            case "array":
+                return Array(decode(tuple[str, ...], row.value))
+            case "associative":
+                return Associative(decode(dict[str, str], row.value))
+            case _:  # read-only ones, integers and references: Nix leaves them out as well
+                return None
+    except DecodeError as error:
+        raise DevEnvError(f"variable {name}: {error}") from None
