@@ -76,7 +76,7 @@ async def open_bench(rule: NetworkRule, gateway: Gateway | None = None) -> Async
                     while True:
                         frame = await link.receive()
                         if isinstance(frame, ListeningFrame):
-                            requests.take(frame)
+                            requests.receive_answer(frame)
                 except (AgentProtocolError, AgentLinkError) as error:
                     bench.failure = error
                     network.closed()

@@ -143,7 +143,7 @@ class Requests:
         if self._waiting.get(question.id) is question:
             del self._waiting[question.id]
 
-    def tell(self, frame: Mapping[str, Any]) -> None:
+    def send(self, frame: Mapping[str, Any]) -> None:
         """Send a frame that needs no answer, if the agent is still there."""
         if not self._unsettled and self._failure is None:
             self._post(frame)
@@ -170,7 +170,7 @@ class Requests:
                 "an older nsm, build it again first.",
             )
 
-    def take(self, frame: AnswerFrame) -> None:
+    def receive_answer(self, frame: AnswerFrame) -> None:
         """Take a frame that may answer a question. AgentProtocolError if it does not fit the one
         with its id.
         """
@@ -183,7 +183,7 @@ class Requests:
             return
         if not isinstance(frame, question.kinds):
             raise AgentProtocolError(f"a {type(frame).__name__} answered something else")
-        question.take(frame)
+        question.settle(frame)
 
     def listen(self, id_: str, listener: Callable[[FileEventsFrame | None], None]) -> None:
         """Have events of files with that id told; None once the session has ended."""
@@ -198,7 +198,7 @@ class Requests:
         question = self._waiting.pop(frame.id or "", None)
         if question is None:
             return False
-        question.take(frame)
+        question.settle(frame)
         return True
 
     def fail(self, error: NsmError) -> None:
@@ -207,13 +207,13 @@ class Requests:
         self._settle()
         waiting, self._waiting = self._waiting, {}
         for question in waiting.values():
-            question.take(None)
+            question.settle(None)
         for listener in self._listeners.values():
             listener(None)
 
 
 class Question:
-    """Question that waits for its answer. It comes from `Requests.begin`; call `wait` or `tell`."""
+    """Question that waits for its answer, from `Requests.begin`; call `wait` or `when_answered`."""
 
     __slots__ = ("_capability", "_over", "_requests", "_tell", "answer", "id", "kinds")
 
@@ -231,7 +231,7 @@ class Question:
     async def wait(self, timeout_s: float) -> AnswerFrame:
         """Wait for the answer. Raises: as `Requests.ask`."""
         answered = trio.Event()
-        self.tell(answered.set)
+        self.when_answered(answered.set)
         try:
             with trio.move_on_after(timeout_s):
                 await answered.wait()
@@ -239,7 +239,7 @@ class Question:
             self._requests.forget(self)
         return self.result()
 
-    def tell(self, function: Callable[[], None]) -> None:
+    def when_answered(self, function: Callable[[], None]) -> None:
         """Call a function once there is a `result`, instead of waiting; it must not raise.
 
         It is called before the agent's next frame is looked at, however late the answer comes.
@@ -248,7 +248,7 @@ class Question:
         if self._over:
             function()
 
-    def take(self, answer: AnswerFrame | ErrorFrame | None) -> None:
+    def settle(self, answer: AnswerFrame | ErrorFrame | None) -> None:
         """Take the answer; None if there will be none."""
         self.answer, self._over = answer, True
         if self._tell is not None:

@@ -117,7 +117,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
         _take_up_sessions(setup, loaded_state, session_manager, upkeep)
         forking = _forking(resources)
         if forking is not None:
-            forking.tell(session_manager.template_changed)
+            forking.on_change(session_manager.template_changed)
             session_manager.catch_up = forking.catch_up
         _relieve_pressure(setup, memory, run_service, upkeep)
         agreed = resources.project_environments.build_with(builder)

@@ -81,7 +81,7 @@ class ArtifactLauncher:
 
     Args:
         home: our directory that older artifacts get as HOME, made when needed.
-        nursery: owns the stand-ins for agents of artifacts that have none.
+        nursery: owns the agents of artifacts that have none in their jails.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Stand-in for an agent, for artifacts that can only run one piece of code.
+"""Agent of artifacts that can only run one piece of code: a task of the supervisor.
 
-It is a task of the supervisor itself, at the other end of a socket pair, and speaks as an agent
-would (`docs/contributing/agent-protocol.md`, base exchange, `execute.timeout`, `execute.result`,
+It is at the other end of a socket pair, and speaks as an agent in a jail would
+(`docs/contributing/agent-protocol.md`, base exchange, `execute.timeout`, `execute.result`,
 `interrupt`). Each execution is a jail of its own, made by the artifact's `run`, which reads the
 code from its standard input. Output and time are bounded here.
 """
@@ -81,7 +81,7 @@ async def start_run_only(
     limits: SessionLimits,
     nursery: trio.Nursery,
 ) -> RunOnlyJail:
-    """Start a stand-in for a session: it takes executions, each in a new jail.
+    """Start the agent of a session: it takes executions, each in a new jail.
 
     Args:
         variables: variables of the program, without the project's path.
@@ -95,7 +95,7 @@ async def start_run_only(
         owned.enter_context(agent_end)
         ended_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         owned.callback(os.close, ended_fd)
-        task = _Standin(spec, policy, user, variables, limits, agent_end, os.dup(ended_fd))
+        task = _RunOnlyAgent(spec, policy, user, variables, limits, agent_end, os.dup(ended_fd))
         owned.pop_all()
     nursery.start_soon(task.run)
     jail = RunOnlyJail(channel, ended_fd, task.scope, policy)
@@ -107,8 +107,8 @@ async def start_run_only(
     return jail
 
 
-class _Standin:
-    """Stand-in for an agent.
+class _RunOnlyAgent:
+    """Agent of one session.
 
     Args:
         end: the agent's end of the channel; owned, like `ended_fd`, by `run`.

@@ -116,7 +116,7 @@ class ProgramStart:
             self._settle(error)
             return
         self._patience.arm(self._wait_s + ANSWER_TIMEOUT_S)
-        self._question.tell(self._begun)
+        self._question.when_answered(self._begun)
 
     def _begun(self) -> None:
         """Take the answer, or its absence."""

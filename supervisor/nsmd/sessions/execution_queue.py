@@ -239,7 +239,7 @@ class ExecutionQueue:
         if execution.request.stdin and not execution.input_lost:
             frame["stdin"] = True
         if session.offers("notes"):
-            known = {} if confinement is None else confinement.note()
+            known = {} if confinement is None else confinement.execution_note()
             frame["note"] = execution.note() | known
         if (chars := execution.request.reply_chars) is not None:
             # For agents that count bytes only: a character has at most four.
@@ -277,7 +277,7 @@ class ExecutionQueue:
         )
         execution.note_sent()
         if (confinement := self._session.confinement) is not None:
-            confinement.go_on(note)
+            confinement.resume_execution(note)
         if request.stdin:
             self._returns = Timer(self._session.timers, lambda: self.end_input(execution))
             self._returns.arm(RETURN_S)

@@ -224,7 +224,7 @@ class Transfer:
         self._close_pipe()
         if self._asked and not self.over:
             frame = {"type": "file_close", "id": self.info.id, "keep": False}
-            self._session.requests.tell(frame)
+            self._session.requests.send(frame)
         self.over = True
 
     def _close_pipe(self) -> None:
@@ -432,7 +432,7 @@ class WatchedPath:
     def close(self) -> None:
         """End it."""
         self._session.requests.unlisten(self._id)
-        self._session.requests.tell({"type": "file_unwatch", "id": self._id})
+        self._session.requests.send({"type": "file_unwatch", "id": self._id})
         self._ended = True
         self._news.set()
 

@@ -366,7 +366,7 @@ class Session:
             case ReadyFrame() | ResumedFrame() | OtherFrame():
                 pass
             case _:
-                self.requests.take(frame)
+                self.requests.receive_answer(frame)
 
     def _changed(self) -> None:
         self._manager.session_changed(self)

@@ -57,17 +57,17 @@ class TopProcess(Protocol):
     def pidfd(self) -> int: ...
 
 
-class Look(NamedTuple):
+class Measured(NamedTuple):
     """Observation of a session by the watchdog.
 
     Attributes:
-        eaters: these processes, if that may be too much.
+        by_process: these processes, if that may be too much.
         held: memory among it that they hold by descriptors, if nothing else counts it.
     """
 
     processes: int
     memory_bytes: int
-    eaters: Sequence[process_memory.Eater]
+    by_process: Sequence[process_memory.ProcessMemory]
     held: HeldMemory = NOTHING_HELD
 
 
@@ -124,7 +124,7 @@ class Confinement:
         self._counted = Counted()
         self._events: list[LimitEvent] = []
         self._peak_bytes: int | None = None
-        self._latest: Look | None = None
+        self._latest: Measured | None = None
         self._notice = notice
 
     def __repr__(self) -> str:
@@ -153,12 +153,12 @@ class Confinement:
             self._share.begun()
         self._watch(self)
 
-    def note(self) -> dict[str, object]:
-        """Make the note that `go_on` needs, for the agent to remember with an execution."""
+    def execution_note(self) -> dict[str, object]:
+        """Make the note for `resume_execution`, which the agent remembers with an execution."""
         counted = self._counted
         return {} if self.group is None else {COUNTED: [counted.kills, counted.refused]}
 
-    def go_on(self, note: Mapping[str, object]) -> None:
+    def resume_execution(self, note: Mapping[str, object]) -> None:
         """Note an execution that an earlier supervisor began: limits that were reached while nobody
         looked count for it. The `note` comes through the agent, which may say anything.
         """
@@ -274,7 +274,7 @@ class Confinement:
 
     # For the watchdog.
 
-    def look(self) -> Look:
+    def measure(self) -> Measured:
         """Measure its processes. Runs in a thread: 40 us per process, and some milliseconds each if
         they seem to have too much.
         """
@@ -282,41 +282,41 @@ class Confinement:
             pids = self.group.pids()
             has = self.group.program_bytes() or 0
             too_much = has > self.program_bytes
-            return Look(len(pids), has, process_memory.roughly(pids) if too_much else [])
-        eaters: list[process_memory.Eater] = []
+            return Measured(len(pids), has, process_memory.rough_memory(pids) if too_much else [])
+        by_process: list[process_memory.ProcessMemory] = []
         held = NOTHING_HELD
         for _ in range(LOOKS):
             pids = tree_of(self._jail.pid)
-            rough = process_memory.roughly(pids)
+            rough = process_memory.rough_memory(pids)
             held = held_memory(pids)
-            eaters = process_memory.with_held(rough, held)
-            if _total(eaters) > self.program_bytes:
-                exact = process_memory.exactly(rough, without=held.inodes)
-                eaters = process_memory.with_held(exact, held)
+            by_process = process_memory.with_held(rough, held)
+            if _total(by_process) > self.program_bytes:
+                exact = process_memory.exact_memory(rough, without=held.inodes)
+                by_process = process_memory.with_held(exact, held)
             # Shared memory is divided again whenever a process starts or ends: figures read
             # meanwhile add up to too much.
-            if _total(eaters) <= self.program_bytes or tree_of(self._jail.pid) == pids:
+            if _total(by_process) <= self.program_bytes or tree_of(self._jail.pid) == pids:
                 break
-        return Look(len(eaters), _total(eaters), eaters, held)
+        return Measured(len(by_process), _total(by_process), by_process, held)
 
-    def act(self, look: Look) -> bool:
+    def end_excess(self, look: Measured) -> bool:
         """End processes that have too much: the largest first, never the agent. Runs in the loop's
         thread. Returns whether there is more to look at: code runs, or has left processes behind.
         """
         if self._closed:
             return False
-        self._latest = look._replace(eaters=())
+        self._latest = look._replace(by_process=())
         self._behind = look.processes > AT_REST
         if self._share is not None:
             self._share.looked(runs=self.runs, processes=look.processes)
         else:
             self._peak_bytes = max(look.memory_bytes, self._peak_bytes or 0)
         rest, killed = look.memory_bytes, 0
-        for eater in sorted(look.eaters, key=lambda each: each.memory_bytes, reverse=True):
+        for process in sorted(look.by_process, key=lambda each: each.memory_bytes, reverse=True):
             if rest <= self.program_bytes:
                 break
-            if eater.pid != self._jail.pid and self._kill(eater.pid):
-                rest -= eater.memory_bytes
+            if process.pid != self._jail.pid and self._kill(process.pid):
+                rest -= process.memory_bytes
                 killed += 1
         if killed and not self.runs:
             log.info("%d processes that %r had left behind were killed", killed, self)
@@ -397,8 +397,8 @@ def tell_on_stderr(pid: int, text: str) -> None:
         os.close(number)
 
 
-def _total(eaters: Sequence[process_memory.Eater]) -> int:
-    return sum(eater.memory_bytes for eater in eaters)
+def _total(by_process: Sequence[process_memory.ProcessMemory]) -> int:
+    return sum(process.memory_bytes for process in by_process)
 
 
 def _what_went(outcome: Outcome | None, kills: int) -> str:
@@ -411,8 +411,8 @@ def _what_went(outcome: Outcome | None, kills: int) -> str:
 
 
 async def _in_thread(
-    look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
-) -> list[Look]:
+    look: Callable[[Sequence[Confinement]], list[Measured]], at: Sequence[Confinement]
+) -> list[Measured]:
     return await trio.to_thread.run_sync(look, at)
 
 
@@ -427,8 +427,8 @@ class Watchdog:
     def __init__(
         self,
         in_thread: Callable[
-            [Callable[[Sequence[Confinement]], list[Look]], Sequence[Confinement]],
-            Awaitable[list[Look]],
+            [Callable[[Sequence[Confinement]], list[Measured]], Sequence[Confinement]],
+            Awaitable[list[Measured]],
         ] = _in_thread,
     ) -> None:
         self._in_thread = in_thread
@@ -439,14 +439,14 @@ class Watchdog:
         return f"<Watchdog of {len(self._watched)} sessions>"
 
     def watch(self, confinement: Confinement) -> None:
-        """Look at a session from now on, until a look finds it at rest."""
+        """Measured at a session from now on, until a look finds it at rest."""
         self._watched.add(confinement)
         if self._asleep is not None:
             self._asleep.set()
             self._asleep = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Measured until cancelled."""
         took_s = 0.0
         while True:
             if not self._watched:
@@ -460,9 +460,9 @@ class Watchdog:
     async def _look(self, confinements: Sequence[Confinement]) -> None:
         looks = await self._in_thread(_look_at, confinements)
         for confinement, look in zip(confinements, looks, strict=True):
-            if not confinement.act(look):
+            if not confinement.end_excess(look):
                 self._watched.discard(confinement)
 
 
-def _look_at(confinements: Sequence[Confinement]) -> list[Look]:
-    return [confinement.look() for confinement in confinements]
+def _look_at(confinements: Sequence[Confinement]) -> list[Measured]:
+    return [confinement.measure() for confinement in confinements]

@@ -37,60 +37,62 @@ sizes of these bound the rest.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eater:
+class ProcessMemory:
     """A process, and its memory in bytes."""
 
     pid: int
     memory_bytes: int
 
 
-def roughly(pids: Iterable[int], proc: str = "/proc") -> list[Eater]:
+def rough_memory(pids: Iterable[int], proc: str = "/proc") -> list[ProcessMemory]:
     """The largest possible memory of each process; those that are gone are left out,
     reaped or not.
     """
-    found: list[Eater] = []
+    found: list[ProcessMemory] = []
     for pid in pids:
         table = None
         with suppress(PermissionError):  # a procfs that hides others' processes
             table = _kilobytes(f"{proc}/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
         if table:
-            found.append(Eater(pid=pid, memory_bytes=sum(table.values())))
+            found.append(ProcessMemory(pid=pid, memory_bytes=sum(table.values())))
     return found
 
 
-def with_held(eaters: Sequence[Eater], held: HeldMemory) -> list[Eater]:
+def with_held(by_process: Sequence[ProcessMemory], held: HeldMemory) -> list[ProcessMemory]:
     """Add what each process holds by descriptors."""
     return [
-        Eater(pid=each.pid, memory_bytes=each.memory_bytes + int(held.shares.get(each.pid, 0)))
-        for each in eaters
+        ProcessMemory(
+            pid=each.pid, memory_bytes=each.memory_bytes + int(held.shares.get(each.pid, 0))
+        )
+        for each in by_process
     ]
 
 
-def exactly(
-    eaters: Sequence[Eater], proc: str = "/proc", *, without: Collection[int] = ()
-) -> list[Eater]:
-    """The share of each process; the result of `roughly` if it cannot be read. Memory files with
-    the inodes `without` are counted elsewhere.
+def exact_memory(
+    by_process: Sequence[ProcessMemory], proc: str = "/proc", *, without: Collection[int] = ()
+) -> list[ProcessMemory]:
+    """The share of each process; the result of `rough_memory` if it cannot be read. Memory files
+    with the inodes `without` are counted elsewhere.
 
     A process may hide from the supervisor's user (prctl(2), PR_SET_DUMPABLE). That makes it count
     for more, not for less.
     """
-    return [_exact(eater, proc, without) for eater in eaters]
+    return [_exact(process, proc, without) for process in by_process]
 
 
-def _exact(eater: Eater, proc: str, without: Collection[int]) -> Eater:
-    folder = f"{proc}/{eater.pid}"
+def _exact(process: ProcessMemory, proc: str, without: Collection[int]) -> ProcessMemory:
+    folder = f"{proc}/{process.pid}"
     wanted = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
     try:
         table = _kilobytes(f"{folder}/smaps_rollup", wanted)
     except PermissionError:  # it hides
-        return eater
+        return process
     if table is None:  # it has ended
-        return Eater(pid=eater.pid, memory_bytes=0)
+        return ProcessMemory(pid=process.pid, memory_bytes=0)
     shared = table.pop(b"Pss_Shmem:", 0)
     if shared > SHARED_WORTH_LOOKING:
         shared = _unnamed_shared(f"{folder}/smaps", shared, without)
-    return Eater(pid=eater.pid, memory_bytes=sum(table.values()) + shared)
+    return ProcessMemory(pid=process.pid, memory_bytes=sum(table.values()) + shared)
 
 
 def _unnamed_shared(path: str, otherwise: int, without: Collection[int]) -> int:

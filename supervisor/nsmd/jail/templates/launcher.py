@@ -23,7 +23,14 @@ from nsmd.jail import BwrapLauncher, Jail, Launcher
 from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import discard, reap_child
 from nsmd.jail.project import NoCopyError, NoWritableRootError
-from nsmd.jail.templates.spec import Files, ForkPlan, look, plan_fork, template_like, template_of
+from nsmd.jail.templates.spec import (
+    FilesState,
+    ForkPlan,
+    plan_fork,
+    read_state,
+    template_like,
+    template_of,
+)
 from nsmd.jail.templates.template import (
     ForkEndedError,
     ShortageError,
@@ -65,7 +72,7 @@ _MOST_DOUBLINGS = 30
 
 
 @dataclass(slots=True, kw_only=True)
-class _Line:
+class _TemplateSeries:
     """The templates of one specification, one after another.
 
     Attributes:
@@ -107,13 +114,13 @@ class TemplateLauncher:
     ) -> None:
         self._watching = watching
         self._outdated: list[int] = []
-        self._tell: Callable[[int, bool], None] = _nobody
+        self._report: Callable[[int, bool], None] = _nobody
         self._cold = cold
         self._template_store = template_store or TemplateStore(NoStore(), str)
         self._plans = lru_cache(MAX_PLANS)(partial(plan_fork, self._cold))
         self._system_calls = system_calls
         self._nursery = nursery
-        self._lines: dict[TemplateSpec, _Line] = {}
+        self._series: dict[TemplateSpec, _TemplateSeries] = {}
         self._reasons: dict[str, str] = {}
         self._unloaded: dict[str, Sequence[str]] = {}
         self._remarked: dict[str, Sequence[str]] = {}
@@ -125,8 +132,8 @@ class TemplateLauncher:
     @property
     def templates(self) -> list[Template]:
         """Templates that can be forked."""
-        lines = self._lines.values()
-        return [line.template for line in lines if line.template and line.template.is_open]
+        every = self._series.values()
+        return [each.template for each in every if each.template and each.template.is_open]
 
     def templates_of(self, environment: Environment) -> list[Template]:
         """Templates whose forks are sessions of an environment."""
@@ -147,11 +154,11 @@ class TemplateLauncher:
                 self._nursery.start_soon(reap_child, record.starter)
                 continue
             self._watch(template)
-            line = self._line(template.spec)
-            if record.made_of != self._template_store.made or line.template is not None:
+            series = self._series_of(template.spec)
+            if record.made_of != self._template_store.made or series.template is not None:
                 template.close()
             else:
-                line.template = template
+                series.template = template
 
     def _watch(self, template: Template) -> None:
         template.on_closed = self._closed
@@ -160,9 +167,9 @@ class TemplateLauncher:
             self._watching.keep(
                 template,
                 repr(template),
-                partial(look, template.files),
+                partial(read_state, template.files),
                 partial(self._looked, template),
-                lambda: Files(state=template.state, places={}),
+                lambda: FilesState(state=template.state, places={}),
                 quiet_s=SETTLE_S,
                 patience_s=SETTLE_MOST_S,
                 stirred=partial(self._stirred, template),
@@ -173,13 +180,13 @@ class TemplateLauncher:
         if self._watching is not None:
             self._watching.end(template)
 
-    # Files of templates.
+    # FilesState of templates.
 
-    def tell(self, changed: Callable[[int, bool], None]) -> None:
+    def on_change(self, changed: Callable[[int, bool], None]) -> None:
         """Call `changed` for templates whose files change, with the process id as in `Jail`, and
         whether the change is certain.
         """
-        self._tell = changed
+        self._report = changed
         for pid in self._outdated:
             changed(pid, True)
 
@@ -191,9 +198,9 @@ class TemplateLauncher:
     def _stirred(self, template: Template) -> None:
         if not template.suspect and template.is_open:
             template.suspect = True
-            self._tell(template.pid, False)
+            self._report(template.pid, False)
 
-    def _looked(self, template: Template, files: Files, unwatched: str | None) -> None:
+    def _looked(self, template: Template, files: FilesState, unwatched: str | None) -> None:
         template.unwatched = unwatched is not None
         if not template.is_open:
             return
@@ -203,21 +210,21 @@ class TemplateLauncher:
         log.info("files that %r was made of have changed: it is replaced", template)
         self._outdated.append(template.pid)
         template.close()
-        self._tell(template.pid, True)
+        self._report(template.pid, True)
         self._nursery.start_soon(self._make_again, template.spec)
 
     async def _make_again(self, spec: TemplateSpec) -> None:
-        line = self._line(spec)
-        failures = line.failures
+        series = self._series_of(spec)
+        failures = series.failures
         try:
-            await self._template(line, spec)
+            await self._template(series, spec)
         except (TemplateError, StartFailedError, BadProjectError, OSError) as error:
             if isinstance(error, TemplateError | StartFailedError):
-                self._failed(line, failures, error)
+                self._failed(series, failures, error)
 
-    async def _is_changing(self, line: _Line) -> bool:
+    async def _is_changing(self, series: _TemplateSeries) -> bool:
         """Return whether files of the present template are being replaced at this moment."""
-        template = line.template
+        template = series.template
         if self._watching is None or template is None or not template.is_open:
             return False
         if template.unwatched:
@@ -256,16 +263,16 @@ class TemplateLauncher:
         if not plan.impossible:
             await self._prepare(plan.template)
 
-    async def _prepare(self, spec: TemplateSpec) -> _Line:
-        line = self._line(spec)
-        if (line.template and line.template.is_open) or trio.current_time() < line.retry_s:
-            return line
-        failures = line.failures
+    async def _prepare(self, spec: TemplateSpec) -> _TemplateSeries:
+        series = self._series_of(spec)
+        if (series.template and series.template.is_open) or trio.current_time() < series.retry_s:
+            return series
+        failures = series.failures
         try:
-            await self._template(line, spec)
+            await self._template(series, spec)
         except (TemplateError, StartFailedError) as error:
-            self._failed(line, failures, error)
-        return line
+            self._failed(series, failures, error)
+        return series
 
     async def try_preloading(self, environment: Environment) -> None:
         """Find modules of an environment that cannot be preloaded, for `unloaded` and `reasons`."""
@@ -290,12 +297,12 @@ class TemplateLauncher:
         used = max(older, key=lambda each: each.used_s, default=None)
         wanted = template_of(spec) if used is None else template_like(used.spec, environment)
         try:
-            line = await self._prepare(wanted)
+            series = await self._prepare(wanted)
         except BadProjectError:  # its project is gone
-            line = await self._prepare(template_of(spec))
-        template = line.template
+            series = await self._prepare(template_of(spec))
+        template = series.template
         if template is None or not template.is_open:
-            return TemplateTrial(reason=line.reason or "its template has ended")
+            return TemplateTrial(reason=series.reason or "its template has ended")
         memory_bytes = await trio.to_thread.run_sync(share_of, template.forker_pid)
         trial = TemplateTrial(
             imported=template.imported, failed=template.failed, memory_bytes=memory_bytes
@@ -345,7 +352,7 @@ class TemplateLauncher:
         except (NoCopyError, NoWritableRootError) as error:
             # The common case comes first.
             raise error.in_place_of_a_fork(reason) from error
-        if reason == CHANGING and (template := self._line(template_of(spec)).template):
+        if reason == CHANGING and (template := self._series_of(template_of(spec)).template):
             jail.template_pid = template.pid  # the jail may have some of the older files
         return jail
 
@@ -354,51 +361,53 @@ class TemplateLauncher:
         plan = self._plans(spec, spec.rehearsed)
         if plan.impossible:
             return plan.impossible
-        line = self._line(plan.template)
-        if trio.current_time() < line.retry_s:
-            return line.reason
-        if line.template is not None and line.template.is_open and line.template.suspect:
+        series = self._series_of(plan.template)
+        if trio.current_time() < series.retry_s:
+            return series.reason
+        if series.template is not None and series.template.is_open and series.template.suspect:
             return CHANGING
-        failures = line.failures
+        failures = series.failures
         try:
-            jail = await self._fork(line, plan, group)
+            jail = await self._fork(series, plan, group)
         except ShortageError as error:
             raise exhausted(OSError(0, str(error))) from error
         except (TemplateError, StartFailedError) as error:
-            return self._failed(line, failures, error)
+            return self._failed(series, failures, error)
         try:
-            changing = await self._is_changing(line)
+            changing = await self._is_changing(series)
         except BaseException:  # cancelled: nobody else knows of it
             await discard(jail)
             raise
         if changing:
             await discard(jail)
             return CHANGING
-        line.failures = 0
+        series.failures = 0
         jail.policy = plan.policy
-        if line.template is not None:
-            remarks = self._note_unloaded(spec.environment, line.template.failed)
+        if series.template is not None:
+            remarks = self._note_unloaded(spec.environment, series.template.failed)
             jail.remarks = partial(self._remark, spec.environment.name, remarks)
         return jail
 
     @staticmethod
-    def _failed(line: _Line, failures: int, error: TemplateError | StartFailedError) -> str:
+    def _failed(
+        series: _TemplateSeries, failures: int, error: TemplateError | StartFailedError
+    ) -> str:
         """Note that there is no template; returns the reason.
 
         Args:
-            failures: failures of the line before the attempt.
+            failures: failures of the series before the attempt.
         """
         reason = error.message if isinstance(error, StartFailedError) else str(error)
-        if line.failures == failures:  # else others have failed with this one
+        if series.failures == failures:  # else others have failed with this one
             doublings = min(failures, _MOST_DOUBLINGS)
             pause_s = min(FIRST_PAUSE_S * 2.0**doublings, LONGEST_PAUSE_S)
-            line.failures += 1
-            line.retry_s = trio.current_time() + pause_s
-            line.reason = reason
+            series.failures += 1
+            series.retry_s = trio.current_time() + pause_s
+            series.reason = reason
         return reason
 
-    async def _fork(self, line: _Line, plan: ForkPlan, group: int | None) -> Jail:
-        template = await self._template(line, plan.template)
+    async def _fork(self, series: _TemplateSeries, plan: ForkPlan, group: int | None) -> Jail:
+        template = await self._template(series, plan.template)
         try:
             return await template.fork(plan.request, group)
         except TemplateGoneError:
@@ -406,47 +415,47 @@ class TemplateLauncher:
             template.close()
         except ForkEndedError:
             pass  # otherwise all later siblings would start cold because of what hit one
-        template = await self._template(line, plan.template)
+        template = await self._template(series, plan.template)
         return await template.fork(plan.request, group)
 
-    async def _template(self, line: _Line, spec: TemplateSpec) -> Template:
-        if line.template is not None and line.template.is_open:
-            return line.template
-        failures = line.failures
-        async with line.starting:
-            if line.failures > failures:  # others failed while this one waited: it would fail again
-                raise TemplateError(line.reason)
-            template = line.template
+    async def _template(self, series: _TemplateSeries, spec: TemplateSpec) -> Template:
+        if series.template is not None and series.template.is_open:
+            return series.template
+        failures = series.failures
+        async with series.starting:
+            if series.failures > failures:  # others failed meanwhile: it would fail again
+                raise TemplateError(series.reason)
+            template = series.template
             if template is None or not template.is_open:
                 async with self._starting:
                     self._make_room()
                     began_s = time.time()
                     template = await start_template(self._cold, spec, self._system_calls)
                     if template.files:
-                        files = await trio.to_thread.run_sync(look, template.files)
+                        files = await trio.to_thread.run_sync(read_state, template.files)
                         template.state = files.state
                         if files.changed_s > began_s:
                             await _give_up(template)
                             raise TemplateError(CHANGING)
-                line.template = template
+                series.template = template
                 self._watch(template)
                 self._template_store.keep(template)
             return template
 
-    def _line(self, spec: TemplateSpec) -> _Line:
-        if (found := self._lines.get(spec)) is not None:
+    def _series_of(self, spec: TemplateSpec) -> _TemplateSeries:
+        if (found := self._series.get(spec)) is not None:
             return found
-        # Lines of projects that come and go must not pile up.
-        if len(self._lines) > 4 * MAX_TEMPLATES:
+        # Series of projects that come and go must not pile up.
+        if len(self._series) > 4 * MAX_TEMPLATES:
             now = trio.current_time()
-            self._lines = {
-                other: line
-                for other, line in self._lines.items()
-                if (line.template and line.template.is_open)
-                or line.retry_s > now
-                or line.starting.locked()
+            self._series = {
+                other: series
+                for other, series in self._series.items()
+                if (series.template and series.template.is_open)
+                or series.retry_s > now
+                or series.starting.locked()
             }
-        found = self._lines[spec] = _Line()
+        found = self._series[spec] = _TemplateSeries()
         return found
 
     def _make_room(self) -> None:

@@ -209,7 +209,7 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class FilesState:
     """State of these files at one moment.
 
     Attributes:
@@ -243,7 +243,7 @@ def host_paths(spec: TemplateSpec, loaded: Mapping[str, Sequence[str]]) -> Seque
     return [on_host(path) for path in paths]
 
 
-def look(paths: Sequence[str]) -> Files:
+def read_state(paths: Sequence[str]) -> FilesState:
     """Read the state of all of them: some 10 us each."""
     trail = Trail(())
     digest = hashlib.sha256()
@@ -259,4 +259,4 @@ def look(paths: Sequence[str]) -> Files:
         )
         if found.st_ctime <= now:  # else the clock was set back
             changed_s = max(changed_s, found.st_ctime)
-    return Files(state=digest.hexdigest(), changed_s=changed_s, places=trail.places)
+    return FilesState(state=digest.hexdigest(), changed_s=changed_s, places=trail.places)

@@ -70,7 +70,7 @@ def refusal(text: str) -> TemplateError:
     return ShortageError(text) if short else TemplateError(text)
 
 
-class Birth:
+class StartingFork:
     """A fork from its request to the first byte of its agent.
 
     Args:
@@ -262,9 +262,9 @@ class Template:
         # A cancel scope for each wait would take a tenth of the time that a session takes.
         self._timers = Timers()
         self._patience = Timer(self._timers, self._too_slow)
-        self._births: set[Birth] = set()
+        self._starting: set[StartingFork] = set()
         self._asking = trio.Lock()
-        self._hung: Birth | None = None
+        self._hung: StartingFork | None = None
 
     def __repr__(self) -> str:
         return f"<Template pid={self.jail.pid} forks={self.forks} open={self.is_open}>"
@@ -293,9 +293,9 @@ class Template:
     def _note_end(self) -> None:
         self.is_open = False
         self._closed.set()
-        for birth in self._births:
-            if birth.waits_for_template:
-                birth.hang_up()
+        for starting in self._starting:
+            if starting.waits_for_template:
+                starting.hang_up()
 
     async def run(self) -> None:
         """Watch it; returns once nothing of its jail is left, forks included.
@@ -327,7 +327,7 @@ class Template:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_dead)
             while self.is_open:
-                if any(birth.waits_for_template for birth in self._births):
+                if any(starting.waits_for_template for starting in self._starting):
                     self.used_s = trio.current_time()
                 left_s = self.used_s + KEEP_S - trio.current_time()
                 if left_s <= 0:
@@ -354,23 +354,23 @@ class Template:
         """
         self.used_s = trio.current_time()
         channel, theirs = socket.socketpair()
-        birth = Birth(channel, self._timers.now, FORK_TIMEOUT_S)
-        self._births.add(birth)
-        if birth.due_s < self._patience.due_s:
+        starting = StartingFork(channel, self._timers.now, FORK_TIMEOUT_S)
+        self._starting.add(starting)
+        if starting.due_s < self._patience.due_s:
             self._patience.arm(FORK_TIMEOUT_S)
         try:
             channel.setblocking(False)
             with theirs:
                 await self._ask(request, [theirs.fileno(), *self._taken(group)])
-            jail = await birth.jail(copies=self._copies, announced=self._announced)
+            jail = await starting.jail(copies=self._copies, announced=self._announced)
         except BaseException as error:
-            birth.give_up()
-            if isinstance(error, TemplateGoneError) and self._hung is birth:
+            starting.give_up()
+            if isinstance(error, TemplateGoneError) and self._hung is starting:
                 what = f"the template did not fork within {FORK_TIMEOUT_S:g} s"
                 raise TemplateError(what) from error
             raise
         finally:
-            self._births.discard(birth)
+            self._starting.discard(starting)
         return jail
 
     def _announced(self, jail: Jail) -> None:
@@ -379,14 +379,14 @@ class Template:
 
     def _too_slow(self) -> None:
         now = self._timers.now()
-        late = [birth for birth in self._births if birth.due_s <= now]
-        for birth in late:
-            if birth.waits_for_template:  # it hangs, while its forks live on without it
-                self._hung = birth
+        late = [starting for starting in self._starting if starting.due_s <= now]
+        for starting in late:
+            if starting.waits_for_template:  # it hangs, while its forks live on without it
+                self._hung = starting
                 self.close()
             else:
-                birth.hang_up()
-        if due_s := [birth.due_s for birth in self._births if birth not in late]:
+                starting.hang_up()
+        if due_s := [starting.due_s for starting in self._starting if starting not in late]:
             self._patience.arm(min(due_s) - now)
 
     def _taken(self, group: int | None) -> Sequence[int]:

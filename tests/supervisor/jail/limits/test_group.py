@@ -11,7 +11,7 @@ import pytest
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
 from nsmd.jail.limits import LimitEnforcer, files
-from nsmd.jail.limits.confinement import Confinement, Look
+from nsmd.jail.limits.confinement import Confinement, Measured
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AGENT_MB, Group, limits_of
 from nsmd.jail.limits.tree import GroupTree, NoGroupsError, find_place, is_frozen
@@ -260,7 +260,7 @@ def test_counters_are_of_the_execution_that_was_under_way(fake: FakeTree, jail: 
 def kills_told(it: Confinement, note: Mapping[str, object]) -> list[int]:
     """Kills reported for an execution that fails after an earlier supervisor started it."""
     it.taken_up()
-    it.go_on(note)
+    it.resume_execution(note)
     return [event.times for event in it.ended(FAILED)]
 
 
@@ -271,7 +271,7 @@ def test_limits_that_were_reached_without_a_supervisor_are_told(
     count(group, kills=3, refused=1)
     it = confined(group, jail)
     assert kills_told(it, {"counted": [1, 1]}) == [2]
-    assert kills_told(it, it.note()) == []
+    assert kills_told(it, it.execution_note()) == []
     # The agent may have made up what it says, and older ones say nothing.
     assert kills_told(it, {}) == []
     for said in ([9, 9], "x", [1], None):
@@ -285,7 +285,7 @@ def test_a_session_at_rest_costs_no_reading_when_an_execution_begins(
     it = confined(group_in(fake), jail)
     it.begun()
     assert it.ended(FINE) == ()
-    assert not it.act(Look(2, 0, []))
+    assert not it.end_excess(Measured(2, 0, []))
 
     def never(*_: object) -> str:
         raise AssertionError

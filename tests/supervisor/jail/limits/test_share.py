@@ -11,7 +11,7 @@ import pytest
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
 from nsmd.jail.limits import files
-from nsmd.jail.limits.confinement import Confinement, Look
+from nsmd.jail.limits.confinement import Confinement, Measured
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AT_REST, PART, Group, limits_of
 from nsmd.jail.limits.tree import OWN_WEIGHT, GroupTree
@@ -45,7 +45,7 @@ class Session:
         return (Path(self.group.directory) / "cpu.weight").read_text().strip()
 
     def look(self, processes: int = AT_REST) -> bool:
-        return self.it.act(Look(processes, 0, []))
+        return self.it.end_excess(Measured(processes, 0, []))
 
     def run(self) -> None:
         self.it.begun()

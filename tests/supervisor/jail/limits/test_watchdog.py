@@ -12,7 +12,7 @@ import trio
 from cgroup_world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
 from nsmd.jail.limits import Confinement, LimitEnforcer, confinement
-from nsmd.jail.limits.confinement import PERIOD_S, Look, Watchdog
+from nsmd.jail.limits.confinement import PERIOD_S, Measured, Watchdog
 from nsmd.jail.limits.group import AGENT_MB
 from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
@@ -150,7 +150,7 @@ async def test_lists_say_what_is_held() -> None:
         assert (await world.run("a", held)).outcome.exit_code == 0
         limited = world.run_service.find("a").confinement
         assert limited is not None
-        limited.act(limited.look())
+        limited.end_excess(limited.measure())
         (row,) = await world.run_service.describe()
         assert (row.memory_bytes or 0) >= 60 << 20
 
@@ -232,14 +232,14 @@ class Counting(Confinement):
     looks = 0
     processes = 2
 
-    def look(self) -> Look:
+    def measure(self) -> Measured:
         self.looks += 1
-        return Look(self.processes, 0, [])
+        return Measured(self.processes, 0, [])
 
 
 async def here(
-    look: Callable[[Sequence[Confinement]], list[Look]], at: Sequence[Confinement]
-) -> list[Look]:
+    look: Callable[[Sequence[Confinement]], list[Measured]], at: Sequence[Confinement]
+) -> list[Measured]:
     """Stand-in for a thread, during which virtual time would go on."""
     await trio.lowlevel.checkpoint()
     return look(at)

@@ -52,7 +52,7 @@ class Told:
     def __init__(self, launcher: TemplateLauncher) -> None:
         self.suspected: list[int] = []
         self.outdated = trio.Event()
-        launcher.tell(self._tell)
+        launcher.on_change(self._tell)
 
     def _tell(self, pid: int, certain: bool) -> None:
         if certain:
