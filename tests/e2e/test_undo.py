@@ -60,7 +60,7 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
         result = client.undo("work", 9)
         assert (result.exit_code, result.stdout) == (1, "")
         assert "2 earlier states are kept" in result.stderr
-        with pytest.raises(BadRequestError, match="at least 1"):
+        with pytest.raises(BadRequestError, match="from 1"):
             client.undo("work", 0)
         with pytest.raises(UnknownSessionError):
             client.undo("nobody")

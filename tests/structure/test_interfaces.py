@@ -42,7 +42,7 @@ from nsmd.bridge import (
 )
 from nsmd.bridge import monitor as program_monitor
 from nsmd.bridge import programs as bridge_values
-from nsmd.control import outgoing, output_stream
+from nsmd.control import outgoing
 from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
@@ -271,8 +271,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         relay.MAX_CONNECTIONS,
         session_slots.MAX_WAITING,
         outgoing.MAX_WAITING_BYTES,
-        output_stream.MAX_PENDING_CHARS,
-        output_stream.MAX_TOGETHER_CHARS,
+        outgoing.MAX_PENDING_CHARS,
+        outgoing.MAX_TOGETHER_CHARS,
         execution.MAX_RESULTS,
         execution.MAX_RESULT_BYTES,
         ended_sessions.MAX_ENDED,

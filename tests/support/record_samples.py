@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from nsm._version import __version__
-from nsmd.app.kept_kinds import KINDS
+from nsmd.app.startup import KINDS
 from nsmd.fdstore import records
 from nsmd.fdstore.records import EndRecord
 

@@ -106,7 +106,7 @@ def run_in(target: str, options: OptionFields, code: str) -> RunResult: ...
 def undo(
     target: str,
     options: OptionFields,
-    calls: Annotated[int, at_least(1, "how many calls to undo,")] = 1,
+    calls: Annotated[int, at_least(1, "a number of calls")] = 1,
 ) -> RunResult: ...
 @operation("manage", own=True)
 def run_write(

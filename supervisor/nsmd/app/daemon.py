@@ -3,14 +3,21 @@
 Lifetimes are nested, and end from the inside out: first the connections, so that nobody asks for
 anything more; then the services with the pool; then the sessions, which all kill their own jails at
 once; then the templates.
+
+The service manager hears that it is alive, and its status line: that changes with events, at most
+every few seconds; without events, nothing is sent. The watchdog's pings come from the event loop,
+so that systemd notices a hanging loop. It then ends this process and starts another, which takes
+over the sessions.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib import import_module
 
@@ -19,8 +26,8 @@ import trio
 from nsm import paths
 from nsm._version import program_version
 from nsmd.app.resources import Resources, open_resources
-from nsmd.app.service_status import ServiceStatus
-from nsmd.app.services import AppServices, open_services
+from nsmd.app.service_manager import tell
+from nsmd.app.services import FrontEnds, open_services
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
 from nsmd.config.reload import Reconfiguration
@@ -30,6 +37,7 @@ from nsmd.host.listeners import LOCK
 from nsmd.http.scraping import serve_metrics
 from nsmd.jail.limits import open_enforcer
 from nsmd.jail.templates import read_programs
+from nsmd.model.events import Events, Happening
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import How, Shutdown
@@ -60,20 +68,20 @@ async def serve(setup: Startup) -> None:
         again=setup.again,
     ) as enforcer:
         async with open_resources(setup, enforcer) as resources:
-            async with open_services(setup, resources) as app_services:
-                how = await _serve_clients(setup, resources, app_services)
+            async with open_services(setup, resources) as frontends:
+                how = await _serve_clients(setup, resources, frontends)
             if how != "end":
                 await resources.journal.close()
                 setup.leave(how)
-            app_services.port.forget()
-            app_services.services.run_service.session_manager.close()
+            frontends.port.forget()
+            frontends.services.run_service.session_manager.close()
             resources.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
         log.info("ended")
 
 
-async def _serve_clients(setup: Startup, resources: Resources, app_services: AppServices) -> How:
+async def _serve_clients(setup: Startup, resources: Resources, frontends: FrontEnds) -> How:
     """Serve clients until the supervisor is told how to end."""
-    services, frontends, events = app_services.services, app_services.frontends, resources.events
+    services, events = frontends.services, resources.events
     run_service, draining = services.run_service, services.draining
     status = ServiceStatus(
         setup.variables,
@@ -209,3 +217,129 @@ async def heed_signals(
                     timeout_s = configuration.settings.drain.timeout_seconds
                 draining.begin(signal.Signals(number).name, timeout_s=timeout_s, then=then)
                 timeout_s = 0.0
+
+
+STATUS_PERIOD_S = 5.0
+"""Time between two status lines."""
+
+MARGIN_S = 15.0
+"""Time that ending takes beyond the time to wait."""
+
+RELOAD_S = 90.0
+"""Time until the program that this process becomes must run its loop: as long as a unit may take to
+start (`DefaultTimeoutStartSec=`). With the watchdog's own time, systemd would end it on a slow
+machine.
+"""
+
+_LONGEST_S = 86400.0
+
+
+class ServiceStatus:
+    """Reports to the service manager.
+
+    Args:
+        environment: variables of this process, as the service manager has set them.
+        counts: returns the numbers of sessions, running executions and clients.
+        remaining_s: returns the seconds until a drain's deadline; None without a drain or deadline.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        counts: Callable[[], tuple[int, int, int]],
+        remaining_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._environment = environment
+        self._counts = counts
+        self._remaining_s = remaining_s
+        self._wanted = bool(environment.get("NOTIFY_SOCKET"))
+        self._changed = trio.Event()
+        self._draining = ""
+
+    def __repr__(self) -> str:
+        return f"<ServiceStatus {self.text() if self._wanted else 'for nobody'}>"
+
+    def text(self) -> str:
+        """Status line, such as ``3 sessions, 1 execution under way, 2 clients``."""
+        sessions, running, clients = self._counts()
+        line = ", ".join(
+            [
+                _many(sessions, "session"),
+                f"{_many(running, 'execution')} under way",
+                _many(clients, "client"),
+            ]
+        )
+        return f"{self._draining}{line}"
+
+    async def run(self, events: Events) -> None:
+        """Report changes, and that the loop turns. Returns at once if the service manager wants no
+        reports.
+
+        Cancellation: the usual way to end it.
+        """
+        period_s = watchdog_period_s(self._environment)
+        async with trio.open_nursery() as nursery:
+            if period_s is not None:
+                nursery.start_soon(self._ping, period_s)
+            if self._wanted:
+                nursery.start_soon(self._tell_changes, events)
+
+    def ends(self, how: How) -> None:
+        """Report that the supervisor now ends, or becomes another program."""
+        if how == "reload":
+            now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+            self._say(f"RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=Reloading")
+            if (period_s := watchdog_period_s(self._environment)) is not None:
+                self._say(f"WATCHDOG_USEC={math.ceil(max(2 * period_s, RELOAD_S) * 1e6)}")
+        else:
+            self._say("STOPPING=1\nSTATUS=Ending")
+
+    async def _ping(self, period_s: float) -> None:
+        # The program before a reload may have asked for more.
+        self._say(f"WATCHDOG_USEC={math.ceil(2 * period_s * 1e6)}")
+        while True:
+            self._say("WATCHDOG=1")
+            await trio.sleep(period_s)
+
+    async def _tell_changes(self, events: Events) -> None:
+        unsubscribe = events.subscribe(self._happened)
+        told = ""
+        try:
+            while True:
+                self._changed = changed = trio.Event()
+                if (text := self.text()) != told:
+                    self._say(f"STATUS={text}")
+                    told = text
+                await changed.wait()
+                await trio.sleep(STATUS_PERIOD_S)
+        finally:
+            unsubscribe()
+
+    def _happened(self, happening: Happening) -> None:
+        self._changed.set()
+        if happening.kind == "draining":
+            state, then = happening.facts.get("state"), happening.facts.get("then")
+            self._draining = "" if state == "cancelled" else "Draining: "
+            if state == "begun" and then != "stay":
+                # The unit's own limit (`TimeoutStopSec=`) knows nothing of the drain's.
+                left_s = min(self._remaining_s() or 0.0, _LONGEST_S) + MARGIN_S
+                self._say(f"EXTEND_TIMEOUT_USEC={math.ceil(left_s * 1e6)}\nSTATUS={self.text()}")
+
+    def _say(self, message: str) -> None:
+        if self._wanted:
+            tell(self._environment, message)
+
+
+def watchdog_period_s(environment: Mapping[str, str]) -> float | None:
+    """Seconds between two reports that we are alive: half of the time after which systemd would end
+    us (sd_watchdog_enabled(3)). None if it does not watch, or watches another process.
+    """
+    watched = environment.get("WATCHDOG_USEC", "")
+    pid = environment.get("WATCHDOG_PID", "")
+    if not watched.isdecimal() or int(watched) == 0 or pid not in ("", str(os.getpid())):
+        return None
+    return int(watched) / 2e6
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -19,7 +19,8 @@ from functools import partial
 from nsm import paths
 from nsm._version import program_version
 from nsm.shortage import EXIT_TEMPORARY, SHORTAGES
-from nsmd.app import failed_start, service_manager
+from nsmd.app import instance as instances
+from nsmd.app import service_manager
 from nsmd.app.instance import Instance, open_instance
 from nsmd.fdstore.handover import VARIABLE as HANDED_OVER
 from nsmd.fdstore.store import TRY_OPTION
@@ -196,7 +197,7 @@ def _try(config_path: str, *, strict: bool) -> int:
     if mistakes := _definition_mistakes(settings, strict=strict):
         sys.stderr.write(f"{mistakes}\n")
         return EXIT_USAGE
-    from nsmd.app import daemon, kept_kinds  # noqa: PLC0415
+    from nsmd.app import daemon, startup  # noqa: PLC0415
     from nsmd.fdstore import handover  # noqa: PLC0415
     from nsmd.jail import templates  # noqa: PLC0415
 
@@ -209,7 +210,7 @@ def _try(config_path: str, *, strict: bool) -> int:
         return EXIT_USAGE
     sys.stdout.write(f"{program_version()}\n")
     if asked is not None:
-        sys.stdout.write(f"{handover.answer_of(kept_kinds.unreadable(asked.records))}\n")
+        sys.stdout.write(f"{handover.answer_of(startup.unreadable(asked.records))}\n")
     return 0
 
 
@@ -234,12 +235,12 @@ class _Starter:
             with ExitStack() as stack:
                 instance = open_instance(stack)
                 if settings is not None and not mistakes:
-                    failed_start.remember_config(config_path, paths.state_dir())
+                    instances.remember_config(config_path, paths.state_dir())
                 elif instance.kept or instance.handed is not None:
                     # Sessions wait: a config mistake must not end them.
                     settings = settings or _last_settings(mistakes)
                 else:
-                    failed_start.refuse_waiting(instance.listener, mistakes)
+                    instances.refuse_waiting(instance.listener, mistakes)
                     return self._fail(mistakes, EXIT_USAGE)
                 self._serve(settings, config_path, instance)
         except Exception as error:  # noqa: BLE001 (whatever it is, those who wait are told)
@@ -349,12 +350,12 @@ def _refuse_waiting(why: str) -> None:
     with suppress(service_manager.ServiceManagerError):
         passed = service_manager.take_passed(os.environ)
         if passed.listener is not None and not passed.kept:
-            failed_start.refuse_waiting(passed.listener, why)
+            instances.refuse_waiting(passed.listener, why)
 
 
 def _last_settings(mistakes: str) -> Settings:
     """Load the last valid settings: a config mistake must not kill waiting sessions."""
-    settings, _ = _load(failed_start.last_good(paths.state_dir()))
+    settings, _ = _load(instances.last_good(paths.state_dir()))
     logging.getLogger(__name__).error(
         "%s. %s, for the sessions that are here; `nsm reload --config` reads the file again",
         mistakes,

@@ -11,30 +11,35 @@ from functools import partial
 
 import trio
 
-from nsm.dataclass import dataclass
-from nsmd.app.frontends import FrontEnds
+from nsm import paths
+from nsm.wire.operation import Right
 from nsmd.app.resources import Resources
 from nsmd.app.startup import Startup
-from nsmd.boxes import BoxManager
+from nsmd.boxes import BoxManager, ServeConnection
 from nsmd.bridge.bridge import BridgeService, open_bridge
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.control.ops.supervisor import reload_once_answered
+from nsmd.control.server import Access, ControlServer
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.provider import Provider
 from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.host.descriptors import Quota
 from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher as Watching
 from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.http.held_port import NAME as PORT
 from nsmd.http.held_port import HeldPort
+from nsmd.http.service import HttpService
 from nsmd.jail.limits.systemd import STORED_NAME as SCOPE
 from nsmd.jail.process import reap_child
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.manager.automatic_saves import AutomaticSaves, writing_to
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
+from nsmd.mcp.attachment import EndpointLoader, serve_attachment
+from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
@@ -47,24 +52,101 @@ from nsmd.restart.kept_sessions import LoadedState, SessionStore, sort_out
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.import_times import open_import_times
 
+BOX_CONNECTIONS = 32
+"""Largest number of connections at once from the programs in one box."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppServices:
-    """Services for requests, and the front ends that receive them.
+
+class FrontEnds:
+    """Front ends for connections over the user's own socket or that of a box.
+
+    Args:
+        services: services that requests use.
+        max_connections: largest number at once. Boxes get at most half of them, so that their code
+            keeps nobody else out.
+
+        port: for clients over HTTP.
 
     Attributes:
         services: services that requests use.
-        frontends: serve each connection.
-        port: port for clients over HTTP.
+        http: serves clients over HTTP, if that is configured.
     """
 
-    services: Services
-    frontends: FrontEnds
-    port: HeldPort
+    def __init__(self, services: Services, max_connections: int, port: HeldPort) -> None:
+        self.services, self.port = services, port
+        self._endpoint = EndpointLoader()
+        self._everyone = Quota(max_connections, "The supervisor has")
+        self._in_boxes = Quota(max_connections // 2, "All boxes together have")
+        self._server = ControlServer(
+            Access(uid=os.geteuid()), services, self._attach, (self._everyone,)
+        )
+        settings, run_service = services.configuration.settings, services.run_service
+        self.http = HttpService(
+            settings,
+            paths.http_token_path(),
+            runner=run_service,
+            programs=services.bridge,
+            check=partial(run_service.check_project, point=None, mode=None),
+            loaded=self._loaded,
+            ending=lambda: services.ending.how is not None,
+            events=services.events,
+            traffic=services.telemetry.traffic["http"],
+            port=port,
+        )
+
+    @property
+    def connections(self) -> int:
+        """Number of connections, those from boxes included."""
+        return self._everyone.taken
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        """Serve one connection over the user's own socket."""
+        await self._server.handle(stream)
+
+    def of_box(self, client_limits: ClientLimits) -> ServeConnection:
+        """Return the server for a box's socket; its programs may run code within those limits."""
+        rights: set[Right] = {"run"}
+        if client_limits.programs:
+            rights.add("bridge")
+        access = Access(uid=os.geteuid(), rights=frozenset(rights), client_limits=client_limits)
+        quotas = Quota(BOX_CONNECTIONS, "The box has"), self._in_boxes, self._everyone
+        return ControlServer(access, self.services, self._attach, quotas).handle
+
+    async def load(self) -> None:
+        """Load the modules that take long to load, once everything else is up."""
+        await self._endpoint.run()
+
+    async def _loaded(self) -> object:
+        """Wait until models can be served: a call that one repeats may belong to any session."""
+        await self.services.run_service.session_manager.wait_found()
+        return await self._endpoint.serve()
+
+    async def _attach(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        first_bytes: bytes,
+        *,
+        peer: tuple[int, int],
+        client_limits: ClientLimits | None,
+        confined: bool,
+    ) -> None:
+        services = self.services
+        await services.run_service.session_manager.wait_found()
+        await serve_attachment(
+            stream,
+            first_bytes,
+            services.run_service,
+            endpoint=self._endpoint,
+            programs=services.bridge,
+            ending=lambda: services.ending.how == "end",
+            max_result_chars=services.configuration.settings.mcp.max_result_chars,
+            client_limits=client_limits,
+            confined=confined,
+            peer=peer,
+        )
 
 
 @asynccontextmanager
-async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[AppServices]:
+async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[FrontEnds]:
     """Open the services, so that clients can be served while the block lasts.
 
     Before the block begins, the supervisor takes over what an earlier one has left, and applies the
@@ -169,7 +251,7 @@ async def open_services(setup: Startup, resources: Resources) -> AsyncGenerator[
             upkeep.start_soon(reload_once_answered, services, setup.silent)
         await bridge.configure(setup.settings.bridge)
         frontends = FrontEnds(services, setup.shares.connections, port)
-        yield AppServices(services=services, frontends=frontends, port=port)
+        yield frontends
         upkeep.cancel_scope.cancel()
 
 

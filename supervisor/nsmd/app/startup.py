@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from nsm import paths
 from nsm.dataclass import dataclass
 from nsmd.app.instance import Instance
+from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.bridge.bridge import BridgePaths
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_said
@@ -22,7 +23,9 @@ from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.fdstore import records
 from nsmd.fdstore.handover import Leaving
+from nsmd.fdstore.records import SessionRecord, SpecRecord, UnreadableRecordError
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.store_choice import open_store
@@ -33,10 +36,16 @@ from nsmd.host.processes import children_of
 from nsmd.jail import BwrapLauncher, Launcher
 from nsmd.jail.host import GitSettings
 from nsmd.jail.templates import open_launcher
+from nsmd.jail.templates.template_store import PREFIX as TEMPLATE
+from nsmd.jail.templates.template_store import TemplateRecord
 from nsmd.manager.projects import Unreadable
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.values import Enforcement, Environment, Sources
+from nsmd.network.secrets.grant import GRANT, GrantRecord
+from nsmd.ports.relay_process import RELAY, RelayRecord
+from nsmd.ports.session_ports import PORT, PortRecord
+from nsmd.restart.kept_sessions import SESSION, SPEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,36 +54,17 @@ class Startup:
 
     Attributes:
         listener: bound, listening, non-blocking.
-        socket_path: path of that socket.
-        home: the user's home directory.
         private: directories of our own that no jail ever shows.
         variables: those of this process that lead to the service manager.
-        open_launcher: opens a launcher of jails for a block, given the way to enforce sessions'
-            limits.
-        unreadable: returns why a jail's user cannot read a directory; None if it can.
-        no_way: returns why that user cannot reach a file by its path; None if it can.
+        unreadable, no_way: return why a jail's user cannot read a directory, or reach a file by its
+            path; None if it can.
         jail: facts about jails here, for `nsm status`.
-        shares: division of the descriptors between parts.
-        config_path: path of `config.toml`; there may be no such file.
-        load_settings: reads `config.toml` again. This and the next one block.
-        find_environments: looks for environments on the host; called in a thread.
-        find_python: finds the Python in a directory that a project names; called in a thread.
-        devices: finds the devices of environments whose user gave them some.
-        agreements_path: path of the file of environments in projects that people agreed to use.
-        imports_path: path of the file with the times that imports took.
+        config_path, agreements_path, imports_path: there may be no such file.
+        load_settings, find_environments, find_python: block.
         sources: sources of further environments, from the supervisor's own variables.
         sandbox_directory: directory of artifacts, if the variables name none.
-        nix: finds Nix when it is needed.
-        installation: makes environments from packages.
-        built_directory: directory for logs of builds, and for roots of what Nix builds.
-        shell_directory: directory for what Nix says about projects' shells.
-        audit_path: path of the audit's file.
-        bridge: paths of the bridge's definitions and of its audit.
-        metrics_path: path of the Unix socket for metrics.
-        ends_directory: directory for the names of ended sessions, and how they ended.
         announce: called once the socket answers.
         crashed: called with an error that ends this process; returns its exit code.
-        store: keeps sessions' descriptors if this process dies.
         silent: holders that do not answer and may have sessions, too; None if there is none.
         kept: descriptors from earlier supervisors, from the store or from before a reload.
         leave: ends this process for a `leave` or `reload`.
@@ -255,3 +245,36 @@ def _audit_path() -> str:
     except OSError as error:
         logging.getLogger(__name__).warning("no state is kept: %s", error)
     return paths.audit_path()
+
+
+KINDS: Mapping[str, type[Any]] = {
+    SESSION: SessionRecord,
+    SPEC: SpecRecord,
+    TEMPLATE: TemplateRecord,
+    BOX: BoxRecord,
+    PORT: PortRecord,
+    RELAY: RelayRecord,
+    GRANT: GrantRecord,
+}
+"""By the beginnings of the names in the store."""
+
+
+def unreadable(kept: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return why this version cannot use what is kept, by name. Specifications are not named: the
+    sessions that need them are.
+    """
+    found: dict[str, str] = {}
+    specs: dict[str, str] = {}
+    for name, text in kept:
+        kind = next((KINDS[prefix] for prefix in KINDS if name.startswith(prefix)), None)
+        try:
+            if kind is None:
+                raise UnreadableRecordError("this version knows no such kind of entry")  # noqa: TRY301
+            record = records.decode(kind, text.encode())
+        except UnreadableRecordError as error:
+            found[name] = str(error)
+            continue
+        if isinstance(record, SessionRecord):
+            specs[name] = record.spec
+    found |= {name: found[spec] for name, spec in specs.items() if spec in found}
+    return {name: why for name, why in found.items() if not name.startswith((SPEC, TEMPLATE))}

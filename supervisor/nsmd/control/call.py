@@ -13,7 +13,7 @@ from nsm.wire.operation import Right
 from nsmd.boxes import BoxManager
 from nsmd.bridge.bridge import BridgeService
 from nsmd.config.reload import Reconfiguration
-from nsmd.control.output_stream import Room
+from nsmd.control.outgoing import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.left_alone import LeftAlone
@@ -52,33 +52,14 @@ class Services:
     """Parts of the supervisor that operations use; the daemon makes one.
 
     Attributes:
-        jail: how jails are made here, for people.
-        project_environments: environments in projects that people agreed to use.
-        limits: how sessions' limits are enforced, for people.
+        jail, limits: how jails are made and sessions' limits enforced here, for people.
         forking: launcher of sessions that are forks of templates; None if none are.
-        import_times: modules that sessions import slowly.
-        shutdown: asks the daemon to end with all sessions.
-        save_all: saves sessions before an end, if that is configured.
-        ending: asks the daemon to end in other ways.
-        configuration: reads the configuration file again.
-        draining: lets nothing new begin before an end.
-        boxes: agents in boxes, which have sockets of their own.
-        ports: ports of sessions that are open on the host.
-        secrets: secrets that sessions and boxes use without seeing them.
-        bridge: programs of the host that clients may start.
-        events: events of the supervisor.
-        store: keeps sessions' descriptors if this process dies.
-        left_alone: what that store has and this version of nsm cannot read.
-        everything_kept: yields what that store should have.
+        left_alone: what the store has and this version of nsm cannot read.
+        everything_kept: yields what the store should have.
         silent: holders that do not answer, and may have sessions, too; None if there is none.
         successor: the command that this process becomes at a reload.
-        telemetry: counts and durations.
         clients: returns the number of connections.
-        started_s: start of the supervisor, on trio's clock.
-        max_file_bytes: size limit of one transferred file.
-        audit: facts about the audit's file.
-        http: facts about clients over HTTP.
-        review: returns the operations on sessions' changes of projects.
+        started_s: on trio's clock.
     """
 
     run_service: RunService
@@ -124,23 +105,17 @@ class Call:
     """One request that is being carried out.
 
     Attributes:
-        client: from the connection's hello.
+        args: as they came, for the audit.
         scope: from the hello, or fixed by the socket.
         project: directory of the client; its names mean sessions of this project first. Empty for
             none.
-        client_limits: limits of the socket's connections; None if the client chooses.
+        client_limits: None if the client chooses.
         peer: process and user id of the peer, from the kernel.
         confined: the connection may know and reach nothing beyond its scope.
         resumes: as in `ClientIdentity`.
         manages: it has the right `manage`, and may know what sessions ran.
-        bridges: it has the right `bridge`.
-        files: open files of the connection.
-        watches: paths that the connection watches.
         own_sessions: sessions that end with the connection.
-        room: bound of the output that waits for the client.
         emit: sends an event that belongs to the request; waits for a slow client.
-        on_cancel: sets what to do when the client cancels.
-        afterwards: sets what to do once the answer has been sent.
         attach: sends a descriptor with the answer, and closes it.
     """
 
@@ -165,11 +140,7 @@ class Call:
     attach: Callable[[int], None]
 
     def as_client(self, **more: Any) -> ClientIdentity:
-        """Client of the request, without its project.
-
-        Args:
-            more: further facts, or another scope.
-        """
+        """Client of the request, without its project; `more` has further facts, or a scope."""
         bound = self.client_limits.network if self.client_limits is not None else None
         facts: dict[str, Any] = {"scope": self.scope, **more}
         return ClientIdentity(

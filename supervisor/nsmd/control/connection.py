@@ -38,8 +38,7 @@ from nsm.wire.operation import Right
 from nsmd.control.call import Call, Services
 from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.ops import run
-from nsmd.control.outgoing import Outgoing
-from nsmd.control.output_stream import Room
+from nsmd.control.outgoing import Outgoing, Room
 from nsmd.host import logs
 from nsmd.manager.job_starts import ProgramStart
 from nsmd.model import names
@@ -83,8 +82,6 @@ async def serve_connection(
 
     Args:
         first: bytes that were already read.
-        rights: rights that it may use.
-        services: services that operations use.
         client_limits: limits that apply whatever it says; None if it may choose.
     """
     broken: RemoteProtocolError | None = None

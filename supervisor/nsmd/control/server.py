@@ -24,7 +24,7 @@ from nsmd.control.connection import (
     peer_of,
     serve_connection,
 )
-from nsmd.control.counted_stream import CountedStream
+from nsmd.control.outgoing import CountedStream
 from nsmd.host import logs
 from nsmd.host.descriptors import MAX_CONNECTIONS, Quota, draw
 from nsmd.model.limits import ClientLimits

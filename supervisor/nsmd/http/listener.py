@@ -21,7 +21,7 @@ from nsm.http.connection_limit import ConnectionLimit
 from nsm.http.exchange import Application
 from nsm.http.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
 from nsm.http.token import TokenFile
-from nsmd.control.counted_stream import CountedStream
+from nsmd.control.outgoing import CountedStream
 from nsmd.host.listeners import check_way, listening_socket
 from nsmd.host.paths import trusted_owners
 from nsmd.http.held_port import bound

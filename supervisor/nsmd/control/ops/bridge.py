@@ -13,8 +13,7 @@ from nsmd.bridge.calls import ProgramCall
 from nsmd.bridge.monitor import PIECE_CHARS
 from nsmd.bridge.programs import Caller, OnLine, Problem, Program, ProgramEnd
 from nsmd.control.call import Call
-from nsmd.control.outgoing import MAX_WAITING_BYTES
-from nsmd.control.output_stream import OutputStream
+from nsmd.control.outgoing import MAX_WAITING_BYTES, OutputStream
 from nsmd.model.text import shortened
 from nsmd.model.values import Output, StreamName
 

@@ -308,11 +308,7 @@ async def env_forget(call: Call, project: str, target: str) -> str:
 
 
 def _relative(project: ProjectMount, path: str) -> str:
-    """The path below the project, links in it not followed.
-
-    Raises:
-        BadRequestError: it leads elsewhere.
-    """
+    """The path below the project, links in it not followed."""
     absolute = os.path.normpath(os.path.join(project.path, path))
     if absolute == project.path or not is_within(absolute, project.path):
         raise BadRequestError(

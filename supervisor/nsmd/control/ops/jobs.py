@@ -130,11 +130,7 @@ def _session(call: Call, place: Place, options: RunOptions) -> SessionForJob:
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
-    """Check environment variables.
-
-    Raises:
-        BadRequestError: there are too many, or one cannot be one.
-    """
+    """Check environment variables."""
     size = sum(len(name) + len(value) for name, value in environ.items())
     if len(environ) > MAX_VARIABLES or size > MAX_VARIABLE_CHARS:
         raise BadRequestError(
@@ -220,11 +216,7 @@ async def job_signal(call: Call, target: str, job: str, signal: str) -> JobInfo:
 
 
 def signal_number(name: str) -> int:
-    """The number of a signal, from its name or number.
-
-    Raises:
-        BadRequestError: there is none.
-    """
+    """The number of a signal, from its name or number."""
     text = name.upper().removeprefix("SIG")
     if text.isdecimal() and len(text) < 3 and int(text) <= signals.SIGRTMAX:
         return int(text)

@@ -23,12 +23,7 @@ MAX_SHOWN = 50
 
 
 def chosen_network(call: Call, asked: NetworkRequest | None) -> NetworkRule | None:
-    """Read the network rule of a `run`; None for the configured one.
-
-    Raises:
-        ForbiddenError: the connection may not choose.
-        BadRequestError: the rule is invalid.
-    """
+    """Read the network rule of a `run`; None for the configured one."""
     if asked is None:
         return None
     if call.confined:
@@ -118,12 +113,7 @@ def decision_row(decision: Decision, now: float) -> dict[str, Any]:
 
 
 def chosen_secrets(call: Call, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Check the secrets of a `run`; None for the configured ones.
-
-    Raises:
-        ForbiddenError: the connection may not choose.
-        BadRequestError: these are no names.
-    """
+    """Check the secrets of a `run`; None for the configured ones."""
     if names is None:
         return None
     if call.confined:
@@ -135,11 +125,7 @@ def chosen_secrets(call: Call, names: tuple[str, ...] | None) -> tuple[str, ...]
 
 
 def checked_secrets(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check names of secrets; returns each once.
-
-    Raises:
-        BadRequestError: these are none.
-    """
+    """Check names of secrets; returns each once."""
     names = tuple(dict.fromkeys(names))
     if len(names) > MAX_SECRETS or not all(map(SECRET_NAME.fullmatch, names)):
         raise BadRequestError(f"`secrets` must be at most {MAX_SECRETS} names of secrets.")

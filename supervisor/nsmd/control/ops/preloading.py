@@ -64,9 +64,6 @@ async def env_preload(
 def _meant(call: Call, target: str) -> tuple[Building | None, Environment]:
     """Find an environment, with its build if nsm itself may change what it preloads: one of
     `nsm env add`, or one from a project's list of packages.
-
-    Raises:
-        UnknownEnvironmentError: there is none that can be used.
     """
     builds = [each for each in call.services.builder.buildings if each.name == target]
     # Of several projects' environments, that of the client's project is meant.
@@ -118,11 +115,7 @@ def _without(environment: Environment, modules: Sequence[str]) -> tuple[str, ...
 async def _try(
     services: Services, environment: Environment, wanted: tuple[str, ...]
 ) -> TemplateTrial:
-    """Preload modules in a template.
-
-    Raises:
-        BadRequestError: there is no template.
-    """
+    """Preload modules in a template."""
     if services.forking is None:
         raise BadRequestError(
             "Sessions are not forks of templates here, so nothing can be preloaded.",

@@ -19,8 +19,7 @@ from nsm.wire.run import Place, ProjectPlace, RunOptions
 from nsmd.agent_link.frames import without_bytes
 from nsmd.control.call import Call
 from nsmd.control.ops import network
-from nsmd.control.outgoing import MAX_WAITING_BYTES
-from nsmd.control.output_stream import OutputStream
+from nsmd.control.outgoing import MAX_WAITING_BYTES, OutputStream
 from nsmd.environments.pending import NO_ENVIRONMENT, patiently
 from nsmd.host.paths import is_within
 from nsmd.model import names
@@ -304,9 +303,6 @@ def _project(call: Call, place: Place) -> ProjectMount | None:
 def _chosen_within(call: Call, wanted: ProjectPlace) -> ProjectMount | None:
     """Check a directory that a box names: it must be its own. Nothing is said about others on the
     host.
-
-    Raises:
-        ForbiddenError: it is another one.
     """
     client_limits, path = call.client_limits, wanted.path
     if client_limits is not None and client_limits.project is not None:

@@ -137,11 +137,7 @@ def _tightened(
 
 
 def checked_labels(found: Mapping[str, str]) -> Labels:
-    """Check and sort labels.
-
-    Raises:
-        BadRequestError: they are not labels, or too many.
-    """
+    """Check and sort labels."""
     if len(found) > MAX_LABELS:
         raise BadRequestError(f"{len(found)} labels are too many; a session has {MAX_LABELS}.")
     for key, value in found.items():

@@ -308,11 +308,7 @@ async def reload_once_answered(services: Services, silent: SilentHolders) -> Non
 
 
 async def _try_successor(services: Services) -> SuccessorAnswer:
-    """Try the next program.
-
-    Raises:
-        StartFailedError: it does not start.
-    """
+    """Try the next program."""
     try:
         return await try_successor(services.successor, services.everything_kept)
     except SuccessorError as error:
@@ -323,11 +319,7 @@ async def _try_successor(services: Services) -> SuccessorAnswer:
 
 
 def _check_all_usable(services: Services, trial: SuccessorAnswer) -> None:
-    """Check that the next program can use what is here.
-
-    Raises:
-        StartFailedError: it cannot, or does not tell.
-    """
+    """Check that the next program can use what is here."""
     live = services.run_service.live_sessions()
     if trial.unreadable is None and live:
         plural = "" if len(live) == 1 else "s"

@@ -16,7 +16,7 @@ from nsm.wire.errors import BadRequestError, ForbiddenError, UnknownProgramError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import Cancel
 from nsm.wire.operation import Right
-from nsmd.control import output_stream
+from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.ops import bridge
 
@@ -269,7 +269,7 @@ async def test_a_client_that_does_not_read_costs_a_bounded_amount(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 1900 lines has a kilobyte: all of them are told when the program has ended."""
-    monkeypatch.setattr(output_stream, "MAX_PENDING_CHARS", 64 * 1024)
+    monkeypatch.setattr(outgoing, "MAX_PENDING_CHARS", 64 * 1024)
     lines = 1900
     await place.script("floods", f"yes {'x' * 1023} | head -n {lines}")
     peer = await place.person()

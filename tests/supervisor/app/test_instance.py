@@ -12,7 +12,7 @@ import pytest
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import StartFailedError
 from nsm.wire.messages import Failure, Hello
-from nsmd.app import failed_start
+from nsmd.app import instance as failed_start
 
 if TYPE_CHECKING:
     from collections.abc import Generator

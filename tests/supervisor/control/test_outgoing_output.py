@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from nsmd.control.output_stream import MAX_PENDING_CHARS, MAX_TOGETHER_CHARS, OutputStream, Room
+from nsmd.control.outgoing import MAX_PENDING_CHARS, MAX_TOGETHER_CHARS, OutputStream, Room
 from nsmd.model.values import Output
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.app.service_status import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
+from nsmd.app.daemon import STATUS_PERIOD_S, ServiceStatus, watchdog_period_s
 from nsmd.model.events import Events
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 import record_samples
 from nsm._version import __version__
-from nsmd.app.kept_kinds import KINDS, unreadable
+from nsmd.app.startup import KINDS, unreadable
 from nsmd.fdstore import records
 from nsmd.fdstore.records import to_plain
 from nsmd.fdstore.store import KEPT_PREFIXES
