@@ -126,14 +126,6 @@ AskedPath: TypeAlias = Annotated[
 ]
 
 
-def _paths_of(given: list[bytes]) -> tuple[str, ...]:
-    return tuple(map(path_of, given))
-
-
-def _paths_back(paths: tuple[str, ...]) -> list[bytes]:
-    return list(map(bytes_of, paths))
-
-
 class AgreedRow(NamedTuple):
     """A change that somebody agreed to: its path, and the tokens of both states as they were shown.
 
@@ -147,15 +139,8 @@ class AgreedRow(NamedTuple):
     risky: bool = False
 
 
-AskedPaths: TypeAlias = Annotated[
-    tuple[str, ...],
-    Made(list[bytes], _paths_of, _paths_back),
-    Constraint(lambda paths: all(map(_is_below, paths)), "paths below the project, in bytes"),
-]
-
-
 @operation("manage")
-def changes(target: str, paths: AskedPaths = ()) -> ChangeEnd: ...
+def changes(target: str, paths: tuple[AskedPath, ...] = ()) -> ChangeEnd: ...
 @operation("manage")
 def change(target: str, path: AskedPath) -> Contents: ...
 @operation("manage")
@@ -163,4 +148,4 @@ def apply(
     target: str, changes: tuple[AgreedRow, ...] = (), *, force: bool = False
 ) -> dict[str, Any]: ...
 @operation("manage")
-def discard(target: str, paths: AskedPaths = ()) -> dict[str, Any]: ...
+def discard(target: str, paths: tuple[AskedPath, ...] = ()) -> dict[str, Any]: ...

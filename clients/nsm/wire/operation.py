@@ -6,7 +6,7 @@ the same arguments, which type checkers compare.
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin
 
 from nsm.wire.answers import read
 from nsm.wire.decode import Made
@@ -102,4 +102,6 @@ def encode(value: Any) -> Any:
 def _encode(value: Any, hint: Any) -> Any:
     notes = getattr(hint, "__metadata__", ())
     back = next((note.back for note in notes if isinstance(note, Made)), None)
+    if back is None and get_origin(hint) is tuple:
+        return [_encode(each, get_args(hint)[0]) for each in value]
     return encode(value if back is None else back(value))
