@@ -178,10 +178,10 @@ class BridgeService:
         """
         return self._definitions.subscribe(changed)
 
-    async def look(self) -> None:
+    async def read_definitions(self) -> None:
         """Read the definitions now."""
         if self.enabled:
-            await self._definitions.look()
+            await self._definitions.read_again()
 
     def under_way(self) -> list[dict[str, str]]:
         """Running programs, as `{program, client, scope}`."""
@@ -441,7 +441,7 @@ class BridgeService:
         try:
             return self.program(caller, name)
         except UnknownProgramError:
-            await self.look()
+            await self.read_definitions()
             return self.program(caller, name)
 
     def _admit(self, call: ProgramCall) -> None:

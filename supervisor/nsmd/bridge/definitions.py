@@ -358,21 +358,21 @@ class DefinitionsIndex:
             return DefinitionsScan(problems=(Problem(source=self._directory, reason=reason),))
 
         look = partial(read_directory, self._directory)
-        self._watcher.keep(self, printable(self._directory), look, self.take, failed)
+        self._watcher.keep(self, printable(self._directory), look, self.use_scan, failed)
         await self._watcher.first_look(self)
-        self._tell()
+        self._notify()
 
     def end(self) -> None:
         """Read them no more: there are none."""
         self._watcher.end(self)
         self.programs, self.problems = {}, ()
-        self._tell()
+        self._notify()
 
-    async def look(self) -> None:
+    async def read_again(self) -> None:
         """Read the definitions again now, for at most 5 s."""
         await self._watcher.look(self)
 
-    def take(self, found: DefinitionsScan, unwatched: str | None) -> None:
+    def use_scan(self, found: DefinitionsScan, unwatched: str | None) -> None:
         """Use the result of a look."""
         problems = found.problems
         if unwatched is not None:
@@ -384,9 +384,9 @@ class DefinitionsIndex:
             if problem not in self.problems:
                 log.warning("%s", render(problem))
         self.programs, self.problems = found.programs, problems
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in tuple(self._subscribers):
             changed()
 

@@ -131,7 +131,7 @@ class OutputLines:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
-    def take(self, data: bytes) -> list[str]:
+    def add(self, data: bytes) -> list[str]:
         """Return the lines and pieces that are complete with these bytes."""
         *lines, rest = (self._rest + self._decoder.decode(data)).split("\n")
         found: list[str] = []
@@ -247,7 +247,7 @@ class Stream:
             return None
         self.kept.write(data)
         if waiting.has_room:
-            waiting.add(self.name, self.lines.take(data))
+            waiting.add(self.name, self.lines.add(data))
         else:
             waiting.leave_out(self.name, self.lines.skip(data))
         return len(data)

@@ -156,7 +156,7 @@ class _Run:
             with self._limit:
                 while (report := await self._held.next_report()) is not None:
                     if "told" in report:
-                        self._tell(report["told"])
+                        self._pass_on(report["told"])
                         await trio.lowlevel.checkpoint()  # a flood must leave time for others
                     elif "started" in report:
                         self._pid = report["started"]
@@ -172,7 +172,7 @@ class _Run:
         facts = {key: value for key, value in end.items() if key != "stopped"}
         return ProgramEnd(**facts, why_stopped=self._why if end["stopped"] else None)
 
-    def _tell(self, told: Sequence[tuple[StreamName, str | int]]) -> None:
+    def _pass_on(self, told: Sequence[tuple[StreamName, str | int]]) -> None:
         for stream, line in told:
             self._on_line(stream, line if isinstance(line, str) else left_out(line))
 

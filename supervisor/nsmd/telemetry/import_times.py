@@ -70,7 +70,7 @@ class ImportTimes:
     def __repr__(self) -> str:
         return f"<ImportTimes of {len(self._histories)} environments>"
 
-    def take(self, happening: Happening) -> None:
+    def add_execution(self, happening: Happening) -> None:
         """Note the imports of an execution that has ended (a `Listener` of events)."""
         execution = happening.subject
         assert isinstance(execution, Execution), "that is what finishes"
@@ -79,9 +79,9 @@ class ImportTimes:
             imports = answer.outcome.imports
             # A session that is forgotten does not come back as one that imports nothing.
             if imports or session.executions <= 1:
-                self.note(session.spec.environment, session.id, imports)
+                self.add(session.spec.environment, session.id, imports)
 
-    def note(self, environment: Environment, session: str, imports: _Times) -> None:
+    def add(self, environment: Environment, session: str, imports: _Times) -> None:
         """Note the slow imports of an execution."""
         key = _key(environment)
         history = self._histories.get(key)
@@ -149,7 +149,7 @@ async def open_import_times(path: str, events: Events) -> AsyncGenerator[ImportT
     times = ImportTimes(path)
     await trio.to_thread.run_sync(times.load)
     kinds: tuple[EventKind, ...] = ("execution_finished",)
-    unsubscribe = events.subscribe(times.take, kinds)
+    unsubscribe = events.subscribe(times.add_execution, kinds)
     try:
         yield times
     finally:

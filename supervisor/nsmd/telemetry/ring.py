@@ -63,7 +63,7 @@ class Ring:
     def __repr__(self) -> str:
         return f"<Ring of {len(self._kept)} of {self.count}>"
 
-    def take(self, happening: Happening) -> None:
+    def add(self, happening: Happening) -> None:
         """Add an event (a `Listener` of events)."""
         if happening.kind == "operation" and happening.facts["op"] in NOT_TOLD:
             return

@@ -56,8 +56,8 @@ class LoopLag(trio.abc.Instrument):
     def __repr__(self) -> str:
         return f"<LoopLag {self.busy!r}>"
 
-    def look(self, now_s: float) -> None:
-        """Begin a look, in a task of the loop, at that time on trio's clock."""
+    def sample(self, now_s: float) -> None:
+        """Begin a sample of a few passes, in a task of the loop, at that time on trio's clock."""
         self.due_s = now_s + PAUSE_S
         if not self._left:
             trio.lowlevel.add_instrument(self)
@@ -113,7 +113,7 @@ class Telemetry:
         self.lag = LoopLag()
         self.traffic = {"control": Traffic(), "mcp": Traffic(), "http": Traffic()}
         self._writing = trio.CapacityLimiter(1)
-        run_service.events.subscribe(self._take)
+        run_service.events.subscribe(self._add)
         self.counts = Counts(run_service.events, self._for_everyone)
 
     def __repr__(self) -> str:
@@ -124,10 +124,10 @@ class Telemetry:
         """Seconds since the supervisor started."""
         return trio.current_time() - self._around.started_s
 
-    def _take(self, happening: Happening) -> None:
+    def _add(self, happening: Happening) -> None:
         if happening.at_s >= self.lag.due_s:
-            self.lag.look(happening.at_s)
-        self.recent.take(happening)
+            self.lag.sample(happening.at_s)
+        self.recent.add(happening)
 
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees the environments for everyone.

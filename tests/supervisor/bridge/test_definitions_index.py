@@ -178,11 +178,11 @@ async def test_nobody_is_told_of_what_stays_the_same(
     (tmp_path / "bad.md").write_text("bad")
     async with watching(tmp_path) as it:
         (tmp_path / "deploy.md").touch()
-        await it.index.look()
-        await it.index.look()
+        await it.index.read_again()
+        await it.index.read_again()
         assert it.changes == 0
         (tmp_path / "worse.md").write_text("worse")
-        await it.index.look()
+        await it.index.read_again()
         assert it.changes == 1
     told = [record.getMessage().partition(": ")[0] for record in caplog.records]
     assert told == [f"{tmp_path}/bad.md:1", f"{tmp_path}/worse.md:1"]
@@ -197,16 +197,16 @@ async def test_each_subscriber_ends_its_own(tmp_path: Path) -> None:
 
         first, second = it.index.subscribe(tell), it.index.subscribe(tell)
         definition(tmp_path, "a", LS)
-        await it.index.look()
+        await it.index.read_again()
         assert len(told) == 2
         first()
         first()
         definition(tmp_path, "b", LS)
-        await it.index.look()
+        await it.index.read_again()
         assert len(told) == 3
         second()
         definition(tmp_path, "c", LS)
-        await it.index.look()
+        await it.index.read_again()
         assert len(told) == 3
 
 
@@ -224,7 +224,7 @@ async def test_a_look_that_hangs_holds_up_nobody(
     try:
         async with watching(tmp_path) as it:
             assert it.names == []
-            await it.index.look()
+            await it.index.read_again()
     finally:
         goes_on.set()
 
@@ -243,7 +243,7 @@ async def test_a_fault_of_ours_is_a_problem(
 
 def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
     index = DefinitionsIndex(str(tmp_path), watcher=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    index.take(
+    index.use_scan(
         DefinitionsScan(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left"
     )
     assert [render(problem) for problem in index.problems] == [

@@ -30,7 +30,7 @@ def chunks(data: bytes, sizes: list[int]) -> list[bytes]:
 @given(text=TEXTS, sizes=st.lists(st.integers(0, 9), max_size=12))
 def test_however_it_comes(text: str, sizes: list[int]) -> None:
     lines = OutputLines()
-    found = [line for data in chunks(text.encode(), sizes) for line in lines.take(data)]
+    found = [line for data in chunks(text.encode(), sizes) for line in lines.add(data)]
     found += lines.end()
     *whole, rest = text.split("\n")
     assert found == [line.removesuffix("\r") for line in whole] + ([rest] if rest else [])
@@ -39,7 +39,7 @@ def test_however_it_comes(text: str, sizes: list[int]) -> None:
 @given(data=st.binary(max_size=200), sizes=st.lists(st.integers(0, 30), max_size=12))
 def test_any_bytes_are_some_text(data: bytes, sizes: list[int]) -> None:
     lines = OutputLines()
-    found = [line for chunk in chunks(data, sizes) for line in lines.take(chunk)] + lines.end()
+    found = [line for chunk in chunks(data, sizes) for line in lines.add(chunk)] + lines.end()
     ends = data.count(b"\n")
     assert ends <= len(found) <= ends + 1
 
@@ -48,16 +48,16 @@ def test_a_long_line_comes_in_pieces() -> None:
     lines = OutputLines()
     line = "é" * (2 * PIECE_CHARS) + "x"
     data = line.encode()
-    told = lines.take(data[:40_001]) + lines.take(data[40_001:] + b"\nshort\n")
+    told = lines.add(data[:40_001]) + lines.add(data[40_001:] + b"\nshort\n")
     assert told == [line[:PIECE_CHARS], line[PIECE_CHARS : 2 * PIECE_CHARS], "x", "short"]
     # One that ends with a piece is ended by an empty one, so that it can be put together again.
-    assert lines.take(b"y" * PIECE_CHARS) == ["y" * PIECE_CHARS]
-    assert lines.take(b"\n") == [""]
+    assert lines.add(b"y" * PIECE_CHARS) == ["y" * PIECE_CHARS]
+    assert lines.add(b"\n") == [""]
 
 
 def test_a_line_without_end_is_told_before_it_is_complete() -> None:
     lines = OutputLines()
-    pieces = [piece for _ in range(100) for piece in lines.take(b"\0" * 1000)]
+    pieces = [piece for _ in range(100) for piece in lines.add(b"\0" * 1000)]
     assert pieces == ["\0" * PIECE_CHARS] * (100_000 // PIECE_CHARS)
     assert lines.end() == ["\0" * (100_000 % PIECE_CHARS)]
     assert lines.end() == []
@@ -65,13 +65,13 @@ def test_a_line_without_end_is_told_before_it_is_complete() -> None:
 
 def test_what_is_skipped_is_counted() -> None:
     lines = OutputLines()
-    assert lines.take(b"one\ntw") == ["one"]
+    assert lines.add(b"one\ntw") == ["one"]
     assert lines.skip(b"o\nthree\nfo") == 2
-    assert lines.take(b"ur\n") == ["four"]
+    assert lines.add(b"ur\n") == ["four"]
     assert lines.skip(b"five") == 0
-    assert lines.take(b"\n") == ["five"]
+    assert lines.add(b"\n") == ["five"]
     assert lines.skip(b"z" * (4 * PIECE_CHARS + 1)) == 1
-    assert lines.take(b"rest\n") == ["rest"]
+    assert lines.add(b"rest\n") == ["rest"]
 
 
 def test_skipping_a_line_without_end_keeps_nothing_of_it() -> None:

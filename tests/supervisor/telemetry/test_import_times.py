@@ -49,7 +49,7 @@ def test_what_often_takes_long_is_suggested(times: ImportTimes) -> None:
         imports = {"pandas": 0.25 if number < 9 else 0.75} if number % 2 else {}
         imports |= {"numpy": 0.1} if number % 3 else {}
         imports |= {"matplotlib.pyplot": 2.0} if number < 4 else {}
-        times.note(SCIENCE, f"{number}", imports)
+        times.add(SCIENCE, f"{number}", imports)
     assert times.suggestions(SCIENCE) == [
         SlowImport(module="pandas", seconds=0.75, sessions=10, of=20),
         SlowImport(module="numpy", seconds=0.1, sessions=13, of=20),
@@ -58,25 +58,25 @@ def test_what_often_takes_long_is_suggested(times: ImportTimes) -> None:
 
 def test_two_sessions_are_not_enough(times: ImportTimes) -> None:
     for number in range(2):
-        times.note(SCIENCE, f"{number}", {"pandas": 0.5})
+        times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     assert names(times) == []
-    times.note(SCIENCE, "1", {"pandas": 0.5})
+    times.add(SCIENCE, "1", {"pandas": 0.5})
     assert names(times) == [], "the same session twice"
-    times.note(SCIENCE, "2", {"pandas": 0.5})
+    times.add(SCIENCE, "2", {"pandas": 0.5})
     assert names(times) == ["pandas"]
 
 
 def test_the_last_sessions_count(times: ImportTimes) -> None:
     for number in range(SESSIONS):
-        times.note(SCIENCE, f"{number}", {"pandas": 0.5})
+        times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     for number in range(SESSIONS):
-        times.note(SCIENCE, f"later {number}", {})
+        times.add(SCIENCE, f"later {number}", {})
     assert names(times) == []
 
 
 def test_other_modules_or_another_preload_begin_anew(times: ImportTimes) -> None:
     for number in range(SESSIONS):
-        times.note(SCIENCE, f"{number}", {"pandas": 0.5})
+        times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     assert names(times, replace(SCIENCE, preload=("pandas",))) == []
     assert names(times, replace(SCIENCE, source="another")) == []
 
@@ -93,24 +93,24 @@ def test_nothing_is_suggested_where_nothing_can_be_preloaded(
     times: ImportTimes, environment: Environment
 ) -> None:
     for number in range(SESSIONS):
-        times.note(environment, f"{number}", {"pandas": 0.5})
+        times.add(environment, f"{number}", {"pandas": 0.5})
     assert names(times, environment) == []
 
 
 def test_hostile_reports_stay_small(times: ImportTimes) -> None:
     for number in range(5):
-        times.note(SCIENCE, f"{number}", {"nonesuch": 1.0, "os": 9.0, "x.y": 1.0, "pandas": 1e9})
+        times.add(SCIENCE, f"{number}", {"nonesuch": 1.0, "os": 9.0, "x.y": 1.0, "pandas": 1e9})
     assert times.suggestions(SCIENCE) == [
         SlowImport(module="pandas", seconds=LONGEST_S, sessions=5, of=5)
     ]
     flood = {f"numpy.x{number}": 1.0 for number in range(10 * MAX_MODULES)}
     unknown = replace(SCIENCE, name="artifact", packages=())
     for number in range(5):
-        times.note(unknown, f"{number}", flood)
-        times.note(unknown, f"{number}", {"; rm": 1.0, "\u0430": 1.0, "a" * 101: 1.0})
+        times.add(unknown, f"{number}", flood)
+        times.add(unknown, f"{number}", {"; rm": 1.0, "\u0430": 1.0, "a" * 101: 1.0})
     assert len(names(times, unknown)) == 3
     for number in range(2 * MAX_ENVIRONMENTS):
-        times.note(replace(SCIENCE, name=f"e{number}"), "a", {"pandas": 0.5})
+        times.add(replace(SCIENCE, name=f"e{number}"), "a", {"pandas": 0.5})
     times.save()
     times.load()
     assert repr(times) == f"<ImportTimes of {MAX_ENVIRONMENTS} environments>"
@@ -118,12 +118,12 @@ def test_hostile_reports_stay_small(times: ImportTimes) -> None:
 
 def test_they_outlive_the_supervisor(times: ImportTimes, tmp_path: Path) -> None:
     for number in range(3):
-        times.note(SCIENCE, f"{number}", {"pandas": 0.5})
+        times.add(SCIENCE, f"{number}", {"pandas": 0.5})
     times.save()
     later = ImportTimes(str(tmp_path / "imports.json"))
     later.load()
     assert later.suggestions(SCIENCE) == times.suggestions(SCIENCE) != []
-    later.note(SCIENCE, "3", {})
+    later.add(SCIENCE, "3", {})
     assert later.suggestions(SCIENCE)[0].of == 4
 
 

@@ -20,7 +20,7 @@ def test_only_the_latest_are_kept_and_all_are_numbered() -> None:
     ring = Ring(size=3)
     assert list(ring.after(0)) == []
     for number in range(1, 6):
-        ring.take(happening(number))
+        ring.add(happening(number))
     assert [(told.number, told.facts["left"]) for told in ring.after(0)] == [(3, 3), (4, 4), (5, 5)]
     assert [told.number for told in ring.after(4)] == [5]
     assert list(ring.after(5)) == []
@@ -40,10 +40,10 @@ async def test_who_waits_is_woken_once_there_is_more(nursery: trio.Nursery) -> N
     nursery.start_soon(wait, 0)
     nursery.start_soon(wait, 1)
     await trio.testing.wait_all_tasks_blocked()
-    ring.take(happening(1))
+    ring.add(happening(1))
     await trio.testing.wait_all_tasks_blocked()
     assert seen == [0, 0]
-    ring.take(happening(2))
+    ring.add(happening(2))
     await trio.testing.wait_all_tasks_blocked()
     assert seen == [0, 0, 1]
 
@@ -57,7 +57,7 @@ async def ring_waits_for_nothing(ring: Ring) -> None:
 def test_facts_are_short_and_plain() -> None:
     ring = Ring()
     facts = {"n": 1, "f": 0.5, "t": True, "none": None, "text": "x" * 500, "list": ["y" * 500] * 99}
-    ring.take(Happening("draining", 0.0, "", facts))
+    ring.add(Happening("draining", 0.0, "", facts))
     (told,) = ring.after(0)
     assert {name: told.facts[name] for name in ("n", "f", "t", "none")} == (
         {"n": 1, "f": 0.5, "t": True, "none": None}
@@ -69,7 +69,7 @@ def test_facts_are_short_and_plain() -> None:
 async def test_what_an_operation_was_given_is_not_told() -> None:
     """Arguments may be code, or a file."""
     events, ring = Events(), Ring()
-    events.subscribe(ring.take)
+    events.subscribe(ring.add)
     client = ClientIdentity(name="someone", scope="s")
     secret = {"code": "password", "data": b"\0" * 10}
     events.publish("operation", subject=client, op="kill", arguments=secret)

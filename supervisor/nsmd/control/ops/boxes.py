@@ -82,7 +82,7 @@ async def _programs(call: Call, wanted: tuple[str, ...]) -> tuple[str, ...]:
     caller = Caller(client=call.client, scope=call.scope, way="control", peer=call.peer)
     known = {program.name for program in bridge.programs(caller)}
     if not known.issuperset(names):
-        await bridge.look()  # one may have been described just now
+        await bridge.read_definitions()  # one may have been described just now
     for name in names:
         bridge.program(caller, name)
     return tuple(names)

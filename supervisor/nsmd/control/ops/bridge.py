@@ -29,7 +29,7 @@ async def bridge_programs(call: Call) -> dict[str, Any]:
     """List the programs that the client may start. Only people get paths and mistakes of files."""
     bridge = call.services.bridge
     if not call.confined:
-        await bridge.look()
+        await bridge.read_definitions()
     return {
         "enabled": bridge.enabled,
         "programs": [_row(call, each) for each in bridge.programs(_caller(call))],
@@ -43,7 +43,7 @@ async def bridge_help(call: Call, program: object = None) -> dict[str, Any]:
     if not bridge.enabled:
         raise off()
     if not call.confined:
-        await bridge.look()
+        await bridge.read_definitions()
     found = bridge.program(_caller(call), program)
     return {"program": _row(call, found), "documentation": found.documentation}
 

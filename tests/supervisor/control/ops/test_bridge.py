@@ -44,7 +44,7 @@ class Place:
     async def script(self, name: str, body: str) -> None:
         """A program that has just come, and is seen."""
         self.programs.script(name, body)
-        await self.it.bridge.look()
+        await self.it.bridge.read_definitions()
 
     async def person(self) -> Peer:
         return await self.it.connect(self.it.make_server(ALL_RIGHTS, os.getuid()))
