@@ -70,8 +70,8 @@ def read_definition(path: str, trail: Trail, home: str) -> Program | Problem:
     name: str | None = None
     try:
         values, lines, body = parse(_content(path, trail))
-        if NAME.fullmatch(str(values.get("name"))):
-            name = str(values["name"])
+        if isinstance(said := values.get("name"), str) and NAME.fullmatch(said):
+            name = said
         about = {"documentation": body, "source": path, "line": lines.get("name", 1)}
         program = _described(values, lines, about, home)
         _check_places(program, trail, lines)

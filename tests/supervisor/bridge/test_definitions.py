@@ -223,6 +223,13 @@ def test_the_name_is_told_where_it_is_known(tmp_path: Path) -> None:
     )
 
 
+def test_a_number_that_python_does_not_write_is_one_mistake(tmp_path: Path) -> None:
+    found = of_lines(tmp_path, "---", f"name: 0x{'f' * 8000}", *HEAD[2:])
+    line, why = problem(found)
+    assert line == 2
+    assert why.startswith("name is a number of 32000 bits, expected 1 to 64 ")
+
+
 # Files that are none.
 
 

@@ -79,11 +79,11 @@ class BuildSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Patterns of the hosts of the indexes."""
+        """Patterns of the hosts of the indexes that are named one by one."""
         own = dict.fromkeys(
             parse_url(each.url)[0].place
             for each in self.indexes
-            if not each.url.startswith("file:")
+            if each.named and not each.url.startswith("file:")
         )
         return tuple(
             dict.fromkeys((*own, *(host for each in own for host in BELONGING.get(each, ()))))
@@ -275,23 +275,27 @@ class BuildNetwork:
     Args:
         settings: name the hosts of indexes, and the user's own proxy.
         listed: patterns of further hosts that the user lists.
+
+    Attributes:
+        user: the hosts that are named one by one, and the user's own proxy.
     """
 
     def __init__(self, name: str, settings: BuildSettings, listed: Sequence[str]) -> None:
         named = [rule.text for rule in AllowList.of(listed).rules if rule.name or rule.network]
         access = settings.access
         self._gateway = Gateway()
+        self.user = UserHosts(
+            named=AllowList.of((*settings.hosts, *named)),
+            proxies=access.proxies,
+            excepted=access.no_proxy,
+        )
         self._open = partial(
             AllowedHosts,
             f"build of {name}",
             NetworkRule(mode="allow", allow=(*settings.hosts, *listed)),
             f"build-{name}",
             gateway=self._gateway,
-            user=UserHosts(
-                named=AllowList.of((*settings.hosts, *named)),
-                proxies=access.proxies,
-                excepted=access.no_proxy,
-            ),
+            user=self.user,
         )
         self._opened: list[AllowedHosts] = []
 

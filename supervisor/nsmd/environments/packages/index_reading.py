@@ -155,6 +155,7 @@ class ChannelReader:
                     name=channel,
                     url=str(url.as_directory()),
                     login=login or self._logins.get(show_host(url.host)),
+                    named=self._is_named(url),
                 )
                 if index.url not in (each.url for each in found):
                     found.append(index)
@@ -168,14 +169,16 @@ class ChannelReader:
             return str(error)
         if _TOKEN.search(url.path) or url.query:
             return "has a token in its URL; put it into ~/.netrc, as a password"
-        if url.scheme == "https" and url.host in PUBLIC:
-            return ""
-        if (url.scheme, url.place) in self._own or self._permits(url.host, url.port):
+        if self._is_named(url) or self._permits(url.host, url.port):
             return ""
         return (
             f"is on {url.place}, which neither ~/.condarc nor "
             "`[packages] hosts` in config.toml names"
         )
+
+    def _is_named(self, url: WebUrl) -> bool:
+        is_public = url.scheme == "https" and url.host in PUBLIC
+        return is_public or (url.scheme, url.place) in self._own
 
 
 def _parsed(text: str) -> WebUrl | None:

@@ -100,12 +100,15 @@ class Index:
         url: its URL, without credentials: ``http:``, ``https:`` or ``file:``.
         login: user and password. Those of npm are in its settings.
         scope: of npm: the scope that it serves (``@company``); empty for all others.
+        named: by the user, or it is a public service. Else a project names it, and a pattern of the
+            user's permits that, perhaps one for every host: it must have a public address then.
     """
 
     name: str
     url: str = field(repr=False)  # some have a token in their path
     login: tuple[str, str] | None = field(default=None, repr=False)
     scope: str = ""
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

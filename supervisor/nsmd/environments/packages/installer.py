@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol, cast
 
 import trio
@@ -288,8 +290,10 @@ class Installer:
                 command = tool.install(staging.work, builds=builds)
                 # The lock names each file by its hash, so the indexes have no more to say.
                 cached = replace(jail, say=_ignore)
+                renew = partial(_renew, staging, packages, indexes, lock)
                 if tool.prefers_cache or not await self._from_cache(cached, tool, command):
-                    await self._run(jail, tool, command, "installed")
+                    renew()
+                    await self._run(jail, tool, command, "installed", renew)
                 if builds and (command := tool.run_scripts()):
                     # Code runs from here on: without settings, nor a cache that may name secrets.
                     await self._run(plain.alone(staging.place), tool, command, "built")
@@ -345,17 +349,24 @@ class Installer:
         return lock
 
     async def _run(
-        self, jail: BuildJail, tool: PackageTool, command: Sequence[str], done: str
+        self,
+        jail: BuildJail,
+        tool: PackageTool,
+        command: Sequence[str],
+        done: str,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run a command of the tool; with its cache alone if the indexes fail."""
+        """Run a command of the tool; with its cache alone if the indexes fail, after `renew`."""
         ran = await self._try(jail, command)
         if ran.status == 0:
             return
         problems = self._network.problems if self._network is not None else []
-        unreached = problems or no_answer(ran)
-        if not (unreached and await self._from_cache(jail, tool, command)):
-            message, hint = why_failed(ran, tool.name, problems, done=done)
-            raise InstallError(message, hint)
+        if problems or no_answer(ran):
+            renew()
+            if await self._from_cache(jail, tool, command):
+                return
+        message, hint = why_failed(ran, tool.name, problems, done=done)
+        raise InstallError(message, hint)
 
     async def _from_cache(self, jail: BuildJail, tool: PackageTool, command: Sequence[str]) -> bool:
         """Run a command with nothing but the tool's cache; False if that does not suffice."""
@@ -409,6 +420,16 @@ async def _make(request: InstallRequest, launcher: BwrapLauncher) -> Installed:
         return await Installer(request, launcher, os.environ).make()
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
+
+
+def _renew(staging: Staging, packages: Packages, indexes: Indexes, lock: Any) -> None:
+    """Make the environment again, empty: what a failed attempt has installed of a package would
+    count as that package, and its files might run.
+    """
+    staging.check("")
+    shutil.rmtree(staging.environment)
+    packages.prepare(staging, indexes)
+    packages.write_lock(staging, lock, indexes)
 
 
 def _ignore(line: str) -> None:

@@ -369,7 +369,7 @@ class NodePackages:
         del indexes
         wanted = dict(map(npm_versions, self.request.wanted.npm))
         for folder in (staging.environment, os.path.join(staging.place, RESOLVED)):
-            os.makedirs(folder)
+            os.makedirs(folder, exist_ok=True)
         manifest = {"name": "environment", "private": True, "dependencies": wanted}
         staging.write(f"{RESOLVED}/{MANIFEST}", [json.dumps(manifest)])
 

@@ -214,6 +214,13 @@ async def test_faults_of_an_index_are_told(world: World) -> None:
 
 
 @pytest.mark.slow
+async def test_half_of_a_package_is_none(world: World) -> None:
+    """Once it is in the cache, the first attempt leaves files of it that uv takes for all of it."""
+    world.index.add_project("demo", "1.0", more={"demo-1.0.data/unknown/x": b""})
+    assert "Unknown wheel data type" in await world.why_not("demo")
+    assert "Unknown wheel data type" in await world.why_not("demo")
+
+
 async def test_a_local_directory_without_any_index(world: World, tmp_path: Path) -> None:
     local = tmp_path / "some wheels, local"
     local.mkdir()

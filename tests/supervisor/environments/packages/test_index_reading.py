@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsmd.environments.packages.build_network import BuildNetwork, conda_settings
 from nsmd.environments.packages.index_configuration import parse_npmrc
 from nsmd.environments.packages.index_reading import read_indexes
-from nsmd.environments.packages.index_values import Indexes
+from nsmd.environments.packages.index_values import Indexes, parse_url
+from nsmd.model.host_rules import AllowList
 
 PYPI = "https://pypi.org/simple/"
 
@@ -358,6 +360,32 @@ def test_files_that_cannot_be_read(world: World) -> None:
     with open(path, "wb") as file:
         file.write(b"#" * (1 << 21))
     assert "larger than" in world.read().python_problems[0]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "channel", "named"),
+    [
+        (["*:*"], "http://169.254.169.254/latest", False),
+        (["*"], "https://rebound.test/x", False),
+        (["*"], "https://conda.anaconda.org/bioconda", True),
+        (["*"], "https://own.test/x", True),
+    ],
+)
+def test_a_channel_of_a_project_is_not_what_the_user_names(
+    world: World, hosts: list[str], channel: str, named: bool
+) -> None:
+    """A pattern for many hosts permits what a project names: at public addresses only."""
+    listed = AllowList.of(hosts)
+    world.write("home/.condarc", "channel_alias: https://own.test/")
+    indexes = read_indexes(
+        {}, world.home, etc=world.etc, channels=[channel], permits=listed.permits
+    )
+    assert [each.url for each in indexes.conda] == [f"{channel}/"]
+    settings = conda_settings(indexes, listed)
+    assert bool(settings.hosts) is named
+    user = BuildNetwork("x", settings, hosts).user
+    url = parse_url(channel)[0]
+    assert user.named.permits(url.host, url.port) is named
 
 
 LINES = st.text(st.sampled_from("abc=[]\"'\\;#${}:@/_ \n\r"), max_size=60)
