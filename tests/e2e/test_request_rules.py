@@ -153,6 +153,15 @@ def test_a_secret_that_is_revoked_in_the_middle_of_a_response(place: RulesPlace)
     assert place.run(f"curl -sS {place.server.url('plain')}") == "none"
 
 
+@pytest.mark.parametrize("env", ["reads", "no-secret"])
+def test_a_session_keeps_its_rules_over_a_restart(place: RulesPlace, env: str) -> None:
+    plain = place.server.url("plain")
+    answer = place.run(f"{CURL} {plain}; kept=1", env)
+    assert place.supervisor.run("nsm", "reload").returncode == 0
+    assert place.run(f"echo $kept; {CURL} {plain}", env) == f"1\n{answer}"
+    assert "no rule for" in place.run(f"{CURL} -d x {plain}", env)
+
+
 def test_a_helper_that_cannot_start_again(place: RulesPlace) -> None:
     """The wider pattern leads nowhere: the host is out of reach until the helper can run."""
     plain = place.server.url("plain")

@@ -250,6 +250,8 @@ class ChannelProcess:
     async def receive(self, most: int) -> bytes:
         """Receive its next message; nothing at the end. Raises `trio.ClosedResourceError`."""
         while True:
+            if self.control.fileno() < 0:
+                raise trio.ClosedResourceError("it has been closed")
             await trio.lowlevel.wait_readable(self.control)
             try:
                 return self.control.recv(most)

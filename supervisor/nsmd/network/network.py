@@ -98,9 +98,12 @@ class SessionNetwork(AllowedHosts):
 
     async def get_secrets(self, names: Sequence[str]) -> None:
         """Have secrets read, and a helper ready for requests, before there is a jail."""
-        needed = names or (self.rule.reads_requests and self.grant is None)
-        if needed and self._gateway.secrets is not None:
-            await self._gateway.secrets.grant(self._session_id, names, self.rule)
+        secrets = self._gateway.secrets
+        if secrets is None:
+            return
+        await secrets.wait_taken_up(self._session_id)
+        if names or (self.rule.reads_requests and self.grant is None):
+            await secrets.grant(self._session_id, names, self.rule)
 
     def drop_secrets(self) -> None:
         """Take its secrets from it: the session is over."""

@@ -40,7 +40,8 @@ class SecretService:
         self._configured: Mapping[str, SecretRule] = {}
         self._grants: dict[str, Grant] = {}
         self._granting = 0
-        self._left: list[tuple[GrantRecord, HelperProcess, int]] = []
+        self._left: dict[str, tuple[GrantRecord, HelperProcess, int]] = {}
+        self._served = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._leaving = False
         self.uses = self.refusals = 0
@@ -57,7 +58,7 @@ class SecretService:
 
         def take(record: GrantRecord, descriptors: list[int]) -> list[int]:
             found = records.matched(descriptors, record.control, record.state)
-            self._left.append((record, HelperProcess.taken_up(*found[:2]), found[2]))
+            self._left[record.owner] = record, HelperProcess.taken_up(*found[:2]), found[2]
             return found
 
         left_alone.sort_out(kept, GRANT, GrantRecord, lambda record: record.owner, take)
@@ -77,8 +78,8 @@ class SecretService:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                left, self._left = self._left, []
-                for record, helper, state in left:
+                left, self._left = self._left, {}
+                for record, helper, state in left.values():
                     self._grants[record.owner] = Grant(
                         record,
                         helper,
@@ -89,6 +90,7 @@ class SecretService:
                     )
                 for owner in self._grants.keys() - owners():
                     self.end(owner)
+                self._served.set()
                 task_status.started()
                 await trio.sleep_forever()
         finally:
@@ -173,6 +175,11 @@ class SecretService:
         if secrets:
             self._events.publish("secret_granted", owner=owner, secrets=list(names))
         return made
+
+    async def wait_taken_up(self, owner: str) -> None:
+        """Wait until what an earlier supervisor has granted to a session or box is served."""
+        if owner in self._left:
+            await self._served.wait()
 
     def held_by(self, owner: str) -> Grant | None:
         """Return the grant of a session or box."""

@@ -1,18 +1,24 @@
-"""Helpers of secrets that send what ours does not."""
+"""Helpers of secrets: those that send what ours does not, and those of sessions that have ended."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 
 import pytest
 import trio
+import trio.testing
 
+from nsmd.fdstore import records
+from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import has_ended
 from nsmd.model.events import Events
-from nsmd.network.secrets.grant import Grant, GrantRecord, HelperProcess
+from nsmd.network.secrets.grant import GRANT, Grant, GrantRecord, HelperProcess
+from nsmd.network.secrets.service import SecretService
 
 REQUEST = b'"host": "a.test", "port": 443, "method": "GET", "path": "/"'
 
@@ -57,3 +63,43 @@ def test_a_helper_that_sends_a_wrong_message_is_ended(message: bytes) -> None:
             trio.run(use, process.pid)
         finally:
             process.kill()
+
+
+def test_helpers_of_sessions_that_have_ended_meanwhile_are_ended() -> None:
+    """Each is gone before its messages are waited for."""
+
+    async def use(pids: list[int]) -> None:
+        service = SecretService(store=NoStore(), events=Events())
+        kept: dict[str, list[int]] = {}
+        for pid in pids:
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.close()
+            state = os.memfd_create("state")
+            record = GrantRecord(
+                owner=f"s{pid}",
+                secrets=(),
+                certificate="",
+                stand_ins={},
+                control=records.identity(its.fileno()),
+                state=records.identity(state),
+            )
+            file = memory_file(records.encode(record))
+            kept[GRANT + record.owner] = [file, os.pidfd_open(pid), its.detach(), state]
+        service.take_up(kept, LeftAlone(NoStore()))
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(service.serve, set[str])
+                for pid in pids:
+                    await service.wait_taken_up(f"s{pid}")
+                    assert service.held_by(f"s{pid}") is None
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+
+    processes = [subprocess.Popen(["sleep", "infinity"]) for _ in range(2)]
+    try:
+        trio.run(use, [process.pid for process in processes])
+        assert [process.wait(60) for process in processes] == [-signal.SIGKILL] * 2
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
