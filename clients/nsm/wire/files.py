@@ -73,7 +73,7 @@ AskedPath: TypeAlias = Annotated[
 AskedPermissions: TypeAlias = Annotated[int | None, between(0, 0o777)]
 Data: TypeAlias = Annotated[bytes, at_most(PIECE_BYTES, "bytes")]
 Handle: TypeAlias = Annotated[int, at_least(0)]
-Seconds: TypeAlias = Annotated[float, Constraint(lambda s: s >= 0, "a number of seconds from 0")]
+Seconds: TypeAlias = Annotated[float, at_least(0, "a number of seconds")]
 
 
 class FileInfo(NamedTuple):

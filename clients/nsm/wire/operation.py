@@ -5,8 +5,8 @@ reads a request's arguments by it (`decode.read_arguments`), and its own functio
 the same arguments, which type checkers compare.
 """
 
-from collections.abc import Callable
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from nsm.wire.answers import read
 from nsm.wire.decode import Made
@@ -45,6 +45,8 @@ class Operation(Generic[P, R]):
     """
 
     __slots__ = ("answer", "function", "key", "name", "own", "right")
+
+    right: Right
 
     def __init__(self, function: Callable[P, R], right: Right, *, own: bool, key: str) -> None:
         self.function = function
@@ -89,13 +91,14 @@ def operation(
 
 def encode(value: Any) -> Any:
     """Make plain values, as CBOR has them, of named tuples and others."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        hints = type(value).__annotations__
-        return {name: _encode(each, hints[name]) for name, each in value._asdict().items()}
+    if isinstance(value, tuple) and hasattr(cast("Any", value), "_asdict"):
+        named = cast("Any", value)
+        hints = type(named).__annotations__
+        return {name: _encode(each, hints[name]) for name, each in named._asdict().items()}
     if isinstance(value, list | tuple | frozenset):
-        return [encode(each) for each in value]
+        return [encode(each) for each in cast("Iterable[Any]", value)]
     if isinstance(value, dict):
-        return {key: encode(each) for key, each in value.items()}
+        return {key: encode(each) for key, each in cast("dict[str, Any]", value).items()}
     return value
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.answers import read
 from nsm.wire.bridge import BridgeStatus
-from nsm.wire.decode import Constraint
+from nsm.wire.decode import at_least
 from nsm.wire.drain import DrainReport
 from nsm.wire.errors import ForbiddenError
 from nsm.wire.operation import operation
@@ -144,9 +144,7 @@ def status() -> dict[str, Any]: ...
 @operation("manage")
 def drain(
     *,
-    timeout_s: Annotated[
-        float | None, Constraint(lambda s: s >= 0, "a number of seconds from 0")
-    ] = None,
+    timeout_s: Annotated[float | None, at_least(0, "a number of seconds")] = None,
     cancel: bool = False,
 ) -> DrainReport: ...
 @operation("manage")

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Annotated, Literal
 
 from nsm.dataclass import dataclass
@@ -73,11 +73,27 @@ def _path(text: str) -> str:
     return path
 
 
+def _is_name(text: str) -> bool:
+    return bool(NAME.fullmatch(text))
+
+
+def _is_variable(text: str) -> bool:
+    return bool(_VARIABLE.fullmatch(text))
+
+
+def _are_few(names: Sized) -> bool:
+    return len(names) <= MAX_VARIABLES
+
+
+def _is_limit(seconds: float) -> bool:
+    return 0 < seconds <= MAX_TIMEOUT_S
+
+
 _Name = Annotated[
     str,
     Made(str, _plain),
     Constraint(
-        lambda name: bool(NAME.fullmatch(name)),
+        _is_name,
         "1 to 64 lower-case letters, digits, `_` and `-`, a letter or digit first",
     ),
 ]
@@ -85,14 +101,14 @@ _Path = Annotated[str, Made(str, _path)]
 _Variable = Annotated[
     str,
     Constraint(
-        lambda name: bool(_VARIABLE.fullmatch(name)),
+        _is_variable,
         "the name of a variable (its value is the supervisor's own)",
     ),
 ]
 _Variables = Annotated[
     tuple[_Variable, ...],
     Constraint(
-        lambda names: len(names) <= MAX_VARIABLES,
+        _are_few,
         f"a list of at most {MAX_VARIABLES} names, as [LANG, DEPLOY_TOKEN]",
         early=True,
     ),
@@ -101,7 +117,7 @@ _Limit = Annotated[
     float,
     "timeout_seconds",
     Constraint(
-        lambda seconds: 0 < seconds <= MAX_TIMEOUT_S,
+        _is_limit,
         f"a number of seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f}",
     ),
 ]

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -164,7 +164,7 @@ def compare(old: Settings, new: Settings) -> Iterator[ChangedKey]:
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
         if isinstance(before, Mapping):
-            yield from _compare_entries(section.name, before, after)
+            yield from _compare_entries(section.name, cast("Mapping[str, Any]", before), after)
         else:
             yield from _compare_tables(section.name, before, after)
 

@@ -127,10 +127,14 @@ class Row:
         return encode(sent) if key or not isinstance(value, dict) else sent
 
 
+def _submit_nothing(_call: Call, **_arguments: object) -> None:
+    """Have the operation answer by itself."""
+
+
 def _row(
     description: Operation[P, R],
     function: Callable[Concatenate[Call, P], Awaitable[R | dict[str, Any] | list[dict[str, Any]]]],
-    submit: Callable[..., Execution | ProgramStart | None] = lambda _call, **_args: None,
+    submit: Callable[..., Execution | ProgramStart | None] = _submit_nothing,
     *,
     waits_for: WaitsFor = _all,
     refused: Callable[[Call, NsmError], None] = lambda _call, _error: None,

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from posixpath import dirname
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.proxyvariables import PROXY_PORT, WITHOUT_NETWORK, with_port
@@ -228,8 +228,11 @@ class Policy:
 
 def _fields(value: LimitRules | Rights) -> dict[str, Any]:
     """Fields of a flat value, for JSON."""
-    found = {name: getattr(value, name) for name in value.__slots__}
-    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
+    found: dict[str, Any] = {name: getattr(value, name) for name in value.__slots__}
+    return {
+        name: list(cast("tuple[str, ...]", each)) if isinstance(each, tuple) else each
+        for name, each in found.items()
+    }
 
 
 def policy_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -224,7 +224,8 @@ class AllowedHosts:
             if known is None or known.ended:
                 if known is not None:  # whoever ends it on purpose costs others little
                     await trio.sleep_until(known.began_s + RESTART_INTERVAL_S)
-                stand_ins = {} if (grant := self.grant) is None else grant.stand_ins
+                grant = self.grant
+                stand_ins: Mapping[str, str] = {} if grant is None else grant.stand_ins
                 known = self._broker = BrokerProcess.start(stand_ins, self.count_bytes)
                 self._brokers.start_soon(known.listen, self._whose)
             return known

@@ -200,8 +200,9 @@ class AgentSession:
     async def run(self) -> None:
         """Return when nothing is left of the jail."""
         session = self._session
+        jail: Jail | None = None
         if self._earlier is not None:
-            jail: Jail | None = self._earlier.jail
+            jail = self._earlier.jail
         else:
             if self._ended:
                 return

@@ -39,7 +39,12 @@ def refused(reason: str, *arguments: str, **more: Any) -> bytes:
 
 
 def ended(**changes: Any) -> bytes:
-    facts = {"exit_code": None, "signal": None, "why_stopped": None, "duration_s": 0.0}
+    facts: dict[str, Any] = {
+        "exit_code": None,
+        "signal": None,
+        "why_stopped": None,
+        "duration_s": 0.0,
+    }
     return line("end", **{**facts, **changes})
 
 

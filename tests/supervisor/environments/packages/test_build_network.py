@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -122,7 +122,8 @@ async def test_a_file_on_another_host_needs_that_host_to_be_listed(
     """An index as PyPI has it, but with the files elsewhere, without metadata beside them."""
     name, data, _ = wheel("demo", "1.0")
     other.add(f"/blobs/{name}", "application/octet-stream", data)
-    file = {"filename": name, "url": f"/get/{name}?sign=abcdef", "hashes": {}}
+    hashes: dict[str, str] = {}
+    file = {"filename": name, "url": f"/get/{name}?sign=abcdef", "hashes": hashes}
     page = {"meta": {"api-version": "1.0"}, "name": "demo", "files": [file]}
     world.index.add("/simple/demo/", JSON, json.dumps(page))
     place = other.url(f"/blobs/{name}")
@@ -200,13 +201,14 @@ async def test_faults_of_an_index_are_told(world: World) -> None:
     world.index.login = "ada:another"
     assert "missing or not accepted" in await world.why_not("demo")
     world.index.login = LOGIN
-    for answer in (
+    answers: tuple[Callable[[IndexHandler], None], ...] = (
         lambda h: h.answer(500, HTML, b"hunter2"),
         lambda h: h.answer(200, "text/plain", b"hunter2"),
         lambda h: h.redirect("file:///etc/passwd"),
-    ):
+    )
+    for answer in answers:
         world.index.handlers["/simple/demo/"] = answer
-        print(await world.why_not("demo"))
+        assert "demo" in await world.why_not("demo")
     with index_server(None) as gone:
         pass
     world.variables["PIP_INDEX_URL"] = gone.url("/simple", "127.0.0.1")
@@ -271,7 +273,7 @@ async def test_code_that_builds_reaches_the_index_and_sees_no_login(
 
 
 @contextlib.contextmanager
-def user_proxy(status: int) -> Iterator[tuple[int, list[str]]]:
+def user_proxy(status: int) -> Generator[tuple[int, list[str]]]:
     """Run a proxy that notes what it is asked for; returns its port, and these."""
     asked: list[str] = []
 
