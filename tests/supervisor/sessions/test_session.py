@@ -306,6 +306,30 @@ async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended(
         assert trio.current_time() == start
 
 
+async def test_a_session_that_is_killed_while_its_jail_is_made_ends(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow:
+        async def prepare(self, spec: JailSpec) -> None:
+            del spec
+
+        async def launch(self, spec: JailSpec, group: int | None = None) -> FakeJail:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    async with bench() as it, trio.open_nursery() as nursery:
+        other = Bench(it.launcher, SessionLimits(), nursery, launching=Slow())
+        execution = other.submit("x")
+        nursery.start_soon(other.session.run)
+        await trio.testing.wait_all_tasks_blocked()
+        other.session.end("killed by a test")
+        with pytest.raises(SessionEndedError, match="killed by a test"):
+            await execution.wait()
+        await other.session.wait_ended()
+        nursery.cancel_scope.cancel()
+    assert not caplog.records, "no error inside the supervisor"
+
+
 async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
     autojump_clock: trio.abc.Clock,
 ) -> None:
