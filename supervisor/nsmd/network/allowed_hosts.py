@@ -322,6 +322,12 @@ class AllowedHosts:
         allowed = self._allowed if self.mode == "allow" else None
         resolve = self._look_up or self._gateway.resolver
         reads_requests = self._reads_requests(host, port)
+        if plain and self._user.needs_tls(host, port):
+            raise RefusedError(
+                "secret",
+                f"{show_host(host)} is not asked with http://, since others could read the user's "
+                "login for it on the way.",
+            )
         if proxy := self._user.proxy_for(host, port, plain=plain):
             check_name(allowed, host, port, reads_requests=reads_requests)
             if not self._user.named.permits(host, port):

@@ -31,11 +31,19 @@ class UserHosts:
             user's proxy: where that leads, nobody here can check.
         proxies: its URLs for `http` and `https`; they may hold a password.
         excepted: hosts that are reached without it, as of `is_excepted`.
+        logins: hosts, to which programs send the user's login by themselves.
+        plain: those that the user names with http://; the others need TLS.
     """
 
     named: AllowList = field(default_factory=AllowList)
     proxies: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     excepted: tuple[str, ...] = ()
+    logins: frozenset[Host] = frozenset()
+    plain: AllowList = field(default_factory=AllowList)
+
+    def needs_tls(self, host: Host, port: int) -> bool:
+        """Return whether a request without TLS would show the user's login for a host to others."""
+        return host in self.logins and not self.plain.permits(host, port)
 
     def proxy_for(self, host: Host, port: int, *, plain: bool) -> str:
         """Return the URL of the proxy for a host; empty if that is reached without."""

@@ -19,7 +19,7 @@ from nsm.dataclass import dataclass, field
 from nsmd.environments.packages.build_jail import InstallError
 from nsmd.environments.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.environments.packages.jail_start import ADDRESS
-from nsmd.model.host_rules import AllowList, BadHostError, parse_host, show_host
+from nsmd.model.host_rules import AllowList, BadHostError, Host, parse_host, show_host
 from nsmd.model.values import NetworkRule
 from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
@@ -67,6 +67,7 @@ class BuildSettings:
     Attributes:
         files: texts of files that the variables name, by their paths in the jail.
         shown: directories of the host that they name.
+        logins: hosts, to which they send a login that is in no URL.
         secrets: texts that no log shows.
     """
 
@@ -75,7 +76,14 @@ class BuildSettings:
     variables: Mapping[str, str] = field(repr=False)
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     shown: tuple[str, ...] = ()
+    logins: frozenset[Host] = frozenset()
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def plain_hosts(self) -> tuple[str, ...]:
+        """Patterns of those hosts of the indexes that the user names with http://."""
+        urls = [parse_url(each.url)[0] for each in self.indexes if each.url.startswith("http:")]
+        return tuple(url.place for url in urls if url.place in self.hosts)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -118,17 +126,20 @@ def python_settings(indexes: Indexes, listed: AllowList, *, builds: bool) -> Bui
     }
     files: dict[str, str] = {}
     shown = _trust(access, variables, files)
+    logins: dict[str, tuple[str, str]] = {}
     if not builds:
         if access.client_certificate:
             _add_file("SSL_CLIENT_CERT", access.client_certificate, variables, files)
         variables["NETRC"] = f"{_PLACE}/netrc"
-        files[variables["NETRC"]] = _netrc(_of_listed(indexes.logins, listed))
+        logins = _of_listed(indexes.logins, listed)
+        files[variables["NETRC"]] = _netrc(logins)
     return BuildSettings(
         indexes=asked,
         access=access,
         variables={name: value for name, value in variables.items() if value and "\0" not in value},
         files=files,
         shown=shown,
+        logins=_hosts(logins),
         secrets=_secrets([*(each.login for each in asked), *indexes.logins.values()]),
     )
 
@@ -176,6 +187,7 @@ def conda_settings(indexes: Indexes, listed: AllowList) -> BuildSettings:
         variables=variables,
         files=files,
         shown=shown,
+        logins=_hosts(logins),
         secrets=_secrets(logins.values()),
     )
 
@@ -255,6 +267,10 @@ def _of_listed(
     return found
 
 
+def _hosts(texts: Iterable[str]) -> frozenset[Host]:
+    return frozenset(parse_host(text.strip("[]")) for text in texts)
+
+
 def _netrc(logins: Mapping[str, tuple[str, str]]) -> str:
     return "".join(
         f"machine {host} login {user} password {password}\n"
@@ -288,6 +304,8 @@ class BuildNetwork:
             named=AllowList.of((*settings.hosts, *named)),
             proxies=access.proxies,
             excepted=access.no_proxy,
+            logins=settings.logins,
+            plain=AllowList.of(settings.plain_hosts),
         )
         self._open = partial(
             AllowedHosts,

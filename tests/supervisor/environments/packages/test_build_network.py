@@ -152,6 +152,21 @@ async def test_a_login_in_netrc_is_for_its_host_alone(world: World, other: Index
     assert sent <= {None, f"Basic {base64.b64encode(b'bob:secret').decode()}"}
 
 
+async def test_a_login_in_netrc_is_not_sent_without_tls(world: World) -> None:
+    with index_server(None) as plain:
+        plain.host = "localhost"
+        plain.login = "bob:secret"
+        world.index.add("/simple/demo/", HTML, elsewhere(plain))
+        world.hosts = (f"localhost:{plain.port}",)
+        world.netrc("machine localhost login bob password secret\n")
+        assert "localhost is not asked with http://" in await world.why_not("demo")
+        assert not plain.asked
+        # The user may say so.
+        plain.add_project("demo", "1.0")
+        world.variables["PIP_INDEX_URL"] = plain.url("/simple")
+        assert "'1.0'" in module(await world.make("demo"), "demo")
+
+
 async def test_a_private_address_has_to_be_named(world: World, other: IndexServer) -> None:
     world.index.add("/simple/demo/", HTML, elsewhere(other))
     world.hosts = ("*:*",)
