@@ -131,7 +131,7 @@ def _read_value(kind: Any, plain: object, place: Place, problems: list[str]) -> 
 
 def _found(place: Place, plain: object) -> str:
     """Say what is there, or only its type if it may be a secret."""
-    if place[0] == "secrets" or "env" in place[1:3]:  # of an environment, or a box
+    if not {"secrets", "env"}.isdisjoint(place):  # of the whole file, an environment, or a box
         return f"found something of type {type(plain).__name__}"
     return f"found {shown(plain)}"
 

@@ -104,6 +104,8 @@ MISTAKES: list[tuple[str, str]] = [
     ("[secrets.x]\nfrom = ['hush']", "secrets.x.from: found something of type list, expected text"),
     ("[secrets.x]\nfrom = 'file: /x'", "secrets.x: needs all of from, hosts, as"),
     ("[secrets.x]\nfrom_ = 'file: /x'", "secrets.x.from_: unknown key; did you mean 'from'?"),
+    ("[environments.bash]\nsecrets = 'hush'", "bash.secrets: found something of type str"),
+    ("[box]\nsecrets = [{ A = 'hush' }]", "box.secrets[0]: found something of type dict"),
     ("[box]\nenv = 'TOKEN=hush'", "box.env: found something of type str, expected a list"),
     ("[environments.'a.b']\nenv = 'hush'", "env: found something of type str, expected a map"),
     (
