@@ -57,7 +57,7 @@ NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_N
 
 
 class TemplateServer:
-    """Waits for requests and forks.
+    """Server of a template: it waits for requests and forks.
 
     Where there are many cores, it forks itself once it cannot keep up. All these processes, the
     forkers, read the same control socket, so that whichever is free takes the next request. They

@@ -137,8 +137,8 @@ def between(least: float, most: float, noun: str = "a whole number") -> Constrai
 
 
 class Made(NamedTuple):
-    """Makes a field's value by a function of something else, which may raise `ValueError`; `back`
-    makes that of a value, in arguments of operations.
+    """A value that the function `by` makes of a plain one, of type `of`; it may raise
+    `ValueError`. In arguments of operations, `back` makes the plain value again.
     """
 
     of: Any
@@ -355,7 +355,7 @@ def _fields(
     defaults: dict[str, Callable[[], Any] | None],
     make: Callable[[list[Any]], Any],
 ) -> Reader:
-    """How a map is read, field by field."""
+    """Make the reader of a map, which reads it field by field."""
     fields = [(name, *_field(name, hints[name], default)) for name, default in defaults.items()]
 
     def read(plain: Any) -> Any:

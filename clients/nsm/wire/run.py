@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 class RunOptions(NamedTuple):
-    """How code runs, and what its client hears of it.
+    """Options of a run, and of what its client hears of it.
 
     Attributes:
         again: it was sent before under `execution_id`, over a connection that was lost; `sent_to`

@@ -63,7 +63,6 @@ class FrontEnds:
         services: services that requests use.
         max_connections: largest number at once. Boxes get at most half of them, so that their code
             keeps nobody else out.
-
         port: for clients over HTTP.
 
     Attributes:

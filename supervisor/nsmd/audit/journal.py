@@ -401,7 +401,7 @@ class Journal:
         self._wanted.set()
 
     def _disown(self, line: _Line, why: str) -> None:
-        """Nobody waits for a line any more: if it is on disk, it is undone."""
+        """Give up a line for which nobody waits any more: if it is on disk, undo it."""
         if line in self._waiting:
             self._waiting.remove(line)
         elif line.written is not None and line.written.is_set() and not line.problem and line.undo:

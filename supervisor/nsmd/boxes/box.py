@@ -128,7 +128,7 @@ class BoxDirectory:
 
 
 def remove_others(known: Collection[str]) -> None:
-    """Remove the directories of boxes that have ended; these ids are the others'."""
+    """Remove the directories of all boxes but these, given by id: the others have ended."""
     directory = os.path.join(paths.runtime_dir(), DIRECTORY)
     try:
         names = os.listdir(directory)

@@ -363,7 +363,7 @@ class DefinitionsIndex:
         self._notify()
 
     def end(self) -> None:
-        """Read them no more: there are none."""
+        """Stop reading them: there are none any more."""
         self._watcher.end(self)
         self.programs, self.problems = {}, ()
         self._notify()

@@ -197,6 +197,8 @@ class ProgramEnd:
         stdout, stderr: head and tail of its output, as text; a line says how much is left out.
         stdout_omitted, stderr_omitted: bytes that are left out.
         left: number of processes that it left behind and that still run.
+        exit_code: None if a signal ended it.
+        signal: number of that signal; else None.
     """
 
     exit_code: int | None
@@ -240,7 +242,7 @@ _MAX_DESCRIPTION_CHARS = 200
 
 
 def program_not_found(name: str, available: Iterable[str]) -> str:
-    """Why a name starts nothing, with the names of the programs that the client may know."""
+    """Say that a name starts nothing, and list the programs that the client may know."""
     names = list(available)
     listed = ", ".join(names[:_MAX_NAMES]) or "none"
     if len(names) > _MAX_NAMES:

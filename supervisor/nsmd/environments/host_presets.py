@@ -254,7 +254,7 @@ class _Finder:
         """Find the Python in one directory, or the reason why it is not used.
 
         Args:
-            real: the same without links.
+            real: path of `folder` without links.
         """
         wanted = ".".join(str(number) for number in version[:2])
         named = {os.path.dirname(os.path.realpath(each)) for each in configured}

@@ -48,6 +48,7 @@ class Notice(NamedTuple):
 
     Attributes:
         watch: watch of the directory; -1 if notices were lost.
+        name: name of the entry; empty for the directory itself.
     """
 
     watch: int
@@ -56,7 +57,10 @@ class Notice(NamedTuple):
 
 
 class Inotify:
-    """A queue of notices. Its methods may be called in any thread."""
+    """A queue of notices. Its methods may be called in any thread.
+
+    Resources: a descriptor, until `close`.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -115,7 +119,7 @@ Stir = Callable[[], None]
 
 
 class Watches:
-    """Watched directories of all sources."""
+    """Watched directories of all sources; the owner of `inotify` closes it."""
 
     def __init__(self, inotify: Inotify) -> None:
         self._inotify = inotify

@@ -45,7 +45,7 @@ def about(*, session: str | None = None, client: str | None = None, box: str | N
     """Set the subject of this task, and of those that it starts from now on.
 
     Args:
-        box: the scope of the box of a connection; likewise.
+        session, client, box: its id, its name, the scope of its box; None to keep the present one.
     """
     before = _ABOUT.get()
     _ABOUT.set(

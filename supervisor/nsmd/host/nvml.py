@@ -62,6 +62,7 @@ class GpuState:
     Attributes:
         number: that of /dev/nvidiaNUMBER.
         memory_bytes, used_bytes, percent: of all programs of the machine; None if unknown.
+        problem: why it cannot be read; empty if it can.
     """
 
     number: int
@@ -78,6 +79,7 @@ class GpuReading:
 
     Attributes:
         processes: use by process id on the host.
+        problem: why nothing could be read; empty if something could.
     """
 
     gpus: tuple[GpuState, ...] = ()

@@ -148,7 +148,7 @@ def trusted_owners(proc: str = "/proc") -> frozenset[int]:
 
 
 def why_untrusted(path: str, owners: Collection[int]) -> str | None:
-    """Why somebody else could exchange a program."""
+    """Return why somebody other than these users could exchange a program; None if nobody could."""
     folder = os.path.dirname(path)
     for part in _ancestors_and_self(path):
         shared = part not in (path, folder)
@@ -160,7 +160,7 @@ def why_untrusted(path: str, owners: Collection[int]) -> str | None:
 def why_replaceable(
     part: str, found: os.stat_result, owners: Collection[int], *, may_be_shared: bool
 ) -> str | None:
-    """Why somebody else could exchange one part of a path, or its content.
+    """Return why others could exchange one part of a path, or its content; None if nobody could.
 
     Args:
         may_be_shared: it may be a directory of many users, like /tmp or /nix/store.
@@ -197,7 +197,7 @@ def why_not_run(program: str, *, configured: bool = False) -> str | None:
 
 
 def why_unreachable(path: str, uid: int, gid: int) -> str | None:
-    """Why a user without further groups cannot read a directory or file.
+    """Return why a user without further groups cannot read a directory or file; None if it can.
 
     It reads mode bits only, no access lists.
     """

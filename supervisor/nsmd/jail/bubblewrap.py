@@ -107,7 +107,11 @@ def find_bwrap(search_path: str) -> str | None:
 
 
 def probe_bwrap(path: str) -> Bubblewrap:
-    """Ask a bwrap for its version and options; takes some 4 ms."""
+    """Ask a bwrap for its version and options; takes some 4 ms.
+
+    Raises:
+        StartFailedError: it cannot be executed or does not answer.
+    """
     options = frozenset(re.findall(r"^ +(--[a-z0-9-]+)", _ask(path, "--help"), re.MULTILINE))
     version = _ask(path, "--version").removeprefix("bubblewrap").strip()
     return Bubblewrap(path=path, version=version, options=options)
@@ -182,6 +186,8 @@ async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
         pid: its PID 1, which has all of its mounts; the caller keeps it from being another
             process's.
         inodes: largest number of files and directories of file systems in memory, by path.
+
+    Cancellation: waits for the end of the process.
     """
     try:
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

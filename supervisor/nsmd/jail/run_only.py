@@ -59,6 +59,8 @@ class RunOnlyJail(Jail):
 
     Args:
         ended_fd: becomes readable when the task has ended.
+
+    Resources: it owns `channel` and `ended_fd`.
     """
 
     __slots__ = ("_scope",)

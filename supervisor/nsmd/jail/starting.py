@@ -184,8 +184,8 @@ _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@"', "sh")
 
 
 def gate(group: int | None) -> Sequence[str]:
-    """Return the words before a command that enters a control group. They wait for a line on its
-    channel, then become the command.
+    """Return the words before a command that enters a control group; none without a group. They
+    wait for a line on its channel, then become the command.
     """
     return () if group is None else _GATE
 

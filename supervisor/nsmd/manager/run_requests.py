@@ -115,6 +115,10 @@ class Deduplication:
     ) -> Execution | None:
         """Find the execution that a request means; None if the code never ran and should run now.
 
+        Args:
+            name: name of its session; None for a one-shot.
+            scope: scope of that session; None for the client's own.
+
         Raises:
             ResultLostError: it ran, and its result is lost.
             FateUnknownError: it may have run.

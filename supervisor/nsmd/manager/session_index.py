@@ -24,6 +24,7 @@ class Here(NamedTuple):
 
     Attributes:
         scope: scope of the names that the caller itself gives.
+        project: path of the caller's project; None for no project.
     """
 
     scope: str

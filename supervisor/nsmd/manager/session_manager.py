@@ -163,6 +163,9 @@ class SessionManager:
         Args:
             confined: the caller knows nothing beyond its scope.
             pooled: others may want one of this kind, so that some are kept ready.
+
+        Raises:
+            SessionLimitError: no place becomes free by itself, or too many wait.
         """
         self.catch_up()
         if (spec.secrets or spec.network.reads_requests) and self.secrets is not None:

@@ -77,6 +77,9 @@ class Attach:
         confined: it may not choose what code sees, not even by its roots.
         programs: names of the bridge programs that it may start; None for all.
         writable: absolute directories and files that it can write to, as in `ClientLimits`.
+        scope: None for the client's own scope.
+        idle_timeout_s, max_lifetime_s: limits for new sessions; None for the configured ones.
+        peer: process and user id of the shim, from the kernel; None if unknown.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -325,7 +328,10 @@ class EndpointLoader:
         return f"<EndpointLoader {state}>"
 
     async def run(self) -> None:
-        """Import in a thread, for the first attachment or when the first calls are over."""
+        """Import in a thread, for the first attachment or when the first calls are over.
+
+        Cancellation: the thread is left behind; it holds nothing.
+        """
         with trio.move_on_after(LOAD_AFTER_S):
             await self._wanted.wait()
         began = trio.current_time()
@@ -396,6 +402,8 @@ async def serve_attachment(
             it would start another supervisor for the answers.
 
     Cancellation: the client's calls are abandoned; it sees end-of-file.
+
+    Resources: the stream is closed at the end.
     """
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(stream)

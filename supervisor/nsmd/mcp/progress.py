@@ -48,7 +48,7 @@ Report = Callable[[float, str], Awaitable[None]]
 
 
 class _Feed(ABC):
-    """Accepts output at any speed and reports it at a bounded one."""
+    """Feed that accepts output at any speed and reports it at a bounded one."""
 
     def __init__(self, began_before_s: float = 0.0) -> None:
         self._before_s = began_before_s

@@ -58,6 +58,8 @@ class Happening:
     Attributes:
         facts: further facts as plain values; never code, output or variables.
         subject: the object itself (a session, an execution), for listeners within the supervisor.
+        at_s: time on trio's clock.
+        session: id of the session that it concerns; empty for none.
     """
 
     kind: EventKind

@@ -388,6 +388,7 @@ class ClientLimits:
         project: the same directory, as their sessions see it; None for none.
         writable: absolute directories and files that they can write to. Nothing in them is started
             for them on the host.
+        network: upper bound of their new sessions' network; None for the configured one.
     """
 
     scope: str

@@ -121,6 +121,7 @@ class MountRule:
         inodes: largest number of files and directories; None without a bound.
         entries: with `binds`, their number; None if an artifact decides.
         source: path on the host, for people only: code must not know it.
+        size_mb: largest size; None if that has no meaning.
     """
 
     path: str

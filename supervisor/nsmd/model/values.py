@@ -171,6 +171,7 @@ class Artifact:
         schema: version of these programs' interface; 0 for older ones, which have none.
         stamp: identity of the files, which changes when they are replaced in place.
         takes: further descriptors that these programs take (`nsmd.jail.starting`).
+        session_run: path of the program that runs the agent; None if there is none.
     """
 
     run: str
@@ -229,6 +230,8 @@ class Environment:
             `binds` and `links` are all that jails show of it, and `agent_python` is a path on the
             host.
         shown_devices: these devices as its jails show them; None without any.
+        problem: why it cannot be used, for people; None when usable.
+        directory: directory in which programs start; empty for the session's own.
     """
 
     name: str
@@ -289,6 +292,7 @@ class EnvironmentProblem:
     Attributes:
         why: a sentence without its final dot, for people and models.
         explain: returns the present reason, if it changes.
+        name: name of the environment; None for the whole source.
     """
 
     name: str | None
@@ -387,6 +391,7 @@ class ClientIdentity:
         bound: upper bound of its new sessions' network, in any configuration; None for none. A
             client with a bound lives in a box, and can write the project that others trust.
         resumes: after a lost connection, it asks again for what was under way.
+        idle_timeout_s, max_lifetime_s: limits of its new sessions; None for the configured ones.
     """
 
     name: str
@@ -479,6 +484,8 @@ class RunRequest:
         reset: a fresh interpreter of the session runs it.
         undo: how many of the session's last calls to undo, in place of running code.
         argv: path of the script's file on the host, and its arguments; empty for other code.
+        timeout_s: None for the environment's limit; larger values are clamped.
+        language: language of the code if `env` is empty; empty if unknown.
     """
 
     client: ClientIdentity
@@ -528,6 +535,8 @@ class RunOutcome:
             ``ended 12 min ago (idle timeout)``; None when there was none.
         clamped_from_s: requested limit, if that was larger; else None.
         keeps_state: its environment has sessions, which could do longer work as a job.
+        session_name: None for a one-shot.
+        longest_s: longest possible time limit; None if unknown.
     """
 
     outcome: Outcome

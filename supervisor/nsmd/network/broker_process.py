@@ -58,7 +58,7 @@ class BrokeredConnection:
 
 
 class BrokerProcess:
-    """A broker that runs, or has run. Its task is `listen`."""
+    """A broker that runs, or has run; it owns its process. Its task is `listen`."""
 
     def __init__(self, process: ChannelProcess, moved: Callable[[int, int], None]) -> None:
         self.began_s = trio.current_time()

@@ -70,7 +70,11 @@ class NamespaceListener:
         return self._socket.fileno()
 
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
-        """Accept the next connection."""
+        """Accept the next connection.
+
+        Raises:
+            ListenerError: it hangs, or was shut down inside.
+        """
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             taken = _Accepting(self._socket)

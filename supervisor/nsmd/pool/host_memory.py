@@ -98,7 +98,10 @@ class HostMemory:
         return sum(costs) if costs else None
 
     async def watch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when programs begin to wait for memory; returns if nobody can know."""
+        """Call `tell` when programs begin to wait for memory; returns if nobody can know.
+
+        Cancellation: the usual way to end it; closes the trigger.
+        """
         trigger = self._open_trigger()
         if trigger is None:
             return

@@ -72,6 +72,7 @@ class KindSeen:
         idle_s: seconds since its last use; infinite if never used.
         expected_s: seconds since a client connected that will probably use it.
         failures: starts that failed in a row; `failed_s` seconds since the last of them.
+        cost_bytes: memory of one spare; None before one was measured.
     """
 
     spares: int = 0

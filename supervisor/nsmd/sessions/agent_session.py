@@ -102,6 +102,7 @@ class Earlier:
         network: what the session may reach now.
         created_s: start of the session, on trio's clock.
         taken_up: number of supervisors that have taken it over, this one included.
+        group: directory of the jail's control group; None without.
     """
 
     jail: Jail

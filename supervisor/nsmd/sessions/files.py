@@ -105,6 +105,12 @@ class Transfer:
         Returns:
             A descriptor of the file, or of the pipe that an archive goes through, for `direct`.
             None if the agent is too old for that, or if it was not asked.
+
+        Raises:
+            FileError: it cannot be opened, or would not fit.
+            NsmError: the session has ended, or cannot do that.
+
+        Cancellation: the file is closed again.
         """
         id_ = self.info.id
         frame: dict[str, Any] = {"type": "file_open", "path": path, "mode": self._mode}

@@ -200,7 +200,12 @@ class Session:
         self.events.publish("session_claimed", session=self.id, subject=self)
 
     def submit(self, execution: Execution) -> None:
-        """Queue an execution."""
+        """Queue an execution.
+
+        Raises:
+            OverloadedError: `max_queued` executions wait already.
+            SessionEndedError: the session is over.
+        """
         if not self.live:
             raise self.ended_error()
         if self.runs.queued >= self.limits.max_queued:

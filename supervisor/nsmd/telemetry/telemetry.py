@@ -35,7 +35,7 @@ _ZERO: Mapping[Labels, Value] = {(): 0}
 
 
 class LoopLag(trio.abc.Instrument):
-    """Measures how long the event loop keeps waiting events from being handled.
+    """Measurement of how long the event loop keeps waiting events from being handled.
 
     It looks at a few passes at a time, when something happens and the last look was a while ago.
     Looking at each pass would cost a hundredth of a call, and a task that wakes up to see how late

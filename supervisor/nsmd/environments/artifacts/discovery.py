@@ -69,6 +69,7 @@ def scan_directory(
         directory: absolute; may be missing.
         defaults: limits of environments that set none.
         no_way: returns why the jails' user cannot reach a file; None if it can.
+        expected: somebody named it, so that its absence is a problem.
     """
     trail = Trail(owners, no_way)
     try:

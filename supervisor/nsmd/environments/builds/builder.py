@@ -233,6 +233,9 @@ class Builder:
 
         `name` is empty for its own name.
 
+        Args:
+            name: name for it; empty for its own.
+
         Raises:
             BadRequestError: the reference or the name is invalid.
             OverloadedError: there are too many.

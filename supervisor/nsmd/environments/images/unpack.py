@@ -191,7 +191,7 @@ def open_image(path: str, tag: str, max_bytes: int, *, is_layout: bool) -> Image
     """Open an image.
 
     Args:
-        tag: which image of it; empty for the only one.
+        tag: which image of the layout or archive; empty for the only one.
         is_layout: an archive is read as that of a layout. `docker save` writes files of both kinds.
     """
     is_folder = os.path.isdir(path)
@@ -209,7 +209,7 @@ def _of_layout(files: LayoutFolder | Archive, tag: str) -> ImageFiles:
     """Read an image of an OCI layout."""
 
     def blob(descriptor: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A small one, compared with its digest and size."""
+        """Read a small blob, and compare it with its digest and size."""
         digest = _text(descriptor, "digest")
         data = _read(files.open(_blob_path(digest)), MAX_JSON_BYTES)
         algorithm, digits = split_digest(digest)

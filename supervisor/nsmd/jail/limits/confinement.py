@@ -61,8 +61,8 @@ class Measured(NamedTuple):
     """Observation of a session by the watchdog.
 
     Attributes:
-        by_process: these processes, if that may be too much.
-        held: memory among it that they hold by descriptors, if nothing else counts it.
+        by_process: memory of each process; empty unless all together may be too much.
+        held: part of `memory_bytes` that they hold by descriptors, if nothing else counts it.
     """
 
     processes: int
@@ -439,14 +439,14 @@ class Watchdog:
         return f"<Watchdog of {len(self._watched)} sessions>"
 
     def watch(self, confinement: Confinement) -> None:
-        """Measured at a session from now on, until a look finds it at rest."""
+        """Look at a session from now on, until a look finds it at rest."""
         self._watched.add(confinement)
         if self._asleep is not None:
             self._asleep.set()
             self._asleep = None
 
     async def run(self) -> None:
-        """Measured until cancelled."""
+        """Look until cancelled."""
         took_s = 0.0
         while True:
             if not self._watched:

@@ -89,7 +89,10 @@ class _TemplateSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateTrial:
-    """Result of preloading the modules of an environment."""
+    """Result of preloading the modules of an environment.
+
+    The reason says why there is no template at all; empty if there is one.
+    """
 
     reason: str = ""
     imported: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -148,7 +151,10 @@ class TemplateLauncher:
             self._nursery.start_soon(self._make_again, spec)
 
     def take_up(self, kept: Kept) -> None:
-        """Take over the templates of an earlier supervisor."""
+        """Take over the templates of an earlier supervisor.
+
+        Descriptors of templates in `kept` are owned from now on.
+        """
         for record, template in self._template_store.taken_up(kept):
             if template is None:
                 self._nursery.start_soon(reap_child, record.starter)

@@ -38,6 +38,7 @@ class TemplateRecord:
     Attributes:
         made_of: digest of its programs (`made_of`).
         channel: identity of its control socket.
+        starter: process id of the program that made the jail, our child; 0 for none.
     """
 
     spec: TemplateSpec
@@ -122,6 +123,8 @@ class TemplateStore:
     def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
         """Take over the templates of an earlier supervisor. Yields each one's record, and the
         template itself if it lives. Dead ones are dropped.
+
+        Descriptors in `kept` under our names are owned from now on.
         """
         for name, descriptors in kept.items():
             if not name.startswith(PREFIX):

@@ -1,4 +1,7 @@
-"""One connection of code to a host of its secrets: TLS on both sides, HTTP/1.1 in between."""
+"""One connection of code to a host with secrets or rules for requests.
+
+Both sides use TLS, and HTTP/1.1.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ Tell = Callable[[dict[str, object]], Awaitable[None]]
 
 
 class Interceptor:
-    """Reads and passes on the connections of one session or box, for its `Helper`."""
+    """Reader of the connections of one session or box, which passes them on for its `Helper`."""
 
     def __init__(
         self,

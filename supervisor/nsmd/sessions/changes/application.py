@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def rename(parent: int, old: str, new: str, flags: int) -> None:
-    """renameat2(2) within one directory."""
+    """Call renameat2(2) within one directory; EINVAL if the file system does not support it."""
     if _libc.renameat2(parent, os.fsencode(old), parent, os.fsencode(new), flags) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), new)

@@ -47,6 +47,8 @@ class Change:
         conflict: why applying it would undo a later change on the host; else empty.
         risk: why somebody should look before applying it; else empty.
         problem: why it cannot be applied at all; else empty.
+        before: state on the host now; None if nothing is there.
+        after: state in the session; None if nothing is there.
     """
 
     path: str

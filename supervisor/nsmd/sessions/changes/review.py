@@ -66,7 +66,11 @@ class Review:
         self._limiter = trio.CapacityLimiter(AT_ONCE)
 
     async def changes(self, session: Session, below: Sequence[str] = ()) -> list[Change]:
-        """Find all changes, sorted by path."""
+        """Find all changes, sorted by path.
+
+        Args:
+            below: only these paths and their content; empty for all.
+        """
         changes = await self._run(session, lambda work: compare(work.sides))
         return [change for change in changes if is_among(change.path, below)]
 

@@ -130,7 +130,11 @@ class Transcript:
         streamed: bool,
         sent_at: float | None = None,
     ) -> None:
-        """Add an execution that is sent to the agent."""
+        """Add an execution that is sent to the agent.
+
+        Args:
+            sent_at: Unix time, if an earlier supervisor sent it; else None.
+        """
         self._running = self._add(execution_id, request)
         if sent_at is not None:
             # Code may have changed what its agent says.
