@@ -12,10 +12,10 @@ From the ground up:
 
 and a module for what each operation takes and answers:
 
-    run.py          what code runs with, and sessions for it
-    results.py      run: what came of code
-    live.py         sessions, kill: live sessions, and those that were ended
-    sessions.py     complete, check
+    run.py          code and sessions: operations, and where and how code runs
+    results.py      their answers: what came of code
+    live.py         live sessions, and those that were ended or forked
+    sessions.py     completions, and whether code is complete
     files.py        files of sessions
     programs.py, jobs.py   programs in sessions: operations, and what they answer
     sandbox.py      sessions with settings of their own

@@ -1,4 +1,4 @@
-"""Operations that run code, or make, find and end sessions for it. `nsm ps` needs none of it."""
+"""Operations on code and on sessions, and where and how code runs. `nsm ps` needs none of it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeAlias
