@@ -24,6 +24,7 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
+from nsm.below import read_file
 from nsm.dataclass import dataclass
 from nsm.wire.decode import DecodeError, decode
 from nsmd.model.values import Interpreter
@@ -307,11 +308,7 @@ def write_new(path: str, text: str) -> None:
 
 def read_left(path: str, limit: int) -> str:
     """Read a regular file that a build has left, or raise OSError or ValueError."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError(f"{path} is no regular file")
-        data = file.read(limit + 1)
+    data = read_file(path, limit + 1)
     if len(data) > limit:
         raise ValueError(f"{path} is larger than {limit} bytes")
     return data.decode()
