@@ -51,8 +51,9 @@ MAX_LOADED_BYTES = 40 * 1024
 """Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
 
 FONT_LISTS = "/workspace/.cache/matplotlib/fontlist-*.json"
-FONT_LIST_S = 30
-"""Longest time for making one; a desktop has some 1,000 fonts."""
+FONT_LIST_S = 10
+"""Longest time for making one; a desktop has some 1,000 fonts. A template's first session waits for
+it, also one that never imports matplotlib."""
 
 MAX_FONT_LIST_BYTES = 4 * 1024 * 1024
 
