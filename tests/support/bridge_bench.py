@@ -12,7 +12,7 @@ from typing import Any
 from nsmd.bridge.bridge import BridgePaths, BridgeService, open_bridge
 from nsmd.bridge.programs import Caller
 from nsmd.host.source_watcher import open_source_watcher
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import Shutdown
 
@@ -60,8 +60,8 @@ class Bench:
             return []
         return [json.loads(line) for line in self.ledger.read_text().splitlines()]
 
-    def _hear(self, happening: Happening) -> None:
-        self.happened.append((happening.kind, dict(happening.facts)))
+    def _hear(self, event: SupervisorEvent) -> None:
+        self.happened.append((event.kind, dict(event.facts)))
 
     @asynccontextmanager
     async def open(self, *, enabled: bool = True, **settings: Any) -> AsyncGenerator[BridgeService]:

@@ -37,7 +37,7 @@ from nsmd.host.listeners import LOCK
 from nsmd.http.scraping import serve_metrics
 from nsmd.jail.limits import open_enforcer
 from nsmd.jail.templates import read_programs
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.shutdown import How, Shutdown
@@ -315,10 +315,10 @@ class ServiceStatus:
         finally:
             unsubscribe()
 
-    def _happened(self, happening: Happening) -> None:
+    def _happened(self, event: SupervisorEvent) -> None:
         self._changed.set()
-        if happening.kind == "draining":
-            state, then = happening.facts.get("state"), happening.facts.get("then")
+        if event.kind == "draining":
+            state, then = event.facts.get("state"), event.facts.get("then")
             self._draining = "" if state == "cancelled" else "Draining: "
             if state == "begun" and then != "stay":
                 # The unit's own limit (`TimeoutStopSec=`) knows nothing of the drain's.

@@ -15,7 +15,7 @@ from typing import Any, cast
 from nsm.wire.errors import NsmError
 from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.journal import Journal, Make, line_of
-from nsmd.model.events import EventKind, Happening
+from nsmd.model.events import EventKind, SupervisorEvent
 from nsmd.model.settings import AuditSettings
 from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution
@@ -123,11 +123,11 @@ class Recorder:
             "problem": journal.problem,
         }
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, event: SupervisorEvent) -> None:
         if not self._settings.enabled:
             return
-        subject: Any = happening.subject
-        match happening.kind:
+        subject: Any = event.subject
+        match event.kind:
             case "execution_started":
                 self._execution_started(subject)
             case "execution_finished":
@@ -148,9 +148,9 @@ class Recorder:
                 facts = {**_session_facts(subject), "restarts": subject.taken_up}
                 self.say("session_taken_up", facts)
             case "operation":
-                self._operation(happening)
+                self._operation(event)
             case kind if kind in PASSED_ON:
-                self.say(kind, _filled({"session": happening.session, **happening.facts}))
+                self.say(kind, _filled({"session": event.session, **event.facts}))
             case _:
                 pass
 
@@ -216,9 +216,9 @@ class Recorder:
         facts = {"reason": session.end_reason, "executions": session.executions}
         self.say("session_ended", {**_session_facts(session), **facts})
 
-    def _operation(self, happening: Happening) -> None:
-        facts = dict(happening.facts)
-        name, client = facts.pop("op"), cast("ClientIdentity", happening.subject)
+    def _operation(self, event: SupervisorEvent) -> None:
+        facts = dict(event.facts)
+        name, client = facts.pop("op"), cast("ClientIdentity", event.subject)
         arguments = cast("Mapping[str, Any]", facts.pop("arguments"))
         if name in NOT_TOLD or (name == "net" and arguments.get("action") in (None, "list")):
             return

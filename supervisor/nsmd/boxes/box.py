@@ -25,10 +25,10 @@ from nsmd.host.listeners import PlaceError, bound
 from nsmd.jail.limits import BoxBounds, Confinement
 from nsmd.model.limits import ClientLimits
 from nsmd.model.values import NO_NETWORK
-from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.secrets.grant import Grant
+from nsmd.network.session_proxy import SessionProxy
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class Box:
         self._listener = listener
         self._store = store
         rule = record.client_limits.network or NO_NETWORK
-        self.allowed_hosts = AllowedHosts(f"box {record.id}", rule, record.id, gateway=gateway)
+        self.proxy = SessionProxy(f"box {record.id}", rule, record.id, gateway=gateway)
         self._handing = trio.Semaphore(MAX_HANDING)
         self._failures = 0
 
@@ -198,7 +198,7 @@ class Box:
     @property
     def grant(self) -> Grant | None:
         """Its secrets and rules for requests; None without any."""
-        return self.allowed_hosts.grant
+        return self.proxy.grant
 
     async def run(self, serve: ServeConnection) -> None:
         """Serve until the box has ended. Its sockets stay open."""
@@ -255,7 +255,7 @@ class Box:
             "project": None if project is None else project.path,
             "project_problem": record.project_problem or None,
             "age_s": max(0.0, age_s),
-            "network": self.allowed_hosts.facts(),
+            "network": self.proxy.facts(),
             "programs": list(record.client_limits.programs),
             "limits": self._limits(),
             "secrets": list(record.secrets),
@@ -309,7 +309,7 @@ class Box:
         listener = self._listener
         assert listener is not None, "it was taken before"
         try:
-            await self.allowed_hosts.accept(listener)
+            await self.proxy.accept(listener)
         except ListenerError as error:
             log.warning("box %s has no proxy any more: its socket %s", self.record.id, error)
             self._listener = None

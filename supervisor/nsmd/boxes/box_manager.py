@@ -341,7 +341,7 @@ def _told(box: Box) -> dict[str, Any]:
         "profile": record.profile,
         "directory": record.directory,
         "scope": record.client_limits.scope,
-        "network": box.allowed_hosts.mode,
+        "network": box.proxy.mode,
         "secrets": list(record.secrets),
     }
 

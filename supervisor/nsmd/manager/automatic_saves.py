@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import trio
 
 from nsm.wire.transcripts import OWN_CODE
-from nsmd.model.events import EventKind, Events, Happening
+from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import SessionSettings
 from nsmd.sessions.execution import Execution
@@ -70,11 +70,11 @@ class AutomaticSaves:
     def __repr__(self) -> str:
         return f"<AutomaticSaves of {len(self._due)} changed sessions>"
 
-    def _heard(self, happening: Happening) -> None:
+    def _heard(self, event: SupervisorEvent) -> None:
         """Note that a session has something that its last save has not."""
         if not self._settings().keep:
             return
-        subject = happening.subject
+        subject = event.subject
         if isinstance(subject, Execution):
             if subject.request.code.startswith(OWN_CODE):
                 return

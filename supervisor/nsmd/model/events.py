@@ -52,7 +52,7 @@ EventKind = Literal[
 
 
 @dataclass(slots=True)  # frozen, each would take a microsecond more
-class Happening:
+class SupervisorEvent:
     """One event.
 
     Attributes:
@@ -69,7 +69,7 @@ class Happening:
     subject: object = field(default=None, compare=False, repr=False)
 
 
-Listener = Callable[[Happening], None]
+Listener = Callable[[SupervisorEvent], None]
 
 
 class Events:
@@ -119,9 +119,9 @@ class Events:
             return
         if self._now is None:
             self._now = trio.lowlevel.current_clock().current_time
-        happening = Happening(kind, self._now(), session, facts, subject)
+        event = SupervisorEvent(kind, self._now(), session, facts, subject)
         for listener in listeners:
             try:
-                listener(happening)
+                listener(event)
             except Exception:  # a listener must not harm the part that it listens to
                 log.exception("a listener of events failed at %s", kind)

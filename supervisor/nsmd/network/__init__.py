@@ -17,6 +17,6 @@ broker           in a broker: connections of clients, and its messages
 broker_process   one broker, as the supervisor holds it
 listener         the socket that an agent has passed
 gateway          shared by all sessions: name look-ups, room, counters
-allowed_hosts    hosts that one session or box may reach, its requests, and its broker
+session_proxy    proxy of one session or box: its hosts, its requests, and its broker
 network          the network of one session, as it is now
 """

@@ -17,9 +17,9 @@ from nsmd.agent_link.requests import NoAnswerError, Question, Requests
 from nsmd.jail.host import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.values import NetworkMode, NetworkRule
-from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
+from nsmd.network.session_proxy import SessionProxy
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ LISTEN_TIMEOUT_S = 20.0
 """Time for an agent to make a socket, which takes microseconds once it has started."""
 
 
-class SessionNetwork(AllowedHosts):
+class SessionNetwork(SessionProxy):
     """Network of one session.
 
     Args:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from nsmd.model.events import EventKind, Events, Happening
+from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.pool.host_memory import HostMemory
@@ -142,10 +142,10 @@ class Pressure:
             and session not in self._asked
         )
 
-    def _happened(self, happening: Happening) -> None:
-        if happening.at_s < self._event_s:
+    def _happened(self, event: SupervisorEvent) -> None:
+        if event.at_s < self._event_s:
             return
-        self._event_s = happening.at_s + STEP_S
+        self._event_s = event.at_s + STEP_S
         if not self._memory.seen().watched:
             self.look()
 

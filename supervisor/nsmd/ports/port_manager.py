@@ -21,7 +21,7 @@ from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.host.processes import has_ended
 from nsmd.model import names
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import PortSettings
 from nsmd.ports import addresses, counts
 from nsmd.ports.relay_process import RELAY, RelayProcess, RelayRecord
@@ -225,13 +225,13 @@ class PortManager:
         if self._of.get(ports.session.id) is ports:
             del self._of[ports.session.id]
 
-    def _notice(self, happening: Happening) -> None:
+    def _notice(self, event: SupervisorEvent) -> None:
         """Listen to events."""
-        if happening.kind == "session_claimed":
-            self._open_configured(cast("Session", happening.subject))
+        if event.kind == "session_claimed":
+            self._open_configured(cast("Session", event.subject))
             return
-        self._unopened.pop(happening.session, None)
-        ports = self._of.get(happening.session)
+        self._unopened.pop(event.session, None)
+        ports = self._of.get(event.session)
         if ports is not None:
             ports.session_ended()
 

@@ -18,7 +18,7 @@ import trio
 from nsm.dataclass import dataclass
 from nsmd.bridge.calls import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.shutdown import How, Shutdown
 
 log = logging.getLogger(__name__)
@@ -238,10 +238,10 @@ class Drain:
                 execution.interrupt()
         self._changed()
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, event: SupervisorEvent) -> None:
         """Take note of what finishes; for `Events.subscribe`."""
-        if happening.kind in _FINISHED and happening.subject in self._left:
-            self._left.discard(happening.subject)
+        if event.kind in _FINISHED and event.subject in self._left:
+            self._left.discard(event.subject)
             self._changed()
 
     def take_back(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from nsm.wire.errors import NsmError
 from nsmd.bridge.programs import ProgramEnd
-from nsmd.model.events import EventKind, Events, Happening
+from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
@@ -224,17 +224,17 @@ class Counts:
         self._labels[name] = name
         return name
 
-    def _count(self, happening: Happening) -> None:
-        subject, facts = cast("Any", happening.subject), happening.facts
-        match happening.kind:
+    def _count(self, event: SupervisorEvent) -> None:
+        subject, facts = cast("Any", event.subject), event.facts
+        match event.kind:
             case "execution_finished":
-                self._execution_finished(happening, subject)
+                self._execution_finished(event, subject)
             case "session_started":
-                self._starting[happening.session] = happening.at_s
+                self._starting[event.session] = event.at_s
             case "session_ready":
-                self._session_ready(happening, subject)
+                self._session_ready(event, subject)
             case "session_ended":
-                self._session_ended(happening, subject)
+                self._session_ended(event, subject)
             case "session_taken_up":
                 self._add("nsm_sessions_taken_up", self.environment_of(subject))
             case "job_started":
@@ -244,7 +244,7 @@ class Counts:
                 session, job = subject
                 self._add("nsm_jobs_ended", self.environment_of(session), job.outcome)
             case "pool_hit" | "pool_miss":
-                result = happening.kind.removeprefix("pool_")
+                result = event.kind.removeprefix("pool_")
                 self._add("nsm_pool_takes", self.environment_of(subject), result)
             case "pool_refilled":
                 env = self.environment_of(subject)
@@ -271,13 +271,13 @@ class Counts:
             case _:
                 pass
 
-    def _execution_finished(self, happening: Happening, execution: Execution) -> None:
+    def _execution_finished(self, event: SupervisorEvent, execution: Execution) -> None:
         env, outcome = self.environment_of(execution.session), outcome_of(execution.answer)
         submitted_s, sent_s = execution.submitted_s, execution.sent_s
         if execution.earlier:  # nobody knows how long it has taken
             self._add("nsm_executions_taken_up", env, outcome)
         else:
-            took_s = happening.at_s - submitted_s
+            took_s = event.at_s - submitted_s
             self._took("nsm_execution_latency_seconds", took_s, env, outcome)
             if sent_s is not None:
                 self._took("nsm_execution_wait_seconds", sent_s - submitted_s, env)
@@ -287,7 +287,7 @@ class Counts:
             self._add("nsm_limits_hit", limit.kind, limit.enforced_by, by=limit.times)
             self._events.publish(
                 "limit_hit",
-                session=happening.session,
+                session=event.session,
                 subject=execution,
                 limit=limit.kind,
                 limit_value=limit.limit,
@@ -295,17 +295,17 @@ class Counts:
                 what=limit.what,
             )
 
-    def _session_ready(self, happening: Happening, session: Session) -> None:
-        began_s = self._starting.pop(happening.session, None)
+    def _session_ready(self, event: SupervisorEvent, session: Session) -> None:
+        began_s = self._starting.pop(event.session, None)
         if began_s is not None:
             kind = "cold" if session.policy is None else session.policy.kind
-            env, took_s = self.environment_of(session), happening.at_s - began_s
+            env, took_s = self.environment_of(session), event.at_s - began_s
             self._took("nsm_session_start_seconds", took_s, env, kind)
 
-    def _session_ended(self, happening: Happening, session: Session) -> None:
+    def _session_ended(self, event: SupervisorEvent, session: Session) -> None:
         env = self.environment_of(session)
-        lost = bool(happening.facts.get("lost"))
-        if self._starting.pop(happening.session, None) is not None and lost:
+        lost = bool(event.facts.get("lost"))
+        if self._starting.pop(event.session, None) is not None and lost:
             self._add("nsm_session_start_failures", env)
         if session.tenancy is not None:
             self._add("nsm_sessions_ended", env, "lost" if lost else "ended")

@@ -21,7 +21,7 @@ from nsm.wire.decode import at_most
 from nsm.wire.environments import SlowImport
 from nsmd.environments import saved_records
 from nsmd.jail.templates.spec import can_preload
-from nsmd.model.events import EventKind, Events, Happening
+from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.names import is_module_name
 from nsmd.model.values import Environment, RunOutcome
 from nsmd.sessions.execution import Execution
@@ -70,9 +70,9 @@ class ImportTimes:
     def __repr__(self) -> str:
         return f"<ImportTimes of {len(self._histories)} environments>"
 
-    def add_execution(self, happening: Happening) -> None:
+    def add_execution(self, event: SupervisorEvent) -> None:
         """Note the imports of an execution that has ended (a `Listener` of events)."""
-        execution = happening.subject
+        execution = event.subject
         assert isinstance(execution, Execution), "that is what finishes"
         answer, session = execution.answer, execution.session
         if isinstance(answer, RunOutcome) and can_preload(session.spec.environment):

@@ -17,7 +17,7 @@ import trio
 from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.recorder import NOT_TOLD
 from nsmd.bridge.calls import ProgramCall
-from nsmd.model.events import EventKind, Happening
+from nsmd.model.events import EventKind, SupervisorEvent
 from nsmd.model.values import ClientIdentity
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.jobs import JobStarted
@@ -63,19 +63,19 @@ class Ring:
     def __repr__(self) -> str:
         return f"<Ring of {len(self._kept)} of {self.count}>"
 
-    def add(self, happening: Happening) -> None:
+    def add(self, event: SupervisorEvent) -> None:
         """Add an event (a `Listener` of events)."""
-        if happening.kind == "operation" and happening.facts["op"] in NOT_TOLD:
+        if event.kind == "operation" and event.facts["op"] in NOT_TOLD:
             return
         self.count += 1
-        more = happening.facts
+        more = event.facts
         # A call passes here several times: only plain values are kept, and formatted when somebody
         # asks.
-        about = _about(happening, happening.subject)
-        if isinstance(happening.subject, ClientIdentity):  # whose arguments may be anything
+        about = _about(event, event.subject)
+        if isinstance(event.subject, ClientIdentity):  # whose arguments may be anything
             about |= {"op": more["op"], "error": more.get("error")}
             more = _NO_FACTS
-        self._kept.append((happening.kind, time(), happening.session, about, more))
+        self._kept.append((event.kind, time(), event.session, about, more))
         if self._more is not None:
             self._more.set()
             self._more = None
@@ -97,15 +97,15 @@ class Ring:
             await self._more.wait()
 
 
-def _about(happening: Happening, subject: object) -> dict[str, Any]:
+def _about(event: SupervisorEvent, subject: object) -> dict[str, Any]:
     """Facts of the subject of an event."""
     match subject:
         case Execution():
             session, client = subject.session, subject.request.client
             about = {"execution_id": subject.id, "env": subject.origin.env, "name": session.name}
             about["client"] = client.name
-            if happening.kind == "execution_finished":
-                took_s = None if subject.earlier else happening.at_s - subject.submitted_s
+            if event.kind == "execution_finished":
+                took_s = None if subject.earlier else event.at_s - subject.submitted_s
                 return {**about, "outcome": outcome_of(subject.answer), "duration_s": took_s}
             return about
         case Session():

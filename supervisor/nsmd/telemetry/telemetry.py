@@ -14,7 +14,7 @@ from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.host.nvml import GpuUse, uses_below
 from nsmd.manager.run_service import RunService
-from nsmd.model.events import Happening
+from nsmd.model.events import SupervisorEvent
 from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, has_nvidia
 from nsmd.ports.port_manager import PortTraffic
@@ -124,10 +124,10 @@ class Telemetry:
         """Seconds since the supervisor started."""
         return trio.current_time() - self._around.started_s
 
-    def _add(self, happening: Happening) -> None:
-        if happening.at_s >= self.lag.due_s:
-            self.lag.sample(happening.at_s)
-        self.recent.add(happening)
+    def _add(self, event: SupervisorEvent) -> None:
+        if event.at_s >= self.lag.due_s:
+            self.lag.sample(event.at_s)
+        self.recent.add(event)
 
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees the environments for everyone.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """A bench whose happenings are written down."""
+    """A bench whose events are written down."""
 
     def __init__(self, it: Bench, path: Path) -> None:
         self.it = it

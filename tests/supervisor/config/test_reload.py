@@ -12,7 +12,7 @@ import pytest
 
 from nsmd.config.config_file import parse
 from nsmd.config.reload import APPLIED, Reconfiguration, compare, merge
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import Settings
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ class Bench:
         assert environments == []
         self.applied.append(wanted)
 
-    def _note(self, happening: Happening) -> None:
-        assert happening.kind == "configuration_reloaded"
-        self.happened.append(dict(happening.facts))
+    def _note(self, event: SupervisorEvent) -> None:
+        assert event.kind == "configuration_reloaded"
+        self.happened.append(dict(event.facts))
 
 
 async def test_what_can_be_applied_is(caplog: pytest.LogCaptureFixture) -> None:

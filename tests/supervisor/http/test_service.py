@@ -29,7 +29,7 @@ from nsmd.http.held_port import NAME, HeldPort, bound
 from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.service import SCOPE, HttpService
 from nsmd.mcp.messages import MAX_VALUES
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import HttpSettings, Settings
 from nsmd.model.values import NetworkRule, ProjectMount
 from nsmd.telemetry import Traffic
@@ -55,8 +55,8 @@ class Place:
         self.ending = False
         self.traffic = Traffic()
 
-    def take(self, happening: Happening) -> None:
-        self.happened.append(happening.kind)
+    def take(self, event: SupervisorEvent) -> None:
+        self.happened.append(event.kind)
         self.something.set()
         self.something = trio.Event()
 

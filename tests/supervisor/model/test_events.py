@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 
 
 async def test_listeners_get_the_kinds_that_they_want() -> None:
@@ -10,11 +10,11 @@ async def test_listeners_get_the_kinds_that_they_want() -> None:
     every: list[str] = []
     some: list[str] = []
 
-    def take(happening: Happening) -> None:
-        every.append(happening.kind)
+    def take(event: SupervisorEvent) -> None:
+        every.append(event.kind)
 
-    def choose(happening: Happening) -> None:
-        some.append(happening.kind)
+    def choose(event: SupervisorEvent) -> None:
+        some.append(event.kind)
 
     events.publish("draining")  # nobody listens yet
     events.subscribe(take)

@@ -16,7 +16,7 @@ from netbench import Names, change_brokers
 from nsmd.host.processes import has_ended
 from nsmd.model.host_rules import parse_rules, show_host
 from nsmd.model.values import NetworkRule
-from nsmd.network import allowed_hosts, broker_process
+from nsmd.network import broker_process, session_proxy
 from nsmd.network.broker_messages import BrokerProtocolError, parse_message
 from nsmd.network.gateway import Gateway
 from proxy_bench import ALLOWED, Bench, open_bench, read_all, say, tunnel_to
@@ -118,7 +118,7 @@ WRONG_MESSAGES = {
 async def test_a_broker_that_sends_a_wrong_message_is_ended(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allowed_hosts, "RESTART_INTERVAL_S", 0)
+    monkeypatch.setattr(session_proxy, "RESTART_INTERVAL_S", 0)
     with monkeypatch.context() as patch:
         change_brokers(
             patch,

@@ -21,7 +21,7 @@ from nsm.wire.errors import BadRequestError
 from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.model.host_rules import parse_rules
 from nsmd.model.values import NetworkRule
-from nsmd.network import allowed_hosts, listener
+from nsmd.network import listener, session_proxy
 from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
 from proxy_bench import ALLOWED, open_bench, read_all, say, tunnel_to
@@ -208,7 +208,7 @@ async def test_connections_for_which_none_makes_room_are_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A silent one among them costs no other its answer."""
-    monkeypatch.setattr(allowed_hosts, "STUCK_S", 0.1)
+    monkeypatch.setattr(session_proxy, "STUCK_S", 0.1)
     change_brokers(monkeypatch, "broker.REQUEST_TIMEOUT_S = 1.0")
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         request = tunnel_to(silent)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from control_bench import bench
-from nsmd.model.events import Happening
+from nsmd.model.events import SupervisorEvent
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.model.values import ClientIdentity, RunRequest
 from nsmd.pool.host_memory import HostMemory
@@ -58,7 +58,7 @@ class Stage:
     pressure: Pressure
     memory: SomeMemory
     pool: SomePool
-    told: list[Happening] = field(default_factory=list[Happening])
+    told: list[SupervisorEvent] = field(default_factory=list[SupervisorEvent])
 
     async def open(self, *names: str, code: str = "x") -> None:
         for name in names:

@@ -25,7 +25,7 @@ from outcomes_agent import outcomes
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
-    from nsmd.model.events import EventKind, Happening
+    from nsmd.model.events import EventKind, SupervisorEvent
     from nsmd.sessions.execution import Execution
 
 
@@ -220,7 +220,7 @@ async def execution_of(it: Bench) -> Execution:
 async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         execution = await execution_of(it)
-        told: list[Happening] = []
+        told: list[SupervisorEvent] = []
         it.run_service.events.subscribe(told.append)
         execution.limit_events = (
             LimitEvent(kind="memory", limit=512, enforced_by="watchdog", what="a process", times=3),
@@ -229,7 +229,7 @@ async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> No
             "execution_finished", session=execution.session.id, subject=execution
         )
         assert values(it, "nsm_limits_hit") == {("memory", "watchdog"): 3}
-        (hit,) = [happening for happening in told if happening.kind == "limit_hit"]
+        (hit,) = [event for event in told if event.kind == "limit_hit"]
         assert (hit.session, hit.facts["what"]) == (execution.session.id, "a process")
 
 
@@ -378,7 +378,7 @@ async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
     async with bench(quick_jobs) as it:
         told: list[str] = []
         kinds: tuple[EventKind, ...] = ("job_started", "job_ended")
-        it.run_service.events.subscribe(lambda happening: told.append(happening.kind), kinds)
+        it.run_service.events.subscribe(lambda event: told.append(event.kind), kinds)
         peer = await it.connect()
         assert values(it, "nsm_jobs_started") == values(it, "nsm_jobs") == {}
         for program in ("true", "true", "false", "stopped", "sleep", "sleep"):

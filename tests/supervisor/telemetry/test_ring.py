@@ -7,20 +7,20 @@ import trio
 import trio.testing
 
 from control_bench import bench
-from nsmd.model.events import Events, Happening
+from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.values import ClientIdentity
 from nsmd.telemetry import Ring
 
 
-def happening(number: int) -> Happening:
-    return Happening("draining", float(number), "", {"left": number})
+def event(number: int) -> SupervisorEvent:
+    return SupervisorEvent("draining", float(number), "", {"left": number})
 
 
 def test_only_the_latest_are_kept_and_all_are_numbered() -> None:
     ring = Ring(size=3)
     assert list(ring.after(0)) == []
     for number in range(1, 6):
-        ring.add(happening(number))
+        ring.add(event(number))
     assert [(told.number, told.facts["left"]) for told in ring.after(0)] == [(3, 3), (4, 4), (5, 5)]
     assert [told.number for told in ring.after(4)] == [5]
     assert list(ring.after(5)) == []
@@ -40,10 +40,10 @@ async def test_who_waits_is_woken_once_there_is_more(nursery: trio.Nursery) -> N
     nursery.start_soon(wait, 0)
     nursery.start_soon(wait, 1)
     await trio.testing.wait_all_tasks_blocked()
-    ring.add(happening(1))
+    ring.add(event(1))
     await trio.testing.wait_all_tasks_blocked()
     assert seen == [0, 0]
-    ring.add(happening(2))
+    ring.add(event(2))
     await trio.testing.wait_all_tasks_blocked()
     assert seen == [0, 0, 1]
 
@@ -57,7 +57,7 @@ async def ring_waits_for_nothing(ring: Ring) -> None:
 def test_facts_are_short_and_plain() -> None:
     ring = Ring()
     facts = {"n": 1, "f": 0.5, "t": True, "none": None, "text": "x" * 500, "list": ["y" * 500] * 99}
-    ring.add(Happening("draining", 0.0, "", facts))
+    ring.add(SupervisorEvent("draining", 0.0, "", facts))
     (told,) = ring.after(0)
     assert {name: told.facts[name] for name in ("n", "f", "t", "none")} == (
         {"n": 1, "f": 0.5, "t": True, "none": None}

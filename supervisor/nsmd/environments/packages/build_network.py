@@ -21,9 +21,9 @@ from nsmd.environments.packages.index_values import Index, IndexAccess, Indexes,
 from nsmd.environments.packages.jail_start import ADDRESS
 from nsmd.model.host_rules import AllowList, BadHostError, Host, parse_host, show_host
 from nsmd.model.values import NetworkRule
-from nsmd.network.allowed_hosts import AllowedHosts
 from nsmd.network.gateway import Gateway
 from nsmd.network.listener import NamespaceListener
+from nsmd.network.session_proxy import SessionProxy
 from nsmd.network.user_proxy import UserHosts
 
 BELONGING: Mapping[str, Sequence[str]] = {
@@ -308,14 +308,14 @@ class BuildNetwork:
             plain=AllowList.of(settings.plain_hosts),
         )
         self._open = partial(
-            AllowedHosts,
+            SessionProxy,
             f"build of {name}",
             NetworkRule(mode="allow", allow=(*settings.hosts, *listed)),
             f"build-{name}",
             gateway=self._gateway,
             user=self.user,
         )
-        self._opened: list[AllowedHosts] = []
+        self._opened: list[SessionProxy] = []
 
     @property
     def bytes_received(self) -> int:

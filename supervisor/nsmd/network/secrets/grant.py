@@ -167,7 +167,7 @@ class Grant:
             for variable in secret.variables
         }
 
-    # For the proxy (`nsmd.network.allowed_hosts`).
+    # For the proxy (`nsmd.network.session_proxy`).
 
     def takes(self, host: Host, port: int) -> bool:
         """Return whether its helper reads the requests to a host."""

@@ -54,7 +54,7 @@ second.
 """
 
 
-class AllowedHosts:
+class SessionProxy:
     """Hosts that one session or box may reach through its proxy.
 
     Args:
