@@ -60,7 +60,7 @@ def _make(directory: Path) -> Idle:
     variables = variables_for(directory)
     # Started by a program that ends, as it is for most people: it must not be a child of the test
     # run, whose other tests see to it that they leave no child.
-    started = run("nsm", "envs", variables=variables)
+    started = run("nsm", "env", variables=variables)
     assert started.returncode == 0, started.stderr
     it = Idle(variables["NSM_SOCKET"], 0.0)
     with it.client() as client:

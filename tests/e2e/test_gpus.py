@@ -130,7 +130,7 @@ def test_use_of_gpus_is_that_of_the_session_s_processes(world: World) -> None:
         )
         rows = {row.name: row for row in client.sessions()}
         found = client.inspect("work")
-    metrics = world.it.run("nsm", "metrics").stdout
+    metrics = world.it.run("nsm", "status", "metrics").stdout
     assert (rows["work"].gpu_memory_bytes, rows["work"].gpu_percent) == (3 * GIB, 40)
     assert (rows["plain"].gpu_memory_bytes, rows["plain"].gpu_percent) == (None, None)
     assert found.session.gpu_memory_bytes == 3 * GIB

@@ -197,7 +197,7 @@ def test_typescript_runs_where_something_takes_its_types_away(
 def test_a_configuration_and_its_lock_are_taken_up_hot(running: Supervisor) -> None:
     config = running.directory / "config/nsm/config.toml"
     config.write_text('[environments.lab]\npip = ["demo"]\nmemory_mb = 300\n')
-    said = running.run("nsm", "config", "reload")
+    said = running.run("nsm", "reload", "--config")
     assert said.returncode == 0, said.stderr
     with running.client() as client:
         code = "import demo; print(demo.version)"
@@ -213,7 +213,7 @@ def test_a_configuration_and_its_lock_are_taken_up_hot(running: Supervisor) -> N
         pins = (lock.parent / "spare.txt").read_text().partition("demo==")[2]
         head = lock.read_text().partition("demo==")[0]
         lock.write_text(f"{head}demo=={pins}")
-        assert running.run("nsm", "config", "reload").returncode == 0
+        assert running.run("nsm", "reload", "--config").returncode == 0
         client.builds.log("lab", str, follow=True)
         assert client.run(code, env="lab").stdout == "1.0\n"
     rows = json.loads(running.run("nsm", "env", "builds", "--json").stdout)

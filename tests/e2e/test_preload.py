@@ -84,7 +84,7 @@ def test_what_sessions_wait_for_is_suggested_and_preloaded(running: Supervisor) 
         assert (template.memory_bytes or 0) > 1 << 20
         shown = running.run("nsm", "env", "show", "science").stdout
         assert re.search(r"templates +\d+\.\d MiB.*, imported slow in \d+\.\d\d s\n", shown), shown
-        metrics = running.run("nsm", "metrics").stdout
+        metrics = running.run("nsm", "status", "metrics").stdout
         assert float(metrics.partition("\nnsm_template_memory_bytes ")[2].split()[0]) > 1e6
         gone = running.run("nsm", "env", "preload", "--remove", "science", "slow")
         assert gone.stdout == "science preloads nothing\n"
@@ -145,10 +145,10 @@ def test_where_it_is_for_others_to_say(running: Supervisor) -> None:
         }[name]
         assert told in said.stderr
     config.write_text('[environments.lab]\npreset = "python"\n')
-    assert running.run("nsm", "config", "reload").returncode == 0
+    assert running.run("nsm", "reload", "--config").returncode == 0
     said = running.run("nsm", "env", "preload", "lab", "json", "--json")
     assert '    [environments.lab]\n    preload = ["json"]\n' in said.stderr
     config.write_text('[environments.lab]\npreset = "python"\npreload = ["json"]\n')
-    assert running.run("nsm", "config", "reload").returncode == 0
+    assert running.run("nsm", "reload", "--config").returncode == 0
     done = running.run("nsm", "env", "preload", "lab", "json", "--json")
     assert json.loads(done.stdout)["preload"] == ["json"]

@@ -46,7 +46,7 @@ def test_new_sessions_have_the_new_settings_and_old_ones_live_on(running: Superv
         more = "[session]\nmax_sessions = 2\n[defaults]\nprocesses = 99\n"
         more += "[environments.bash]\ndescription = 'Shell of ours'\ntimeout_seconds = 7\n"
         configure(running, more)
-        said = running.run("nsm", "config", "reload")
+        said = running.run("nsm", "reload", "--config")
         assert (said.returncode, said.stderr) == (0, "")
         assert set(said.stdout.splitlines()) == {
             "environments.bash: none -> added",
@@ -62,11 +62,11 @@ def test_new_sessions_have_the_new_settings_and_old_ones_live_on(running: Superv
 
 def test_a_mistake_leaves_the_old_in_force(running: Supervisor) -> None:
     configure(running, CONFIG + "[pol]\nx = 1\n")
-    said = running.run("nsm", "config", "reload", "--json")
+    said = running.run("nsm", "reload", "--config", "--json")
     assert said.returncode == 1
     (problem,) = json.loads(said.stdout)["problems"]
     assert "pol: unknown key" in problem
-    said = running.run("nsm", "config", "reload")
+    said = running.run("nsm", "reload", "--config")
     assert (said.returncode, said.stdout) == (1, "")
     assert "nothing was changed" in said.stderr
     with running.client() as client:
@@ -81,7 +81,7 @@ def test_sighup(running: Supervisor) -> None:
     following.seek(0, 2)
     running.process.send_signal(signal.SIGHUP)
     # The log is a file: an answer that comes after it is what can be waited for.
-    said = running.run("nsm", "config", "reload")
+    said = running.run("nsm", "reload", "--config")
     assert said.stdout == "nothing has changed\n"
     with following:
         assert "configuration: session.max_sessions: 1 -> 5" in following.read()

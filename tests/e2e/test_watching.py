@@ -56,7 +56,7 @@ def test_the_same_is_told_everywhere(short_dir: Path) -> None:
         texts = [
             scrape(unix, "localhost"),
             scrape(socket.create_connection(("127.0.0.1", port)), f"127.0.0.1:{port}"),
-            it.run(program("nsm"), "metrics").stdout,
+            it.run(program("nsm"), "status", "metrics").stdout,
         ]
         for text in texts:
             assert value(text, 'nsm_executions_total{env="python",outcome="ok"}') == 1
@@ -64,7 +64,7 @@ def test_the_same_is_told_everywhere(short_dir: Path) -> None:
             assert value(text, 'nsm_sessions{env="python",state="idle"}') == 1
             assert value(text, "nsm_templates") >= 1
             assert value(text, "process_open_fds") > 10
-        stats = json.loads(it.run(program("nsm"), "stats", "--json").stdout)
+        stats = json.loads(it.run(program("nsm"), "status", "times", "--json").stdout)
         assert {each["env"]: each["latency"]["total"] for each in stats["environments"]} == (
             {"python": 1, "bash": 1}
         )

@@ -110,7 +110,7 @@ def test_a_flake_is_added_used_updated_and_removed(
     write_flake(place, flake, "the second")
     updated = it.run("nsm", "env", "update")
     assert updated.stdout.startswith("science is new: "), updated.stderr
-    assert "the second" in it.run("nsm", "envs", "science").stdout
+    assert "the second" in it.run("nsm", "env", "show", "science").stdout
     # The session lives on in what it was started in, which stays in the store.
     again = it.run("nsm", "run", "-e", "science", "-s", "a", "print(yaml.safe_load('1'))")
     assert again.stdout == "1\n", again.stderr
@@ -140,9 +140,9 @@ def test_what_cannot_be_used_says_why(
     added = it.run("nsm", "env", "add", f"path:{flake}#{attribute}")
     assert added.returncode == 1
     assert said in added.stderr
-    rows = json.loads(it.run("nsm", "env", "ls", "--json").stdout)
+    rows = json.loads(it.run("nsm", "env", "builds", "--json").stdout)
     assert [row["state"] for row in rows if row["name"] == attribute] == ["failed"]
-    assert said in it.run("nsm", "envs", attribute).stdout
+    assert said in it.run("nsm", "env", "show", attribute).stdout
     call = it.run("nsm", "run", "-e", attribute, "1")
     assert f"nsm env log {attribute}" in call.stderr
     assert it.run("nsm", "run", "-e", "bash", "echo fine").stdout == "fine\n"

@@ -283,7 +283,9 @@ async def test_models_have_it_and_each_client_its_own_values(
         with suppress(FileNotFoundError, ProcessLookupError):  # a one-shot that has ended since
             assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     shown = running.run("nsm", "ps", "--all", "--json").stdout
-    shown += running.run("nsm", "pool", "--json").stdout + running.run("nsm", "envs").stdout
+    shown += (
+        running.run("nsm", "status", "pool", "--json").stdout + running.run("nsm", "env").stdout
+    )
     assert "secret" not in shown
 
 
@@ -298,7 +300,7 @@ def test_a_change_of_the_flake(running: Supervisor, world: World) -> None:
         with pytest.raises(nsm.NsmError, match="undefined variable 'y'") as error:
             run(running, world, "true")
         assert error.value.code == "environment-unavailable"
-        rows = running.run("nsm", "envs").stdout
+        rows = running.run("nsm", "env").stdout
         assert "undefined variable 'y'" in rows
         (world.project / "flake.nix").write_text("{ outputs = { self }: { }; }")
         with pytest.raises(nsm.NsmError, match=rf"neither devShells\.{SYSTEM}\.default nor"):

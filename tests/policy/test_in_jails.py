@@ -300,9 +300,9 @@ def test_values_of_variables_are_nowhere_to_be_seen(world: World) -> None:
     for words in (
         ["ps"],
         ["ps", "--all", "--json"],
-        ["envs", "--json"],
-        ["envs", "python"],
-        ["pool", "--json"],
+        ["env", "--json"],
+        ["env", "show", "python"],
+        ["status", "pool", "--json"],
         ["status", "--json"],
         ["inspect", "c-python"],
         ["inspect", "c-cold", "--json"],

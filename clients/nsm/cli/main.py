@@ -80,21 +80,17 @@ GROUPS = {
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
-ALIASES = {
-    "envs": "env",
-    "pool": "status pool",
-    "stats": "status times",
-    "metrics": "status metrics",
-}
-"""Older verbs, which work as before, with their new form; each is a module, too."""
-
 _OTHERS_VERBS = {
     "stop": "`nsm shutdown` ends the supervisor and all sessions",
     "install": "`nsm setup` gives nsm to coding agents, `nsm service install` to systemd",
     "start": "nothing needs to be started, the first `nsm run` or editor starts the supervisor",
     "restart": "`nsm reload` restarts the supervisor and keeps all sessions",
+    "envs": "`nsm env` lists the environments",
+    "pool": "`nsm status pool` shows the sessions that are kept ready",
+    "stats": "`nsm status times` shows how long things take",
+    "metrics": "`nsm status metrics` prints all that is counted",
 }
-"""Commands that people know from other programs, and what to do here."""
+"""Commands that people know from other programs or older versions, and what to do here."""
 
 _UNGUESSED = ("shutdown", "uninstall")
 """Verbs that end or remove all, and that nobody who mistypes another one is led to."""
@@ -160,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
         return _guarded(lambda: _say(overview()))
     if first in ("-V", "--version"):
         return _guarded(lambda: _say(f"nsm {program_version()}\n"))
-    if first in VERBS or first in ALIASES or first in _HIDDEN:
+    if first in VERBS or first in _HIDDEN:
         return _guarded(lambda: _carry_out(load(first), rest))
     if not first:
         sys.stderr.write(overview())

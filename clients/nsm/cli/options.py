@@ -222,19 +222,10 @@ class Subparsers:
 
     def add(self, word: str, does: str, epilog: str = "") -> Parser:
         """Add one; returns its parser."""
-        return self.add_parser(
-            word, does, Parser(f"{self._verb} {word}", f"{does[0].upper()}{does[1:]}.", epilog)
-        )
-
-    def add_parser(self, word: str, does: str, parser: Parser) -> Parser:
-        """Add one whose parser there is already."""
+        parser = Parser(f"{self._verb} {word}", f"{does[0].upper()}{does[1:]}.", epilog)
         self._does[word] = does
         self._actions.add_parser(word, help=does, parser=parser)
         return parser
-
-    def add_alias(self, word: str, parser: Parser) -> None:
-        """Add an older word for one of them, which help does not name."""
-        self._actions.add_parser(word, parser=parser)
 
 
 def _given(*, parser: Parser, prog: str) -> Parser:

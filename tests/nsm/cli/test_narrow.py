@@ -9,8 +9,7 @@ from nsm.checks import HostCheck, render_text
 from nsm.cli.render import formats
 from nsm.cli.render.environments import environments_table
 from nsm.cli.render.sessions import ended_table, sessions_table
-from nsm.cli.render.supervisor import pool_table
-from nsm.cli.verbs import stats
+from nsm.cli.render.supervisor import pool_table, times_tables
 from nsm.wire.answers import read
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.live import SessionRow
@@ -57,7 +56,7 @@ def tables(width: int | None) -> dict[str, str]:
             [read(EnvironmentRow, row) for row in environments], "/home/ada", width
         ),
         "pool": pool_table(read(PoolReport, pool), "/home/ada", width),
-        "stats": stats.render(read(Stats, samples.stats()), width),
+        "stats": times_tables(read(Stats, samples.stats()), width),
         "doctor": render_text(
             [
                 HostCheck(

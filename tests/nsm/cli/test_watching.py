@@ -11,7 +11,7 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.verbs.stats import short
+from nsm.cli.render.supervisor import short_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,20 +31,20 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
         yield supervisor
 
 
-@pytest.mark.parametrize("verb", ["metrics", "events"])
+@pytest.mark.parametrize("verb", ["status metrics", "events"])
 def test_without_supervisor(capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert cli.main([verb]) == 1
+    assert cli.main(verb.split()) == 1
     assert capsys.readouterr() == ("", "nsm: no supervisor is running\n")
 
 
 def test_stats_without_supervisor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stats", "--json"]) == 0
+    assert cli.main(["status", "times", "--json"]) == 0
     assert capsys.readouterr() == ("null\n", "nsm: no supervisor is running\n")
 
 
 def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["stats"] = lambda _: samples.stats()
-    assert cli.main(["stats"]) == 0
+    assert cli.main(["status", "times"]) == 0
     environments, starts, totals = capsys.readouterr().out.split("\n\n")
     header, row = environments.splitlines()
     assert header.split() == (
@@ -59,7 +59,7 @@ def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -
 
 def test_stats_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["stats"] = lambda _: samples.stats()
-    assert cli.main(["stats", "--json"]) == 0
+    assert cli.main(["status", "times", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     wire = samples.stats()
     pool = wire.pop("pool")
@@ -68,7 +68,7 @@ def test_stats_for_programs(capsys: pytest.CaptureFixture[str], supervisor: Fake
 
 def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["stats"] = lambda _: samples.stats(environments=[], starts=[])
-    assert cli.main(["stats"]) == 0
+    assert cli.main(["status", "times"]) == 0
     assert capsys.readouterr().out.startswith("since 1h00m; pool: ")
 
 
@@ -89,15 +89,18 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], supervisor: FakeSu
     ],
 )
 def test_short_times(seconds: float | None, text: str) -> None:
-    assert short(seconds) == text
+    assert short_time(seconds) == text
 
 
 def test_metrics(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     text = "# TYPE a gauge\na 1.0\n"
-    supervisor.handlers["metrics"] = lambda _: {"text": text, "content_type": "text/plain"}
-    assert cli.main(["metrics"]) == 0
+    supervisor.handlers["metrics"] = lambda _: {
+        "text": text,
+        "content_type": "text/plain",
+    }
+    assert cli.main(["status", "metrics"]) == 0
     assert capsys.readouterr().out == text
-    assert cli.main(["metrics", "--openmetrics"]) == 0
+    assert cli.main(["status", "metrics", "--openmetrics"]) == 0
     assert [request.args for request in supervisor.requests] == [
         {},
         {"accept": "application/openmetrics-text; version=1.0.0"},

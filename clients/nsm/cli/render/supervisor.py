@@ -18,6 +18,9 @@ from nsm.cli.render.formats import (
 if TYPE_CHECKING:
     from nsm.wire.pool import PoolKind, PoolReport
     from nsm.wire.status import Status
+    from nsm.wire.telemetry import EnvironmentStats, StartStats, Stats, Times
+
+_OUTCOMES = ("ok", "error", "timeout", "interrupted", "lost")
 
 
 def pool_table(report: PoolReport, home: str, width: int | None = None) -> str:
@@ -116,3 +119,67 @@ def status_lines(answer: Status) -> str:
     if answer.ports.unopened:
         lines.append(("", f"not opened: {answer.ports.unopened}; `nsm port` says why"))
     return "\n".join(f"{name:<12}{visible(text)}" for name, text in lines)
+
+
+def times_tables(stats: Stats, width: int | None = None) -> str:
+    """The tables of `nsm status times`."""
+    paragraphs: list[str] = []
+    if stats.environments:
+        paragraphs.append(
+            table(
+                "ENV RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT P99".split(),
+                map(_environment_cells, stats.environments),
+                right="RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT",
+                width=width,
+                least="OK P90 INTERRUPTED LOST",
+            )
+        )
+    if stats.starts:
+        paragraphs.append(
+            table(
+                "ENV START COUNT P50 P90 P99 MAX".split(),
+                map(_start_cells, stats.starts),
+                right="COUNT P50 P90 P99 MAX",
+                width=width,
+                least="P90",
+            )
+        )
+    hits = f"{count(stats.pool_hits, 'hit')}, {stats.pool_misses} missed"
+    loop = stats.event_loop
+    paragraphs.append(
+        f"since {duration(stats.uptime_s)}; pool: {hits}; "
+        f"event loop busy at a time: P99 {short_time(loop.p99_s)}, at most {short_time(loop.max_s)}"
+    )
+    if width is not None and len(paragraphs[-1]) > width:
+        paragraphs[-1] = paragraphs[-1].replace("; event", ";\nevent")
+    return "\n\n".join(paragraphs)
+
+
+def _environment_cells(row: EnvironmentStats) -> list[str]:
+    counts = (str(row.outcomes.get(outcome, 0)) for outcome in _OUTCOMES)
+    waits = [short_time(row.wait.p50_s), short_time(row.wait.p99_s)]
+    return [row.env, str(row.latency.total), *counts, *_time_cells(row.latency), *waits]
+
+
+def _start_cells(row: StartStats) -> list[str]:
+    return [row.env, row.kind, str(row.times.total), *_time_cells(row.times)]
+
+
+def _time_cells(times: Times) -> list[str]:
+    return [
+        short_time(times.p50_s),
+        short_time(times.p90_s),
+        short_time(times.p99_s),
+        short_time(times.max_s),
+    ]
+
+
+def short_time(seconds: float | None) -> str:
+    """A duration with two or three digits, whatever its size."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.0995e-2:
+        return f"{seconds * 1e6:.0f}us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.{0 if seconds >= 0.0995 else 1}f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else duration(seconds)

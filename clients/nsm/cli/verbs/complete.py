@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
-from nsm.cli.main import ALIASES, VERBS, load
+from nsm.cli.main import VERBS, load
 from nsm.cli.options import EXIT_OK
 from nsm.client.blocking import Client
 from nsm.wire.errors import NsmError
@@ -62,7 +62,7 @@ def descriptions(words: list[str]) -> dict[str, str]:
     before = words[:-1]
     if not before or before == ["help"]:
         return VERBS | {"--help": "show this help", "--version": "print the version"}
-    if before[0] not in VERBS and before[0] not in ALIASES:
+    if before[0] not in VERBS:
         return {}
     return _parser(before[0], before[1:])[0].descriptions()
 
@@ -74,7 +74,7 @@ def candidates(words: list[str]) -> list[str]:
         return _beginning(current, [*VERBS, "--help", "--version"])
     if before == ["help"]:
         return _beginning(current, list(VERBS))
-    if before[0] not in VERBS and before[0] not in ALIASES:
+    if before[0] not in VERBS:
         return []
     parser, given = _parser(before[0], before[1:])
     if "--" in given and "COMMAND" in parser.operands():

@@ -6,22 +6,23 @@ import argparse
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
 from nsm.cli.render import builds, environments, formats, project_environments
-from nsm.cli.verbs import envs
 from nsm.client.blocking import Client
 from nsm.client.project_environments import ProjectEnvironments
 from nsm.client.projects import DEFAULT, project_of, why_no_project
-from nsm.wire.errors import BadProjectError
+from nsm.wire.errors import BadProjectError, NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsm.wire.builds import BuiltRow
+    from nsm.wire.environments import EnvironmentRow
 
 _EPILOG = """\
 Without an ACTION it lists the environments, as `list` does.
@@ -65,9 +66,18 @@ def parser() -> Parser:
     parser = Parser("env", "List the environments; build more of them.", _EPILOG)
     parser.add_json("an array of objects")
     actions = parser.add_actions(required=False)
-    listed = actions.add("list", envs.LISTS, envs.EPILOG)
+    listed = actions.add(
+        "list",
+        "list the environments, also those that cannot be used here, with the reason",
+        "LIMIT is the default and the upper limit of one run.",
+    )
     listed.add_json("an array of objects")
-    shown = actions.add("show", "show all that is known of one", envs.EPILOG_OF_ONE)
+    shown = actions.add(
+        "show",
+        "show all that is known of one",
+        "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that "
+        "name.",
+    )
     shown.add_argument("env", metavar="ENV", help="its name")
     shown.add_json("an object")
     add = actions.add("add", "build one, and keep it", "Exits 1 when its build fails.")
@@ -82,7 +92,6 @@ def parser() -> Parser:
     add.add_json("the environment")
     built = actions.add("builds", "list those that are built, and the progress of their builds")
     built.add_json("an array of objects")
-    actions.add_alias("ls", built)
     rm = actions.add(
         "rm", "remove one of those, and cancel its build", "Sessions that run in it live on."
     )
@@ -261,6 +270,64 @@ def main(arguments: list[str]) -> int:
         return _ACTIONS[options.action](client, options)
 
 
+def _list(client: Client, options: argparse.Namespace) -> int:
+    rows = client.envs()
+    terminal.answer(
+        options,
+        rows,
+        lambda: environments.environments_table(rows, os.path.expanduser("~"), terminal.width()),
+    )
+    if not options.json:
+        for line in environments.suggestions(rows):
+            terminal.out(line)
+        _hint_at_project_environments(client)
+    return EXIT_OK
+
+
+def _hint_at_project_environments(client: Client) -> None:
+    """Say which environments lie in the project, if nobody has agreed to use them."""
+    project = project_of(DEFAULT).path
+    if project is None:
+        return
+    with suppress(NsmError):  # it is no project that nsm shows, or the connection may not ask
+        for line in project_environments.hints(ProjectEnvironments(client, project).find()):
+            terminal.out(line)
+
+
+def _show(client: Client, options: argparse.Namespace) -> int:
+    """One environment: what can be used, what is the matter, and how it was built."""
+    rows, name = client.envs(), options.env
+    found = [row for row in rows if name in (row.name, *row.aliases)]
+    built = next(
+        (row for row in client.builds.list_all() if name in (row.name, row.reference)), None
+    )
+    if not found and built is None:
+        known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
+        terminal.note(formats.error(f"no environment {name!r}", f"There are: {known}"))
+        return EXIT_FAILED
+    terminal.answer(
+        options,
+        {"environments": found, "build": built},
+        lambda: _details(found, built),
+    )
+    return EXIT_OK
+
+
+def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
+    lines = [line for row in found for line in environments.environment_details(row)]
+    lines += [
+        ("" if number else "slow imports", text)
+        for number, text in enumerate(environments.suggestions(found))
+    ]
+    if built is None:
+        return formats.listing(lines)
+    lines += builds.detail(built)
+    text = formats.listing(lines)
+    if built.error is None:
+        return text
+    return f"{text}\n\n{formats.error(built.error, built.hint or '')}"
+
+
 def _add(client: Client, options: argparse.Namespace) -> int:
     wait = not options.no_wait
     with builds.BuildProgressLine() as progress:
@@ -363,7 +430,7 @@ def _preload(client: Client, options: argparse.Namespace) -> int:
     return EXIT_FAILED if report.failed else EXIT_OK
 
 
-def _ls(client: Client, options: argparse.Namespace) -> int:
+def _list_builds(client: Client, options: argparse.Namespace) -> int:
     rows = client.builds.list_all()
     terminal.answer(options, rows, lambda: builds.table(rows))
     return EXIT_OK
@@ -423,13 +490,13 @@ def _found(client: Client, options: argparse.Namespace) -> int:
 
 
 def _use(client: Client, options: argparse.Namespace) -> int:
-    environments = ProjectEnvironments(client, _project(options))
+    of_project = ProjectEnvironments(client, _project(options))
     if options.forget:
-        name = environments.forget(options.path)
+        name = of_project.forget(options.path)
         terminal.answer(options, {"name": name}, lambda: f"{name} is not used any more")
         return EXIT_OK
     with builds.BuildProgressLine() as progress:
-        row = environments.use(
+        row = of_project.use(
             options.path,
             name=options.name,
             interpreter=options.interpreter,
@@ -455,14 +522,13 @@ def _project(options: argparse.Namespace) -> str:
 
 
 _ACTIONS: dict[str | None, Callable[[Client, argparse.Namespace], int]] = {
-    None: envs.list_all,
-    "list": envs.list_all,
-    "show": envs.show,
-    "builds": _ls,
+    None: _list,
+    "list": _list,
+    "show": _show,
+    "builds": _list_builds,
     "add": _add,
     "found": _found,
     "use": _use,
-    "ls": _ls,
     "rm": _rm,
     "update": _update,
     "preload": _preload,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
 from nsm.cli.render.formats import visible
-from nsm.cli.verbs.stats import short
+from nsm.cli.render.supervisor import short_time
 from nsm.client.retry import RECONNECTED
 from nsm.wire.answers import read
 
@@ -114,7 +114,7 @@ def _value(name: str, value: object) -> str:
     if value is None:
         return "-"
     if name in ("duration_s", "seconds") and isinstance(value, float):
-        return short(value)
+        return short_time(value)
     text = (
         ",".join(map(str, cast("list[object]", value))) if isinstance(value, list) else str(value)
     )

@@ -9,7 +9,7 @@ from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.environments import not_preloaded
 from nsm.cli.render.formats import visible
-from nsm.cli.verbs import config
+from nsm.wire.answers import read
 
 if TYPE_CHECKING:
     from nsm.wire.reload import ReloadReport
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     """Reload."""
     options = parser().parse_args(arguments)
     if options.config:
-        return config.reload(as_json=options.json)
+        return _read_configuration_again(as_json=options.json)
     client = connection.connect(options)
     if client is None:
         return EXIT_OK
@@ -94,3 +94,30 @@ def waits(report: ReloadReport) -> str:
         return visible(f"stopping {programs}: {', '.join(told)}")
     bound = f"waiting {report.waits_s:g} s at most"
     return visible(f"{bound} for {programs}, which are stopped then: {', '.join(told)}")
+
+
+def _read_configuration_again(*, as_json: bool) -> int:
+    """Have the supervisor read the configuration again, and show what has changed."""
+    client = connection.connect()
+    if client is None:
+        terminal.out("null" if as_json else "")
+        return EXIT_OK
+    with client:
+        answer = client.call("config_reload")
+        for line in not_preloaded(client.envs(preload=True)):
+            terminal.note(line)
+    problems: list[str] = [str(problem) for problem in answer.get("problems", ())]
+    if as_json:
+        terminal.out_json({"changes": answer["changes"], "problems": problems})
+    elif problems:
+        for problem in problems:
+            terminal.note(visible(problem))
+        terminal.note("nothing was changed. Correct these, then reload again.")
+    else:
+        changes = read(list[dict[str, object]], answer, "changes")
+        for row in changes:
+            when = "" if row["applied"] else "  (after `nsm reload`)"
+            terminal.out(visible(f"{row['key']}: {row['old']} -> {row['new']}{when}"))
+        if not changes:
+            terminal.out("nothing has changed")
+    return EXIT_FAILED if problems else EXIT_OK

@@ -71,7 +71,7 @@ def supervisor(path: str) -> Iterator[FakeSupervisor]:
             ["--all", "--all-hosts", "--help", "--label", "--sort", "-a", "-h", "-s"],
         ),
         (["ps", "--sort", "m"], ["memory"]),
-        (["config", ""], ["check", "reload", "show"]),
+        (["config", ""], ["check", "show"]),
         (["config", "s"], ["show"]),
         (["config", "show", ""], []),
         (["config", "show", "--config", ""], [":files"]),

@@ -240,7 +240,7 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     kept = {**FAILED, "path": "/nix/store/old"}
     rows = [READY, BUILDING, other, FAILED, kept]
     supervisor.handlers["env_list"] = lambda _: {"environments": rows}
-    code, out, _ = nsm("env", "ls")
+    code, out, _ = nsm("env", "builds")
     assert code == 0
     header, *lines = out.splitlines()
     assert header.split() == "NAME STATE BUILT REFERENCE NOTE".split()
@@ -250,10 +250,10 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert lines[2].endswith("named by config.toml")
     assert lines[3].endswith("error: no\\x1b[31m")
     assert lines[4].endswith("(the one built before is used)")
-    code, out, _ = nsm("env", "ls", "--json")
+    code, out, _ = nsm("env", "builds", "--json")
     assert json.loads(out) == rows
     supervisor.handlers["env_list"] = lambda _: {"environments": []}
-    assert "nsm env add" in nsm("env", "ls")[1]
+    assert "nsm env add" in nsm("env", "builds")[1]
 
 
 def test_update_says_what_is_new(supervisor: FakeSupervisor, nsm: Nsm) -> None:
@@ -310,16 +310,16 @@ def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None
     ]
     supervisor.handlers["envs"] = lambda _: {"environments": environments}
     supervisor.handlers["env_list"] = lambda _: {"environments": [FAILED]}
-    code, out, _ = nsm("envs", "py")
+    code, out, _ = nsm("env", "show", "py")
     assert code == 0
     assert out.startswith("name         python, py\n")
-    code, out, _ = nsm("envs", "bad")
+    code, out, _ = nsm("env", "show", "bad")
     assert code == 0
     assert "unavailable  its build failed\n" in out
     assert out.endswith("\n\n`nix build` failed.\nerror: no\\x1b[31m\nLook at its log.\n")
-    code, out, _ = nsm("envs", "bad", "--json")
+    code, out, _ = nsm("env", "show", "bad", "--json")
     assert json.loads(out)["build"] == FAILED
-    assert nsm("envs", "nope") == (
+    assert nsm("env", "show", "nope") == (
         1,
         "",
         "nsm: no environment 'nope'\nThere are: python, bad\n",

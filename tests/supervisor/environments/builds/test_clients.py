@@ -92,4 +92,4 @@ async def test_a_client_has_its_own_as_soon_as_it_is_built(
         failed = await client.call_tool("run", {"code": "1", "env": "bad"})
         assert "its build failed: error: no such luck" in text_of(failed)
         assert it.run("nsm", "run", "-e", "science", "1").returncode == 125
-        assert "in NIX_SANDBOX_ENVS" in it.run("nsm", "envs", "science").stdout
+        assert "in NIX_SANDBOX_ENVS" in it.run("nsm", "env", "show", "science").stdout

@@ -290,13 +290,13 @@ preload = ["plots", "broken"]
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
-        assert f"science: {told}" in nsm("config", "reload")
+        assert f"science: {told}" in nsm("reload", "--config")
         with running.client() as client:
             notes = [client.run("1", env="science").notes for _ in range(2)]
             assert notes == [("not preloaded in science: broken: ValueError: two lines",), ()]
             (row,) = [row for row in client.envs() if row.name == "science"]
             assert row.not_preloaded == ("broken: ValueError: two lines",)
-        assert told in nsm("envs")
+        assert told in nsm("env")
         assert told in nsm("doctor")
         assert f"science: {told}" in nsm("reload")
 
