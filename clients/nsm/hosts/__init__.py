@@ -11,12 +11,11 @@
     port_keeper.py  the process that keeps the connection to a host while its ports are open here
     setup.py      `nsm host setup`
     archive.py    the file that it copies
-    fetched.py    packages of that file for another version of Python
     installer.py  the program of that file, which runs there
     tunnel.py     the way to a host: connects, has a supervisor run there, and forwards its socket
 
 A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`
-opens the tunnel where there is none. These modules use the standard library only; `archive` and
-`fetched`, which `setup` alone needs, use `packaging`, too. `place` imports little of that, because
+opens the tunnel where there is none. These modules use the standard library only; `archive`, which
+`setup` alone needs, uses `packaging`, too. `place` imports little of that, because
 the shim loads `place` at each start.
 """

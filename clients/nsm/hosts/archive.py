@@ -1,7 +1,7 @@
 """The archive that `nsm host setup` copies: nsm and all that it needs, in one file.
 
-The packages come from this machine's own installation, or for another version of Python from where
-pip or uv gets them.
+The packages are those of this machine's own installation, so that the other machine needs the same
+version of Python.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from nsm._version import COMMIT_FILE, program_commit
 from nsm.hosts import installer
-from nsm.hosts.fetched import LEAST_GLIBC, fetch, requirements
 from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from nsm.hosts.fetched import Version
+Version = tuple[int, int]
 
 DISTRIBUTION = "nsm-sessions"
 
@@ -43,39 +42,25 @@ _TAG = re.compile(r"^Tag: \S+-(\S+)$", re.MULTILINE)
 _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 
-def write_archive(file: IO[bytes], python: Version) -> None:
-    """Write the archive.
-
-    Args:
-        python: version of Python that it is for.
+def write_archive(file: IO[bytes]) -> None:
+    """Write the archive, for the version of Python that we have.
 
     Raises:
         HostError: it cannot be made.
     """
-    with (
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-        tempfile.TemporaryDirectory(prefix="nsm-host-") as fetched,
-    ):
+    needed = _needed()
+    found = dict([*(pair for each in needed for pair in _files_of(each)), *_own_files()])
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(installer.__file__, "__main__.py")
-        if python == sys.version_info[:2]:
-            needed = _needed()
-            files = [pair for each in needed for pair in _files_of(each)]
-            glibc = max(map(_glibc_of, needed))
-        else:
-            fetch(DISTRIBUTION, python, fetched)
-            glibc = LEAST_GLIBC
-            files = list(_files_below(fetched))
-        files += _own_files()
-        found = dict(files)
         for name, path in sorted(found.items()):
             archive.write(path, installer.PACKAGES + name)
         commit_file = f"nsm/{COMMIT_FILE}"
         if commit_file not in found and (commit := program_commit()):  # of a clone
             archive.writestr(installer.PACKAGES + commit_file, commit + "\n")
         facts = {
-            "python": python,
+            "python": sys.version_info[:2],
             "machine": platform.machine(),
-            "glibc": glibc,
+            "glibc": max(map(_glibc_of, needed)),
             "scripts": _scripts(),
         }
         archive.writestr(installer.FACTS, json.dumps(facts))
@@ -90,8 +75,11 @@ def _needed() -> list[Distribution]:
         if name in found:
             continue
         found[name] = _distribution(name)
-        here = (sys.version_info[0], sys.version_info[1])
-        wanted += [requirement.name for requirement in requirements(found[name], here)]
+        wanted += [
+            requirement.name
+            for requirement in map(Requirement, found[name].requires or ())
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ]
     del found[DISTRIBUTION]
     return list(found.values())
 

@@ -15,7 +15,6 @@ from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
     from nsm.hosts.address import RemoteHost
-    from nsm.hosts.fetched import Version
     from nsm.hosts.ssh import SshConnection
     from nsm.hosts.tunnel import HostAnswer
 
@@ -42,24 +41,20 @@ class SetUp(NamedTuple):
     has_bwrap: bool
 
 
-def set_up(host: RemoteHost, python: Version | None = None) -> SetUp:
+def set_up(host: RemoteHost) -> SetUp:
     """Copy nsm to a host, and install it for the user there.
-
-    Args:
-        python: version of Python there; None for the one that we have.
 
     Raises:
         HostUnreachableError: the host cannot be reached.
         HostError: it cannot be installed there; the message says why.
     """
-    version = python or (sys.version_info[0], sys.version_info[1])
     path = socket_of(host)
     connection = connection_of(path)
     with locked(path):
         connect(path, connection)
-        program = _find_python(host, connection, version)
+        program = _find_python(host, connection)
         with tempfile.TemporaryFile(prefix="nsm-host-") as archive:
-            write_archive(archive, version)
+            write_archive(archive)
             archive.seek(0)
             done = connection.run(_shell(_install_script(program)), stdin=archive)
         if done.returncode == _EXIT_NOT_COPIED:
@@ -90,10 +85,12 @@ def _install_script(program: str) -> str:
     )
 
 
-def _find_python(host: RemoteHost, connection: SshConnection, version: Version) -> str:
-    name = f"python{version[0]}.{version[1]}"
+def _find_python(host: RemoteHost, connection: SshConnection) -> str:
+    major, minor = sys.version_info[:2]
+    name = f"python{major}.{minor}"
     candidates = f"{name} /usr/bin/{name} /usr/local/bin/{name} python3 /usr/bin/python3"
-    test = f"import sys; sys.exit(sys.version_info[:2] != {version})"
+    candidates += f' "$HOME/.local/bin/{name}"'  # where `uv python install` puts it
+    test = f"import sys; sys.exit(sys.version_info[:2] != {(major, minor)})"
     found = connection.run(
         _shell(
             f'for python in {candidates}; do "$python" -I -c "{test}" 2>/dev/null && '
@@ -104,11 +101,8 @@ def _find_python(host: RemoteHost, connection: SshConnection, version: Version) 
         if line.startswith("nsm-python "):
             return line.removeprefix("nsm-python ")
     raise HostError(
-        f"there is no Python {version[0]}.{version[1]} on {host.name}, as nsm has here"
-        if version == sys.version_info[:2]
-        else f"there is no {name} on {host.name}",
-        hint="Install it there, or name a version that is there: `nsm host setup --python 3.13 "
-        "...` fetches the packages for that.",
+        f"there is no Python {major}.{minor} on {host.name}, as nsm has here",
+        hint=f"Install it there, or nsm itself; `uv python install {major}.{minor}` needs no root.",
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tarfile
+from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm._version import program_version
@@ -17,8 +17,8 @@ from nsm.startup import start
 from nsm.wire.errors import CannotStartError, NotRunningError, NsmError
 from nsm.wire.messages import PROTOCOL_VERSION
 
-LEAST_PYTHON = 11
-"""Minor version of the oldest Python 3 that nsm runs with."""
+if TYPE_CHECKING:
+    import argparse
 
 _EPILOG = """\
 `setup` copies nsm and all that it needs to another machine as one file, over ssh, and installs it
@@ -47,21 +47,7 @@ def parser() -> Parser:
     setup.add_argument(
         "host", metavar="HOST", help="ssh://user@host:port, or a name in config.toml"
     )
-    setup.add_argument(
-        "--python",
-        metavar="VERSION",
-        type=_version,
-        help="version of Python there, such as 3.13; the one that nsm has here, if not given",
-    )
     return parser
-
-
-def _version(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
-    if major != "3" or not minor.isdecimal() or int(minor) < LEAST_PYTHON:
-        message = f"{text!r} is no version of Python from 3.{LEAST_PYTHON} on"
-        raise argparse.ArgumentTypeError(message)
-    return 3, int(minor)
 
 
 def main(arguments: list[str]) -> int:
@@ -91,7 +77,7 @@ def _setup(options: argparse.Namespace) -> int:
     from nsm.hosts.setup import set_up  # noqa: PLC0415  # packaging, zipfile
 
     terminal.note(f"copying nsm to {options.host}")
-    done = set_up(find_host(options.host), options.python)
+    done = set_up(find_host(options.host))
     terminal.out(f"nsm {done.version} is in {done.directory} of {options.host}")
     if not done.has_bwrap:
         terminal.note("bubblewrap is missing there; Debian, Ubuntu: apt-get install bubblewrap")
