@@ -56,7 +56,7 @@ sys.exit(main())
     "broken",
     [
         "daemon.program_version",
-        pytest.param("resources.Recorder", marks=pytest.mark.slow),
+        pytest.param("daemon.Recorder", marks=pytest.mark.slow),
         pytest.param("services.FrontEnds", marks=pytest.mark.slow),
     ],
 )

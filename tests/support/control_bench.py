@@ -135,7 +135,6 @@ class Bench:
         self.project_environments = ProjectEnvironmentManager(
             AgreementFile("/nowhere/x"), [], nursery
         )
-        self.shut_down = False
         self.uid = os.getuid()
         self.attached: list[bytes] = []
         self.scopes: list[tuple[str | None, bool]] = []
@@ -151,7 +150,7 @@ class Bench:
             events=run_service.events,
         )
         self.ending = ending
-        self.draining = Draining(run_service, ending, nursery)
+        self.draining = Draining(run_service.events, run_service.unfinished, ending, nursery)
         self.telemetry = Telemetry(run_service)
         self.import_times = ImportTimes("/nowhere/imports.json")
         self.boxes = BoxManager(
@@ -197,7 +196,6 @@ class Bench:
             import_times=self.import_times,
             started_s=trio.current_time(),
             save_all=trio.lowlevel.checkpoint,
-            shutdown=self._shutdown,
             ending=self.ending,
             draining=self.draining,
             clients=lambda: self.server.connections,
@@ -226,9 +224,6 @@ class Bench:
         peer = Peer(self.raw(server))
         await peer.hello()
         return peer
-
-    def _shutdown(self) -> None:
-        self.shut_down = True
 
     async def _attach(
         self,

@@ -3,9 +3,8 @@
 main             the command line of nsm-supervisor
 service_manager  the socket that systemd passes, and messages to systemd
 instance         its lock, socket and descriptors; answers if it cannot start
-startup          gather facts for all parts, before the event loop begins
-resources        resources that outlive every session
-services         the services that requests use, and the front ends that receive them
+startup          open what must be there before the event loop begins
+services         open the services that requests use, and the front ends that receive them
 socket_guard     keep the control socket where clients look for it
-daemon           run all parts until somebody asks for the end
+daemon           the life of the supervisor: open all parts, serve, and end them
 """

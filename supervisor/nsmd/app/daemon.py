@@ -20,23 +20,24 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib import import_module
+from typing import NoReturn
 
 import trio
 
 from nsm import paths
 from nsm._version import program_version
-from nsmd.app.resources import Resources, open_resources
 from nsmd.app.service_manager import tell
 from nsmd.app.services import FrontEnds, open_services
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
+from nsmd.audit import RECORDED, Recorder, open_journal
 from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.listeners import LOCK
 from nsmd.http.scraping import serve_metrics
 from nsmd.jail.limits import open_enforcer
-from nsmd.jail.templates import read_programs
+from nsmd.jail.templates import open_launcher, read_programs
 from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
@@ -57,89 +58,170 @@ STDERR = 2
 HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def serve(setup: Startup) -> None:
+class CrashWatch:
+    """Watch that ends the process at once if one of its tasks fails, unless all is to end anyway.
+
+    Otherwise trio would cancel all other tasks, and those of sessions, templates, boxes and ports
+    would end what they own, instead of leaving it to the next supervisor.
+
+    Args:
+        ending: says how the supervisor is to end.
+        crash: ends the process.
+    """
+
+    def __init__(self, ending: Shutdown, crash: Callable[[BaseException], NoReturn]) -> None:
+        self._ending, self._crash = ending, crash
+        self._tasks: set[trio.lowlevel.Task] = set()
+        self._main: trio.lowlevel.Task | None = None
+        self._over = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Watch one nursery of the supervisor's main task until `end`.
+
+        When a nursery is cancelled, trio calls `abort` before it runs any of the tasks in it.
+        """
+        task = trio.lowlevel.current_task()
+        nursery = task.parent_nursery
+        assert nursery is not None, "never the first task"
+        self._main = nursery.parent_task
+        task_status.started()
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._tasks.discard(task)
+            if not self._over and self._ending.how != "end":
+                self._crash(self._cause())
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        if not self._over:
+            self._tasks.add(task)
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def end(self) -> None:
+        """Stop watching: what is cancelled from now on is to end."""
+        self._over = True
+        for task in self._tasks:
+            trio.lowlevel.reschedule(task)
+        self._tasks.clear()
+
+    def _cause(self) -> BaseException:
+        """Return what has failed. trio tells it only afterwards, with all that fails meanwhile."""
+        nurseries = self._main.child_nurseries if self._main is not None else ()
+        found = [each for one in nurseries for each in getattr(one, "_pending_excs", ())]
+        return BaseExceptionGroup("tasks failed", found) if found else RuntimeError("cancelled")
+
+
+async def serve(start: Startup) -> None:
     """Run the supervisor until SIGTERM, SIGINT or a `shutdown` operation."""
-    # First of all: processes that are started stay in the group where the supervisor was then.
-    async with open_enforcer(
-        session_limits(setup.settings),
-        setup.variables,
-        store=setup.store,
-        kept=setup.kept,
-        again=setup.again,
-    ) as enforcer:
-        async with open_resources(setup, enforcer) as resources:
-            async with open_services(setup, resources) as frontends:
-                how = await _serve_clients(setup, resources, frontends)
-            if how != "end":
-                await resources.journal.close()
-                setup.leave(how)
-            frontends.port.forget()
-            frontends.services.run_service.session_manager.close()
-            resources.sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
-        log.info("ended")
+    settings, ending, events = start.settings, Shutdown(), Events()
+    crash_watch = CrashWatch(ending, lambda error: start.leave.crash(start.crashed(error)))
+    async with (
+        # First of all: processes that are started stay in the group where the supervisor was then.
+        open_enforcer(
+            session_limits(settings),
+            os.environ,
+            store=start.store,
+            kept=start.kept,
+            again=start.again,
+        ) as enforcer,
+        open_journal(
+            _audit_path(), max_mb=settings.audit.max_mb, keep=settings.audit.keep
+        ) as journal,
+        open_launcher(
+            start.jails,
+            os.path.join(paths.runtime_dir(), "wrapper-home"),
+            enforcer.enforcement,
+            templates=settings.defaults.templates,
+            store=start.store,
+            kept=start.kept,
+        ) as launcher,
+        trio.open_nursery() as sessions,
+    ):
+        await sessions.start(crash_watch.run)
+        recorder = Recorder(journal, settings.audit)
+        events.subscribe(recorder, RECORDED)
+        async with open_services(
+            start, enforcer, launcher, sessions, events=events, recorder=recorder, ending=ending
+        ) as frontends:
+            how = await _serve_clients(start, frontends, recorder, crash_watch)
+        if how != "end":
+            await journal.close()
+            start.leave(how)
+        frontends.port.forget()
+        frontends.services.run_service.session_manager.close()
+        sessions.cancel_scope.deadline = trio.current_time() + END_DEADLINE_S
+    log.info("ended")
 
 
-async def _serve_clients(setup: Startup, resources: Resources, frontends: FrontEnds) -> How:
+def _audit_path() -> str:
+    """Path of the audit's file; makes its directory if it can."""
+    try:
+        paths.ensure_private_dir(paths.state_dir())
+    except OSError as error:
+        log.warning("no state is kept: %s", error)
+    return paths.audit_path()
+
+
+async def _serve_clients(
+    start: Startup, frontends: FrontEnds, recorder: Recorder, crash_watch: CrashWatch
+) -> How:
     """Serve clients until the supervisor is told how to end."""
-    services, events = frontends.services, resources.events
-    run_service, draining = services.run_service, services.draining
+    services = frontends.services
+    run_service, ending, draining = services.run_service, services.ending, services.draining
     status = ServiceStatus(
-        setup.variables,
+        os.environ,
         lambda: (
             len(run_service.live_sessions()),
             len(run_service.unfinished()),
-            frontends.connections,
+            services.clients(),
         ),
         draining.remaining_s,
     )
     guard = SocketGuard(
-        setup.listener,
-        setup.leave.lock,
+        start.listener,
+        start.leave.lock,
         os.path.join(paths.runtime_dir(), LOCK),
-        ours=setup.leave.own is not None,
-        look=setup.store.look,
+        ours=start.leave.own is not None,
+        look=start.store.look,
     )
     async with trio.open_nursery() as connections:
-        await connections.start(resources.crash_watch.run)
+        await connections.start(crash_watch.run)
         await connections.start(
             partial(heed_signals, reattached=run_service.session_manager.wait_reattached),
-            setup.store,
-            resources.ending,
+            start.store,
+            ending,
             draining,
             services.configuration,
         )
         # Before anything that clients do: they may have waited for this.
-        resources.recorder.say(
-            "supervisor_started", {"pid": os.getpid(), "version": program_version()}
-        )
+        recorder.say("supervisor_started", {"pid": os.getpid(), "version": program_version()})
         connections.start_soon(guard.serve, frontends.handle, connections)
         connections.start_soon(guard.watch)
         await connections.start(services.secrets.serve, partial(_owners_of_secrets, services))
         await connections.start(services.boxes.serve, frontends.of_box)
         await connections.start(services.ports.serve, run_service.live_sessions)
         await connections.start(frontends.http.serve)
-        setup.announce()
-        connections.start_soon(status.run, events)
-        connections.start_soon(load_the_rest, frontends.load)
+        start.announce()
+        connections.start_soon(status.run, services.events)
+        connections.start_soon(load_the_rest, frontends.endpoint.run)
         connections.start_soon(
             serve_metrics,
-            setup.metrics_path,
-            setup.settings.metrics.port,
+            os.path.join(paths.runtime_dir(), "metrics.sock"),
+            start.settings.metrics.port,
             services.telemetry.text,
         )
-        log.info("listening on %s (pid %d)", setup.socket_path, os.getpid())
-        how = await resources.ending.wait()
+        log.info("listening on %s (pid %d)", services.socket_path, os.getpid())
+        how = await ending.wait()
         status.ends(how)
         await services.bridge.finish(_patience_s(how, services.configuration.settings, draining))
-        how = resources.ending.how or how  # somebody may have asked for the end meanwhile
+        how = ending.how or how  # somebody may have asked for the end meanwhile
         if how != "end":
-            setup.leave.hold_place()
+            start.leave.hold_place()
             run_service.session_manager.leave()
             services.boxes.leave()
             services.secrets.leave()
             services.ports.leave()
-        resources.recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
-        resources.crash_watch.end()
+        recorder.say("supervisor_ended", {"pid": os.getpid(), "how": how})
+        crash_watch.end()
         connections.cancel_scope.cancel()
     return how
 

@@ -255,7 +255,7 @@ class _Starter:
         import trio  # noqa: PLC0415 (reports are quick without it)
 
         from nsmd.app import daemon  # noqa: PLC0415
-        from nsmd.app.startup import gather  # noqa: PLC0415
+        from nsmd.app.startup import start_up  # noqa: PLC0415
         from nsmd.host.event_loop import AwakeClock  # noqa: PLC0415
         from nsmd.host.threads import keep_reserve_thread  # noqa: PLC0415
 
@@ -265,10 +265,9 @@ class _Starter:
         if "WATCHDOG_USEC" in os.environ:
             # systemd's watchdog ends a hanging loop by SIGABRT: the log then shows where it hung.
             faulthandler.enable()
-        setup = gather(
+        start = start_up(
             settings,
             instance,
-            os.environ,
             search_path=_search_path(),
             config_path=config_path,
             load_settings=partial(_load, config_path),
@@ -278,12 +277,12 @@ class _Starter:
         )
         keep_reserve_thread()
         try:
-            trio.run(daemon.serve, setup, clock=AwakeClock())
+            trio.run(daemon.serve, start, clock=AwakeClock())
         except* KeyboardInterrupt:  # a second one, while the end is under way
             logging.getLogger(__name__).info("interrupted again")
-        setup.store.end()
-        if setup.silent is not None:
-            setup.silent.end()
+        start.store.end()
+        if start.silent is not None:
+            start.silent.end()
 
     def _crashed(self, error: BaseException) -> int:
         """Tell the process that started us why this one ends; returns the exit code."""

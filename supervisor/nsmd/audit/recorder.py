@@ -97,24 +97,24 @@ class Recorder:
     """A listener of events, which puts them into a journal."""
 
     def __init__(self, journal: Journal, settings: AuditSettings) -> None:
-        self._journal = journal
+        self.journal = journal
         self._settings = settings
         self._begun: dict[Execution, tuple[float, str]] = {}
         self._untold: set[Execution] = set()
         journal.gather = self._take_untold
 
     def __repr__(self) -> str:
-        return f"<Recorder of {self._journal!r}, {len(self._begun)} executions run>"
+        return f"<Recorder of {self.journal!r}, {len(self._begun)} executions run>"
 
     def configure(self, settings: AuditSettings) -> None:
         """Use other settings from now on."""
         self._settings = settings
-        file = self._journal.file
+        file = self.journal.file
         file.max_bytes, file.keep = settings.max_mb << 20, settings.keep
 
     def facts(self) -> dict[str, Any]:
         """Facts for `nsm status`."""
-        journal = self._journal
+        journal = self.journal
         return {
             "enabled": self._settings.enabled,
             "path": journal.file.path,
@@ -157,8 +157,8 @@ class Recorder:
     def say(self, event: str, facts: Mapping[str, Any], code: str | None = None) -> None:
         """Add a line with the present time. `code` is executed code, if it is still known."""
         if self._settings.enabled:
-            make = self._line(self._journal.wall(), {"event": event, **facts}, code)
-            self._journal.put(make, len(code or ""))
+            make = self._line(self.journal.wall(), {"event": event, **facts}, code)
+            self.journal.put(make, len(code or ""))
 
     def _line(self, at_s: float, facts: dict[str, Any], code: str | None) -> Make:
         return partial(_line_with, at_s, facts, code, self._settings.code)
@@ -168,9 +168,9 @@ class Recorder:
     def _execution_started(self, execution: Execution) -> None:
         if len(self._begun) < _MAX_BEGUN:
             # Long requests lose their code with the answer.
-            self._begun[execution] = self._journal.wall(), execution.request.code
+            self._begun[execution] = self.journal.wall(), execution.request.code
             self._untold.add(execution)
-            self._journal.wake()
+            self.journal.wake()
 
     def _take_untold(self) -> Iterator[Make]:
         untold, self._untold = self._untold, set()
@@ -188,7 +188,7 @@ class Recorder:
         if execution.request.client.peer is None and execution.session.taken_up:
             facts["taken_up"] = True
         if begun_s is not None:
-            facts["elapsed_s"] = round(self._journal.wall() - begun_s, 6)
+            facts["elapsed_s"] = round(self.journal.wall() - begun_s, 6)
         self.say("execution", facts, code)
 
     # Other events.

@@ -69,7 +69,6 @@ class Services:
     pid: int
     jail: Mapping[str, Any]
     started_s: float
-    shutdown: Callable[[], None]
     save_all: Callable[[], Awaitable[None]]
     clients: Callable[[], int]
     draining: Draining

@@ -444,7 +444,7 @@ class HostEnvironments:
     def __init__(
         self, find: Callable[[Settings], Sequence[Environment]], settings: Settings
     ) -> None:
-        self._find = find
+        self.find = find
         self._looks = 0
         self._one_at_a_time = trio.Lock()
         self.settings = settings
@@ -456,7 +456,7 @@ class HostEnvironments:
 
     async def begin(self) -> None:
         """Find them for the first time."""
-        self.found = await trio.to_thread.run_sync(self._find, self.settings)
+        self.found = await trio.to_thread.run_sync(self.find, self.settings)
 
     def put(self, settings: Settings, found: Sequence[Environment]) -> None:
         """Take others, which were found for new settings."""
@@ -473,7 +473,7 @@ class HostEnvironments:
                 return
             settings = self.settings
             try:
-                found = await trio.to_thread.run_sync(self._find, settings, abandon_on_cancel=True)
+                found = await trio.to_thread.run_sync(self.find, settings, abandon_on_cancel=True)
             except RuntimeError as error:  # threading's own, if there is no room for a thread
                 log.warning("the interpreters of the host are not asked again: %s", error)
                 return

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import trio
 
-from nsm.dataclass import dataclass
 from nsmd.bridge.calls import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import Events, SupervisorEvent
@@ -44,49 +43,28 @@ class UnfinishedWork(Protocol):
         """Make it end soon."""
 
 
-class Busy(Protocol):
-    """Interface to the work that a drain waits for; the run service has it."""
-
-    @property
-    def events(self) -> Events:
-        """Bus of events, which says what finishes."""
-        ...
-
-    def unfinished(self) -> Sequence[UnfinishedWork]:
-        """List what runs or waits."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """All work that a drain waits for.
-
-    Attributes:
-        events: bus that says what finishes.
-        kinds: return running and waiting work of each kind.
-    """
-
-    events: Events
-    kinds: Sequence[Callable[[], Sequence[UnfinishedWork]]]
-
-    def unfinished(self) -> Sequence[UnfinishedWork]:
-        return [each for kind in self.kinds for each in kind()]
-
-
 class Draining:
     """Owner of the drain; there is at most one at a time.
 
     Args:
-        busy: work to wait for.
+        events: they say what finishes.
+        unfinished: returns all that runs or waits.
         ending: refuses new work, and takes what follows.
         nursery: for the task that waits; cancelling it only ends the waiting.
         grace_s: `interrupt_grace_seconds`.
     """
 
     def __init__(
-        self, busy: Busy, ending: Shutdown, nursery: trio.Nursery, *, grace_s: float = 2.0
+        self,
+        events: Events,
+        unfinished: Callable[[], Sequence[UnfinishedWork]],
+        ending: Shutdown,
+        nursery: trio.Nursery,
+        *,
+        grace_s: float = 2.0,
     ) -> None:
-        self._busy = busy
+        self._events = events
+        self._unfinished = unfinished
         self._ending = ending
         self._nursery = nursery
         self._grace_s = grace_s
@@ -106,7 +84,7 @@ class Draining:
             self._ending.then = self.drain.then
             return self.drain
         self._ending.draining, self._ending.then = why, then
-        left = self._busy.unfinished()
+        left = self._unfinished()
         drain = self.drain = Drain(left, timeout_s, then)
         log.info("draining (%s): %d executions are left", why, drain.left)
         if programs := [each for each in left if isinstance(each, ProgramCall)]:
@@ -134,7 +112,7 @@ class Draining:
         return True
 
     async def _run(self, drain: Drain) -> None:
-        unsubscribe = self._busy.events.subscribe(drain.happened)
+        unsubscribe = self._events.subscribe(drain.happened)
         try:
             await self._wait(drain)
         finally:
@@ -165,7 +143,7 @@ class Draining:
             drain.due_s = drain.due_s if bounded else math.inf
 
     def _tell(self, state: str, drain: Drain) -> None:
-        self._busy.events.publish(
+        self._events.publish(
             "draining",
             state=state,
             left=drain.left,

@@ -29,7 +29,7 @@ from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
 from nsmd.bridge.calls import ProgramCall
 from nsmd.model.settings import BridgeSettings
 from nsmd.model.shutdown import How
-from nsmd.restart.drain import Draining, Work
+from nsmd.restart.drain import Draining
 
 BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))
 
@@ -271,7 +271,7 @@ async def test_whoever_ends_it_is_told_what_it_waits_for(
         await until_it_runs(began)
         expected = {"program": "waits", "client": "claude-code", "scope": "box:a"}
         assert bridge.under_way() == [expected]
-        draining = Draining(Work(bench.events, [bridge.unfinished]), bench.ending, nursery)
+        draining = Draining(bench.events, bridge.unfinished, bench.ending, nursery)
         draining.begin("SIGTERM", timeout_s=60)
         assert caplog.messages[-1] == f"of these, programs of the bridge: {who}"
         draining.cancel()
@@ -292,7 +292,7 @@ async def test_at_a_drain_s_deadline_it_is_stopped_for_what_follows(
     async with bench.open() as bridge, trio.open_nursery() as nursery:
         call = bridge.submit(ANYONE, "waits", [])
         await until_it_runs(began)
-        draining = Draining(Work(bench.events, [bridge.unfinished]), bench.ending, nursery)
+        draining = Draining(bench.events, bridge.unfinished, bench.ending, nursery)
         draining.begin("SIGTERM", timeout_s=0, then=then)
         assert (await call.wait()).why_stopped == why
     assert bench.records()[-1]["why_stopped"] == why

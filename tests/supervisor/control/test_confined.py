@@ -143,7 +143,7 @@ async def test_what_is_not_its_own_is_forbidden(autojump_clock: trio.abc.Clock, 
             code = error.code
         row = OPERATIONS[op]
         assert (code == "forbidden") == (row.right != "run" and not row.own)
-        assert not it.shut_down
+        assert it.ending.how is None
 
 
 async def test_a_client_may_ask_for_fewer_rights(autojump_clock: trio.abc.Clock) -> None:

@@ -250,7 +250,7 @@ async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> Non
         peer = await it.connect()
         assert await peer.call("shutdown") == {}
         await trio.testing.wait_all_tasks_blocked()
-        assert it.shut_down
+        assert it.ending.how == "end"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Cl
             with pytest.raises(NsmError) as error:
                 await peer.call(op)
             assert error.value.code == "forbidden"
-        assert not it.shut_down
+        assert it.ending.how is None
 
 
 # Not by a call in the test: trio wraps what is raised there, and the reason is lost.

@@ -372,5 +372,5 @@ async def config_reload(call: Call) -> dict[str, Any]:
 async def shutdown(call: Call) -> dict[str, Any]:
     """End the supervisor and all sessions."""
     await call.services.save_all()
-    call.afterwards(call.services.shutdown)
+    call.afterwards(partial(call.services.ending.ask, "end"))
     return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
@@ -243,6 +243,10 @@ class LimitEnforcer:
         self._store, self._environment = store, environment
         if store is not None and self.anchor is not None:
             self.anchor.keep(store)
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        if self.anchor is not None:
+            yield STORED_NAME, self.anchor.descriptors()
 
     def let_go(self) -> None:
         """Release the sessions' groups: only their processes hold them from now on."""
