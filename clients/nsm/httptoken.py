@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 
 from nsm import paths
 
@@ -107,34 +108,19 @@ def _write(path: str, *, instead: bool, prefix: str) -> None:
         prefix: its beginning.
         instead: replace an existing file; otherwise that stays.
     """
-    directory = os.path.dirname(path)
-    beside = f"{path}.{secrets.token_hex(4)}"
+    token = secrets.token_hex(TOKEN_BYTES) if prefix else secrets.token_urlsafe(TOKEN_BYTES)
+    text = f"{prefix}{token}\n".encode()
     try:
-        paths.ensure_private_dir(directory)
-        descriptor = os.open(
-            beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        paths.ensure_private_dir(os.path.dirname(path))
+        if instead:
+            paths.replace_file(path, text, sync=True)
+            return
+        beside = f"{path}.{secrets.token_hex(4)}"
+        paths.replace_file(beside, text, sync=True)
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                token = (
-                    secrets.token_hex(TOKEN_BYTES) if prefix else secrets.token_urlsafe(TOKEN_BYTES)
-                )
-                file.write(f"{prefix}{token}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            if instead:
-                os.replace(beside, path)
-            else:
-                _link(beside, path)
+            with suppress(FileExistsError):  # somebody else was first
+                os.link(beside, path, follow_symlinks=False)
         finally:
-            if not instead or os.path.lexists(beside):
-                os.unlink(beside)
+            os.unlink(beside)
     except (paths.PathError, OSError) as error:
         raise TokenError(f"{path} cannot be written: {error}") from error
-
-
-def _link(beside: str, path: str) -> None:
-    try:
-        os.link(beside, path, follow_symlinks=False)
-    except FileExistsError:
-        return  # somebody else was first

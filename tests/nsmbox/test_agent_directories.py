@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, OTHER_PROJECT, PROJECT, World
-from nsmbox.consent import answers
+from nsmbox.consent import agreements
 from nsmbox.host.added_directories import RequestedDirectory
 from nsmbox.host.agent_directories import MAX_NAMED, in_arguments, in_settings
 from realjail import needs_bwrap
@@ -118,20 +118,20 @@ def test_not_too_many_are_looked_at(project: Path) -> None:
 
 def test_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert answers.find("/p", "add /x") is None
-    for number in range(answers.MAX_ANSWERS):
-        answers.remember("/p", f"q{number}", yes=False)
-    answers.remember("/p", "add /x", yes=True)
-    assert answers.find("/p", "add /x") is True
-    assert answers.find("/p", "q0") is None, "the oldest"
-    assert answers.find("/p", "q1") is False
-    assert answers.find("/q", "add /x") is None
+    assert agreements.answer_to("/p", "add /x") is None
+    for number in range(agreements.MAX_ANSWERS):
+        agreements.remember_answer("/p", f"q{number}", yes=False)
+    agreements.remember_answer("/p", "add /x", yes=True)
+    assert agreements.answer_to("/p", "add /x") is True
+    assert agreements.answer_to("/p", "q0") is None, "the oldest"
+    assert agreements.answer_to("/p", "q1") is False
+    assert agreements.answer_to("/q", "add /x") is None
     for broken in ("", "3", '{"answers": 3}', '{"answers": [[1]]}', "[" * 100_000):
-        (tmp_path / "nsm/box-answers.json").write_text(broken)
-        assert answers.find("/p", "add /x") is None
-    answers.remember("/p", "add /x", yes=True)
-    (tmp_path / "nsm/box-answers.json").chmod(0o666)
-    assert answers.find("/p", "add /x") is None, "somebody else could have written it"
+        (tmp_path / "nsm/boxes.json").write_text(broken)
+        assert agreements.answer_to("/p", "add /x") is None
+    agreements.remember_answer("/p", "add /x", yes=True)
+    (tmp_path / "nsm/boxes.json").chmod(0o666)
+    assert agreements.answer_to("/p", "add /x") is None, "somebody else could have written it"
 
 
 @pytest.mark.jail
@@ -164,7 +164,7 @@ def test_settings_are_asked_about_once_and_never_taken_silently(world: World) ->
     )
     assert done.stderr.count("not shown: ") == 3
     for typed, shown in (("n", False), ("y", True)):
-        world.host(f"{HOME}/.local/state/nsm/box-answers.json").unlink(missing_ok=True)
+        world.host(f"{HOME}/.local/state/nsm/boxes.json").unlink(missing_ok=True)
         with Terminal(
             world.command("claudebox", *look), world.variables, rows=40, columns=100
         ) as terminal:

@@ -1,9 +1,10 @@
-"""Agreements of a person to boxes: `boxes.json` in the state directory, which no box sees.
+"""Agreements and answers of a person: `boxes.json` in the state directory, which no box sees.
 
-One for each directory, profile and program: the last. What runs in a box gives it nothing more, so
-that the same box is agreed to for other programs as well; nor do files of nsm's own, or programs of
-the system that are hidden, both of which come and go with upgrades. A file that cannot be read
-holds nothing, so that they are asked again; one that cannot be written is told.
+One agreement to boxes for each directory, profile and program, and one answer to each question
+about a directory: the last. What runs in a box gives it nothing more, so that the same box is
+agreed to for other programs as well; nor do files of nsm's own, or programs of the system that are
+hidden, both of which come and go with upgrades. A file that cannot be read holds nothing, so that
+they are asked again; one that cannot be written is told.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import json
 import os
 import stat
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from nsm import paths
@@ -24,6 +27,9 @@ from nsmbox.model.plan import RUN_DIRECTORY, Mount, Network, Plan, Variable
 
 MAX_AGREEMENTS = 64
 """The oldest are forgotten first. With a few kilobytes each, reading them takes milliseconds."""
+
+MAX_ANSWERS = 256
+"""The oldest are forgotten first."""
 
 MAX_IDENTITY_BYTES = 32 * 1024
 """Largest plan to keep; for a larger one only the digest is kept, so that nsm cannot show what
@@ -66,8 +72,12 @@ class Agreement:
         return time.strftime("%Y-%m-%d", time.localtime(self.at))
 
 
+_Answers = dict[tuple[str, str], bool]
+"""Answers by directory and question."""
+
+
 def path() -> str:
-    """Path of the file of agreements."""
+    """Path of the file."""
     return os.path.join(paths.state_dir(), "boxes.json")
 
 
@@ -75,7 +85,7 @@ def find(plan: Plan) -> Agreement | None:
     """The one for this plan; else the last for the same directory and profile, of the same program
     if there is one."""
     digest, key = digest_of(plan), _key(plan)
-    found = _read(path())
+    found, _ = _read()
     found.sort(key=lambda each: (each.digest == digest, each.key == key))  # keeps their order
     return next((each for each in reversed(found) if each.key[:2] == key[:2]), None)
 
@@ -95,18 +105,30 @@ def remember(plan: Plan) -> None:
     Raises:
         OSError: it cannot be kept.
     """
-    paths.ensure_private_dir(paths.state_dir())
     identity: dict[str, Any] | None = essence(plan).identity
     if len(json.dumps(identity)) > MAX_IDENTITY_BYTES:
         identity = None
     new = Agreement(digest=digest_of(plan), key=_key(plan), at=int(time.time()), identity=identity)
-    directory = os.open(paths.state_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)  # two boxes that are agreed to at once
-        kept = [each for each in _read(path()) if each.key != new.key]
-        _write(path(), [*kept, new][-MAX_AGREEMENTS:])
-    finally:
-        os.close(directory)
+    with _locked():
+        found, answers = _read()
+        _write([*(each for each in found if each.key != new.key), new], answers)
+
+
+def answer_to(directory: str, question: str) -> bool | None:
+    """The answer that was given to a question about a directory; None if there is none."""
+    return _read()[1].get((directory, question))
+
+
+def remember_answer(directory: str, question: str, *, yes: bool) -> None:
+    """Keep an answer in place of an earlier one.
+
+    Raises:
+        OSError: it cannot be kept.
+    """
+    with _locked():
+        found, answers = _read()
+        answers.pop((directory, question), None)
+        _write(found, {**answers, (directory, question): yes})
 
 
 def digest_of(plan: Plan) -> str:
@@ -130,13 +152,40 @@ def _key(plan: Plan) -> tuple[str, str, str]:
     return plan.directory, plan.profile, plan.asked[0]
 
 
-def read_own_file(path: str) -> bytes | None:
-    """The content of a file that nobody else could have written; None if it is none."""
+@contextmanager
+def _locked() -> Generator[None]:
+    """Let one box at a time change the file."""
+    paths.ensure_private_dir(paths.state_dir())
+    directory = os.open(paths.state_dir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _read() -> tuple[list[Agreement], _Answers]:
+    try:
+        content = json.loads(_own_content() or b"{}")
+        return (
+            [_agreement(row) for row in content.get("agreements", ())],
+            {
+                (str(directory), str(question)): yes is True
+                for directory, question, yes in content.get("answers", ())
+            },
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return [], {}
+
+
+def _own_content() -> bytes | None:
+    """The content of the file; None if it is none that nobody else could have written."""
+    try:
+        descriptor = os.open(path(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or not _is_ours_alone(status):
+            ours_alone = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+            if not stat.S_ISREG(status.st_mode) or not ours_alone:
                 return None
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError:
@@ -144,41 +193,25 @@ def read_own_file(path: str) -> bytes | None:
     return data if len(data) <= MAX_FILE_BYTES else None
 
 
-def _read(path: str) -> list[Agreement]:
-    data = read_own_file(path)
-    try:
-        return _parsed(data) if data is not None else []
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+def _agreement(row: dict[str, Any]) -> Agreement:
+    directory, profile, program = row["key"]
+    identity: object = row["identity"]
+    return Agreement(
+        digest=str(row["digest"]),
+        key=(str(directory), str(profile), str(program)),
+        at=int(row["at"]),
+        identity=cast("dict[str, Any]", identity) if isinstance(identity, dict) else None,
+    )
 
 
-def _is_ours_alone(status: os.stat_result) -> bool:
-    """Return whether nobody else could have agreed in our place."""
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
-def _parsed(data: bytes) -> list[Agreement]:
-    found: list[Agreement] = []
-    for row in json.loads(data)["agreements"]:
-        directory, profile, program = row["key"]
-        identity: object = row["identity"]
-        found.append(
-            Agreement(
-                digest=str(row["digest"]),
-                key=(str(directory), str(profile), str(program)),
-                at=int(row["at"]),
-                identity=cast("dict[str, Any]", identity) if isinstance(identity, dict) else None,
-            )
-        )
-    return found
-
-
-def _write(path: str, agreements: list[Agreement]) -> None:
+def _write(agreements: list[Agreement], answers: _Answers) -> None:
     rows = [
         {"digest": each.digest, "key": each.key, "at": each.at, "identity": each.identity}
-        for each in agreements
+        for each in agreements[-MAX_AGREEMENTS:]
     ]
-    replace_file(path, json.dumps({"version": 1, "agreements": rows}).encode())
+    answered = [[*key, yes] for key, yes in answers.items()][-MAX_ANSWERS:]
+    content = {"version": 1, "agreements": rows, "answers": answered}
+    replace_file(path(), json.dumps(content).encode())
 
 
 def _plan(identity: dict[str, Any]) -> Plan:

@@ -1,7 +1,7 @@
-"""Asks whoever sits at the terminal before a box starts, unless they have agreed to it already.
+"""Questions to whoever sits at the terminal: before a box starts, and about its directory.
 
-Where there is no terminal nobody is asked. Nothing of the terminal is changed for it, so that there
-is nothing to put back after a signal.
+Nobody is asked what they have answered already, or where there is no terminal. Nothing of the
+terminal is changed for it, so that there is nothing to put back after a signal.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _ANSWERS: dict[str, Answer] = {
     "no": "no",
     "": "no",
 }
+
+_YES_OR_NO = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 MAX_QUESTIONS = 5
 """Number of questions; after so many other answers there is probably no person."""
@@ -106,6 +108,43 @@ def _ask(terminal: Terminal, plan: Plan, home: str, before: agreements.Agreement
         else:
             text = "Please type one of the letters y, o, d, n, and Enter.\n"
     return "no"
+
+
+def ask_once(directory: str, question: str, text: str, *, ask: bool) -> bool | None:
+    """Find the answer to a question about a directory: an earlier one, else the person's.
+
+    Args:
+        directory: the working directory.
+        question: tells questions about it apart.
+        text: what the person reads; lines that are fit to be shown, the last one the question.
+        ask: a person may be asked.
+
+    Returns:
+        None if there is no answer, and nobody can be asked.
+
+    Raises:
+        KeyboardInterrupt: they pressed Ctrl-C.
+    """
+    earlier = agreements.answer_to(directory, question)
+    if earlier is not None or not ask:
+        return earlier
+    with ExitStack() as closing:
+        terminal = Terminal.find(closing)
+        if terminal is None:
+            return None
+        for _ in range(MAX_QUESTIONS):
+            terminal.forget_typed()
+            terminal.write(f"{text} [y]es   [n]o: ")
+            typed = _YES_OR_NO.get(terminal.read_line())
+            if typed is None:
+                terminal.write("Please type y or n, and Enter.\n")
+                continue
+            try:
+                agreements.remember_answer(directory, question, yes=typed)
+            except OSError as error:
+                terminal.write(f"nsm: the answer cannot be kept: {error.strerror}\n")
+            return typed
+    return False
 
 
 class Terminal:

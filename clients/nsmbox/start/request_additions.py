@@ -55,11 +55,11 @@ def at_the_top(request: BoxRequest, variables: Mapping[str, str], *, ask: bool) 
     top = git_repository.repository_above(start, known)
     if top is None or secrets.why_refused(known, start) or not _is_ours(top, known):
         return request
-    from nsmbox.consent import questions  # noqa: PLC0415  # in a part of a repository alone
+    from nsmbox.consent.confirm import ask_once  # noqa: PLC0415  # in a part of a repository alone
     from nsmbox.consent.readable_names import path  # noqa: PLC0415
 
     home = os.path.realpath(home)
-    answer = questions.answer(
+    answer = ask_once(
         start,
         f"top {top}",
         f"This is a part of the repository {path(top, home)}, and git does not work in a part.\n"
@@ -91,9 +91,9 @@ def of_worktrees(request: BoxRequest, *, make: bool) -> BoxRequest:
     directory = _current()
     if directory is None or request.worktrees is False:
         return request
-    from nsmbox.consent import answers  # noqa: PLC0415
+    from nsmbox.consent import agreements  # noqa: PLC0415
 
-    if request.worktrees is None and not answers.find(directory, "worktrees"):
+    if request.worktrees is None and not agreements.answer_to(directory, "worktrees"):
         return request
     path = directory + WORKTREES
     if not os.path.isdir(os.path.join(directory, ".git")):
@@ -143,11 +143,11 @@ def remember_worktrees(request: BoxRequest) -> None:
     directory = _current()
     if directory is None or request.worktrees is None:
         return
-    from nsmbox.consent import answers  # noqa: PLC0415
+    from nsmbox.consent import agreements  # noqa: PLC0415
 
     with suppress(OSError):  # it is asked for again the next time
-        if request.worktrees or answers.find(directory, "worktrees"):
-            answers.remember(directory, "worktrees", yes=request.worktrees)
+        if request.worktrees or agreements.answer_to(directory, "worktrees"):
+            agreements.remember_answer(directory, "worktrees", yes=request.worktrees)
 
 
 def of_settings(
@@ -181,11 +181,11 @@ def of_settings(
 def _agrees_to(
     asked: RequestedDirectory, facts: Facts, *, ask: bool, tell: Callable[[str], None]
 ) -> bool:
-    from nsmbox.consent import questions  # noqa: PLC0415  # hardly one box needs it
+    from nsmbox.consent.confirm import ask_once  # noqa: PLC0415  # hardly one box needs it
     from nsmbox.consent.readable_names import path  # noqa: PLC0415
 
     shown, by = path(asked.path, facts.home), path(asked.by, facts.home)
-    answer = questions.answer(
+    answer = ask_once(
         facts.directory,
         f"add {asked.path}",
         f"{by} names a directory that the box would not have: {shown}\n"

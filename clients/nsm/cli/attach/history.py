@@ -49,7 +49,8 @@ class FileHistory(History):
         try:
             lines = self._lines()
             if len(lines) > 2 * MAX_ENTRIES:
-                self._replace(lines[-MAX_ENTRIES:])
+                # A line that another prompt appends at this moment may be lost.
+                paths.replace_file(self.path, b"\n".join([*lines[-MAX_ENTRIES:], b""]))
         except OSError as error:
             self.problem = str(error)
             return []
@@ -84,18 +85,6 @@ class FileHistory(History):
                 return file.read(_MAX_FILE_BYTES).splitlines()
         except FileNotFoundError:
             return []
-
-    def _replace(self, lines: list[bytes]) -> None:
-        """Write a new file; a line that another prompt appends at this moment may be lost."""
-        new = f"{self.path}.{os.getpid()}"
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(file, "wb") as stream:
-                stream.writelines(line + b"\n" for line in lines)
-            os.replace(new, self.path)
-        except BaseException:
-            os.unlink(new)
-            raise
 
 
 def _entry(line: bytes) -> str | None:
