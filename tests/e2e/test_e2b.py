@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ import pytest
 
 from e2e_support import program, supervisor
 from nsm.e2b.connect import STREAM, frame, frames_of
+from nsm.e2b.contexts import MAX_CONTEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -228,6 +230,32 @@ def test_a_context_that_ended_is_made_again(box: Box) -> None:
     box.run("gone = 1")
     assert box.run("import os; os._exit(3)")[-1]["name"] == "ContextEnded"
     assert box.run("gone")[0]["name"] == "NameError"
+
+
+def test_a_context_that_ends_between_two_calls_is_made_again(box: Box) -> None:
+    pid = box.run("gone = 1\nimport os\nos.getpid()")[0]["text"]
+    assert end_of(box.start("kill", "-9", pid))["exitCode"] == 0
+    assert box.run("gone")[-1]["name"] == "ContextEnded"
+    assert box.run("gone")[0]["name"] == "NameError"
+
+
+def test_contexts_that_ended_are_not_listed(box: Box) -> None:
+    pid = box.run("echo $$", language="bash")[0]["text"].strip()
+    assert end_of(box.start("kill", "-9", pid))["exitCode"] == 0
+    box.run("true", language="bash")
+    listed = box.served.ask("GET", "/contexts", **box.headers(CODE)).json
+    assert "bash" not in {context["language"] for context in listed}
+
+
+def test_parallel_requests_make_no_more_contexts_than_there_may_be(served: Served) -> None:
+    with served.sandbox() as own, ThreadPoolExecutor(MAX_CONTEXTS + 3) as pool:
+
+        def make(_: int) -> int:
+            asked = {"language": "bash"}
+            return served.ask("POST", "/contexts", asked, **own.headers(CODE)).status
+
+        statuses = list(pool.map(make, range(MAX_CONTEXTS + 3)))
+    assert (statuses.count(201), statuses.count(429)) == (MAX_CONTEXTS, 3)
 
 
 def test_code_whose_client_goes_is_interrupted(box: Box) -> None:

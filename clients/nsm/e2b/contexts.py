@@ -17,7 +17,7 @@ from nsm.client.async_jobs import AsyncJob
 from nsm.e2b.errors import RefusalError, refusal_of
 from nsm.e2b.events import Splitter, checked
 from nsm.e2b.requests import text, texts
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import JobError, NsmError, UnknownJobError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ MAX_CONTEXTS = 32
 
 WAIT_S = 20.0
 """Longest wait for output before it is asked for again."""
+
+ENDED = "the interpreter of this context has ended, and its state is lost"
 
 _PROGRAMS = {
     "python": ("python3", "-c", "python_context.py"),
@@ -100,20 +102,22 @@ class Contexts:
             case "POST", ["execute"]:
                 await self._execute(sandbox, request)
             case "GET", ["contexts"]:
-                rows = [each.row() for each in sandbox.contexts.values() if each.job.info.running]
-                await request.answer(200, rows)
+                await self._forget_ended(sandbox)
+                await request.answer(200, [each.row() for each in sandbox.contexts.values()])
             case "POST", ["contexts"]:
                 asked = request.json()
                 language, cwd = _language(text(asked, "language", "python")), text(asked, "cwd", "")
-                context = await self._open(sandbox, secrets.token_hex(8), language, cwd)
+                async with sandbox.opening:
+                    context = await self._open(sandbox, secrets.token_hex(8), language, cwd)
                 await request.answer(201, context.row())
             case "DELETE", ["contexts", context_id]:
                 await self._close(sandbox, _known(sandbox, context_id))
                 await request.answer(204)
             case "POST", ["contexts", context_id, "restart"]:
                 old = _known(sandbox, context_id)
-                await self._close(sandbox, old)
-                await self._open(sandbox, old.id, old.language, old.cwd)
+                async with sandbox.opening:
+                    await self._close(sandbox, old)
+                    await self._open(sandbox, old.id, old.language, old.cwd)
                 await request.answer(200, {})
             case "GET", ["health"]:
                 await request.answer(200, "OK")
@@ -123,6 +127,9 @@ class Contexts:
     async def _open(
         self, sandbox: E2bSandbox, context_id: str, language: str, cwd: str
     ) -> CodeContext:
+        """Start a context. The caller has `sandbox.opening`, so that nobody passes the limit."""
+        if len(sandbox.contexts) >= MAX_CONTEXTS:
+            await self._forget_ended(sandbox)
         if len(sandbox.contexts) >= MAX_CONTEXTS:
             raise RefusalError(
                 "resource_exhausted", f"a sandbox has at most {MAX_CONTEXTS} contexts"
@@ -139,8 +146,18 @@ class Contexts:
         sandbox.contexts[context_id] = context
         return context
 
+    async def _forget_ended(self, sandbox: E2bSandbox) -> None:
+        """Forget contexts whose interpreters have ended since they last ran something."""
+        known = list(sandbox.contexts.values())  # before the list: others begin meanwhile
+        running = {
+            info.id for info in await self._sandboxes.client.jobs(sandbox.id) if info.running
+        }
+        for context in known:
+            if context.job.id not in running:
+                _forget(sandbox, context)
+
     async def _close(self, sandbox: E2bSandbox, context: CodeContext) -> None:
-        sandbox.contexts.pop(context.id, None)
+        _forget(sandbox, context)
         with suppress(NsmError):  # it may have ended
             await context.job.stop(grace_s=0.5)
 
@@ -176,13 +193,17 @@ class Contexts:
     ) -> None:
         async with context.turn:
             token = secrets.token_hex(8)
-            await context.job.write(context.request(token, code, variables))
+            with suppress(JobError):  # its interpreter has ended, which reading tells
+                await context.job.write(context.request(token, code, variables))
             await request.begin(200, {"content-type": "application/x-ndjson"})
             reader = _Reader(context, token)
             try:
                 while not reader.done:
                     for line in await reader.read():
                         await request.write(json.dumps(line).encode() + b"\n")
+            except UnknownJobError:
+                _forget(sandbox, context)
+                await request.write(_error("ContextEnded", ENDED))
             except NsmError as error:
                 refusal = refusal_of(error, sandbox.id)
                 await request.write(_error("SandboxError", refusal.message))
@@ -190,7 +211,7 @@ class Contexts:
                 if not reader.done:
                     await self._interrupt(sandbox, context, reader)
             if not context.job.info.running:
-                sandbox.contexts.pop(context.id, None)
+                _forget(sandbox, context)
             await request.end()
 
     async def _interrupt(self, sandbox: E2bSandbox, context: CodeContext, reader: _Reader) -> None:
@@ -236,12 +257,14 @@ class _Reader:
             self.done = True
         elif output.is_last:
             self.done = True
-            lines.append(json.loads(_error("ContextEnded", _why(output.job.exit_code))))
+            why = f"{ENDED} (exit code {output.job.exit_code})"
+            lines.append(json.loads(_error("ContextEnded", why)))
         return lines
 
 
-def _why(exit_code: int | None) -> str:
-    return f"the interpreter of this context has ended (exit code {exit_code}); its state is lost"
+def _forget(sandbox: E2bSandbox, context: CodeContext) -> None:
+    if sandbox.contexts.get(context.id) is context:  # and not one that was made in its place
+        del sandbox.contexts[context.id]
 
 
 def _output(stream: str, part: str) -> dict[str, Any]:

@@ -106,12 +106,13 @@ class Filesystem:
                         raise
                 return {}
             case "CreateWatcher":
-                if len(sandbox.watches) >= MAX_WATCHES:
-                    raise RefusalError(
-                        "resource_exhausted", f"at most {MAX_WATCHES} watches are kept"
-                    )
-                watch_id = secrets.token_hex(8)
-                sandbox.watches[watch_id] = await self._watch(sandbox, asked)
+                async with sandbox.opening:  # so that nobody passes the limit meanwhile
+                    if len(sandbox.watches) >= MAX_WATCHES:
+                        raise RefusalError(
+                            "resource_exhausted", f"at most {MAX_WATCHES} watches are kept"
+                        )
+                    watch_id = secrets.token_hex(8)
+                    sandbox.watches[watch_id] = await self._watch(sandbox, asked)
                 return {"watcherId": watch_id}
             case "GetWatcherEvents":
                 watch = _known(sandbox, asked)

@@ -87,10 +87,16 @@ class HttpRequest:
 
     async def while_there(self, function: Any, *args: Any) -> None:
         """Call a function, and cancel it when the client goes."""
+        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_gone, nursery.cancel_scope)
-            await function(*args)
+            try:
+                await function(*args)
+            except Exception as error:  # noqa: BLE001  # raised below, not as one of a group
+                failure = error
             nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def _cancel_when_gone(self, scope: trio.CancelScope) -> None:
         await self.gone()

@@ -53,6 +53,7 @@ class E2bSandbox:
         started_at: seconds since 1970.
         ends_at: time at which it is ended, on trio's clock.
         contexts: its interpreters, by id.
+        opening: held while a context or a watch is made, as there are at most so many.
         watches: directories that a client watches, by id.
         jobs: jobs that were started here, by their pid.
         tags: names that clients gave to processes, by pid.
