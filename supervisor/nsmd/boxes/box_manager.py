@@ -78,6 +78,7 @@ class BoxManager:
         self._most = most
         self._enforcer = enforcer
         self._boxes: dict[str, Box] = {}
+        self._opening = 0
         self._nursery: trio.Nursery | None = None
         self._server: Server | None = None
         self._leaving = False
@@ -204,7 +205,7 @@ class BoxManager:
         """
         if self._nursery is None or self._server is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")
-        if len(self._boxes) >= self._most:
+        if len(self._boxes) + self._opening >= self._most:
             raise OverloadedError(
                 f"There are {self._most} boxes already.", hint="End some of their agents."
             )
@@ -219,13 +220,17 @@ class BoxManager:
             programs=tuple(programs),
             writable=tuple(dict.fromkeys((directory, *writable))) if programs else (),
         )
-        box = await self._make(pid, directory, profile, client_limits, problem, bounds)
-        if secrets or network.reads_requests:
-            try:
-                await self._grant(box, secrets, network)
-            except BaseException:
-                box.close()
-                raise
+        self._opening += 1
+        try:
+            box = await self._make(pid, directory, profile, client_limits, problem, bounds)
+            if secrets or network.reads_requests:
+                try:
+                    await self._grant(box, secrets, network)
+                except BaseException:
+                    box.close()
+                    raise
+        finally:
+            self._opening -= 1
         self._boxes[box.record.id] = box
         for name, descriptors in box.everything():
             self._store.keep(name, descriptors)

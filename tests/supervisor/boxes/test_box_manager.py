@@ -13,9 +13,10 @@ import threading
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pytest
+import trio
 
 import nsm
 from e2e_support import Supervisor, supervisor
@@ -29,10 +30,18 @@ from nsm.wire.errors import (
     UnknownSessionError,
 )
 from nsmd.boxes.box import MAX_FAILURES
+from nsmd.boxes.box_manager import BoxManager
+from nsmd.fdstore.store import NoStore
+from nsmd.jail.limits import BoxBounds
+from nsmd.model.events import Events
+from nsmd.model.values import NetworkRule
+from nsmd.network.gateway import Gateway
 from venvs import install, make_project_venv
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from nsmd.jail.limits import LimitEnforcer
 
 pytestmark = pytest.mark.jail
 
@@ -569,3 +578,44 @@ def test_there_are_so_many_and_an_ended_supervisor_leaves_none(project: Path) ->
             made.end()
         with supervisor(Path(path)) as it, it.client() as client:
             assert client.boxes.list() == []
+
+
+def _never_called(*_: object) -> Any:
+    raise AssertionError
+
+
+async def test_boxes_that_are_being_made_count(project: Path) -> None:
+    class Enforcer:
+        """Ends the making of the first box while another one is asked for."""
+
+        async def confine_box(self, *_: object) -> Any:
+            with pytest.raises(OverloadedError, match="1 boxes already"):
+                await ask()
+            raise BadRequestError("no box")
+
+    manager = BoxManager(
+        _never_called,
+        gateway=Gateway(),
+        store=NoStore(),
+        events=Events(),
+        most=1,
+        enforcer=cast("LimitEnforcer", Enforcer()),
+    )
+
+    async def ask() -> None:
+        await manager.open(
+            os.getpid(),
+            directory=str(project),
+            profile="p",
+            digest=DIGEST,
+            network=NetworkRule(),
+            shows_project=False,
+            bounds=BoxBounds(memory_mb=1, files_mb=1, processes=1, cpu_weight=1),
+        )
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(manager.serve, _never_called)
+        for _ in range(2):  # one that came to nothing does not
+            with pytest.raises(BadRequestError, match="no box"):
+                await ask()
+        nursery.cancel_scope.cancel()
