@@ -65,6 +65,17 @@ def jobs_that_run(sandbox: nsm.SharedSandbox, shared: Supervisor) -> list[tuple[
         return [job.argv for job in client.jobs(sandbox.id) if job.running]
 
 
+@pytest.mark.parametrize("stdin", [b"", LARGE])
+def test_an_error_of_who_takes_the_output_is_raised_as_it_is(
+    sandbox: nsm.SharedSandbox, stdin: bytes
+) -> None:
+    def refuse(_: object) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        sandbox.execute(["sh", "-c", "echo a; exec sleep 1000"], stdin=stdin, on_output=refuse)
+
+
 def test_cancelling_stops_the_program(sandbox: nsm.SharedSandbox, shared: Supervisor) -> None:
     async def main() -> None:
         printed = asyncio.Event()

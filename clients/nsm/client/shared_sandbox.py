@@ -12,8 +12,9 @@ import trio
 from nsm.client.async_steps import with_grace
 from nsm.client.asynchronous import AsyncClient
 from nsm.client.background import BACKGROUND
-from nsm.client.job_steps import COLLECT_BYTES
+from nsm.client.job_steps import COLLECT_BYTES, WAIT_S
 from nsm.wire.errors import DisconnectedError, NsmError
+from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -271,7 +272,7 @@ async def _fed(
 ) -> CommandResult:
     """Collect output while the input is written: a program may print before it has read all."""
     result: CommandResult | None = None
-    error: NsmError | None = None
+    failure: Exception | None = None
 
     async def feed() -> None:
         with suppress(NsmError):  # reading tells the same
@@ -281,10 +282,11 @@ async def _fed(
         nursery.start_soon(feed)
         try:
             result = await _collect(job, max_bytes, on_output, begin)
-        except NsmError as caught:  # the nursery would put it into a group
-            error = caught
+        except Exception as error:  # noqa: BLE001  # the nursery would put it into a group
+            failure = error
+            nursery.cancel_scope.cancel()  # the program may never read its input
     if result is None:
-        raise error or AssertionError
+        raise failure or AssertionError
     return result
 
 
@@ -294,13 +296,17 @@ async def _collect(
     streams = {"stdout": bytearray(), "stderr": bytearray()}
     output = bytearray()
     missing = 0
-    async for chunk in job:
-        kept = chunk.data[: max_bytes - len(output)]
-        output += kept
-        streams[chunk.stream] += kept
-        missing += chunk.missing + len(chunk.data) - len(kept)
-        if on_output is not None:
-            on_output(chunk)
+    ended = False
+    while not ended:
+        piece = await job.read(wait_s=WAIT_S)
+        ended = piece.is_last
+        for chunk in chunks_of(piece):
+            kept = chunk.data[: max_bytes - len(output)]
+            output += kept
+            streams[chunk.stream] += kept
+            missing += chunk.missing + len(chunk.data) - len(kept)
+            if on_output is not None:
+                on_output(chunk)
     info = job.info
     return CommandResult(
         stdout=bytes(streams["stdout"]),
