@@ -119,6 +119,16 @@ class WrittenInput(NamedTuple):
     job: JobInfo
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, as people know it; real-time signals have a number only."""
+    import signal  # noqa: PLC0415  # rarely needed
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def chunks_of(output: JobOutput) -> list[JobChunk]:
     """Cut output where its stream changes. With none, lost bytes are told by an empty chunk."""
     chunks: list[JobChunk] = []

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Annotated, Literal
 
 from nsm.dataclass import dataclass
 from nsm.wire.decode import Constraint, Made, between
+from nsm.wire.jobs import signal_name
 from nsmd.model.values import StreamName
 
 Way = Literal["mcp", "http", "control"]
@@ -302,11 +302,7 @@ def how_ended(ended: ProgramEnd) -> str:
     """Describe an end: `exit 1`, or the name of the signal."""
     if ended.signal is None:
         return f"exit {ended.exit_code}"
-    try:
-        name = signal.Signals(ended.signal).name
-    except ValueError:  # real-time signals have none
-        name = f"signal {ended.signal}"
-    return f"killed by {name}"
+    return f"killed by {signal_name(ended.signal)}"
 
 
 def seconds(duration_s: float) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_TIMED_OUT
 from nsm.cli.render import formats
+from nsm.wire.jobs import signal_name
 
 if TYPE_CHECKING:
     from nsm.wire.bridge import (
@@ -96,7 +97,7 @@ def notes(result: ProgramResult) -> list[str]:
         case "cancelled":
             told.append("interrupted")
         case None if result.signal is not None:
-            told.append(f"killed by {_signal(result.signal)}")
+            told.append(f"killed by {signal_name(result.signal)}")
         case None:
             pass
         case _:
@@ -105,12 +106,3 @@ def notes(result: ProgramResult) -> list[str]:
         who = "process that it left goes" if result.left == 1 else "processes that it left go"
         told.append(f"{result.left} {who} on")
     return told
-
-
-def _signal(number: int) -> str:
-    import signal  # noqa: PLC0415  # rarely needed
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have none
-        return f"signal {number}"

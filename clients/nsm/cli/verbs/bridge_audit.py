@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from typing import TYPE_CHECKING, cast
 
 from nsm import paths
 from nsm.cli import supervisor_program
 from nsm.cli.render.formats import visible
 from nsm.cli.verbs import audit
+from nsm.wire.jobs import signal_name
 
 if TYPE_CHECKING:
     import argparse
@@ -110,10 +110,7 @@ def _outcome(line: Line) -> str:
     number = line.get("signal")
     if not isinstance(number, int):
         return f"exit code {line.get('exit_code')}"
-    try:
-        return f"killed by {signal.Signals(number).name}"
-    except ValueError:
-        return f"killed by signal {number}"
+    return f"killed by {signal_name(number)}"
 
 
 def _arguments(line: Line) -> str:

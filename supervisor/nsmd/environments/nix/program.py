@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ import trio
 from nsm import git
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NixFailedError, NixUnavailableError
+from nsm.wire.jobs import signal_name
 from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
 from nsmd.host.paths import why_not_run
 
@@ -98,13 +98,6 @@ class NixExitError(NixRunError):
     def __init__(self, command: str, exit_code: int, *, error: str, tail: Sequence[str]) -> None:
         what = f"`{command}` failed (exit code {exit_code})."
         super().__init__(what, error=error, tail=tail)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def cause(error: str, tail: Sequence[str]) -> str:
@@ -294,7 +287,7 @@ class Nix:
             raise NixRunError(what, error=ended.error, tail=ended.tail)
         if ended.signal is not None:
             raise NixRunError(
-                f"`{command}` was ended by {_signal_name(ended.signal)}, which nsm did not send.",
+                f"`{command}` was ended by {signal_name(ended.signal)}, which nsm did not send.",
                 error=ended.error,
                 tail=ended.tail,
                 hint="Try again; if the kernel ended it because memory ran out, `dmesg` says so.",
