@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm import AsyncClient
-from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox, left_out
+import trio
+
+from nsm import AsyncClient, NsmError
+from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, STOP_S, LazySandbox, left_out
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -82,13 +85,18 @@ class ImageSandbox(LazySandbox):
         timeout_s: float | None = None,
     ) -> CommandResult:
         """Run a command of Bash, or of sh if the image has no Bash, to its end."""
-        words = ["-c", command]
+        words, script = ["-c", command], None
         if len(command.encode("utf-8", "surrogateescape")) > MAX_ARGUMENT_BYTES:
             script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
             await self.write(script, command.encode("utf-8", "surrogateescape"))
             words = [script]
         argv = ["sh", "-c", _SHELL, "sh", *words]
-        return await self.execute(argv, cwd=cwd, environ=environ, timeout_s=timeout_s)
+        try:
+            return await self.execute(argv, cwd=cwd, environ=environ, timeout_s=timeout_s)
+        finally:
+            if script is not None:  # not by the script, since an image may have no rm
+                with trio.move_on_after(STOP_S, shield=True), suppress(NsmError):
+                    await (await self.opened()).files.remove(script)
 
     async def upload(self, local: str | Path, path: str) -> None:
         """Copy a file or what is in a directory from the host, making missing directories.

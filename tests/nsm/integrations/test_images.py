@@ -56,6 +56,8 @@ def test_an_images_environment_is_made_once_and_its_files_change(tmp_path: Path)
             long = f"cat /data; echo changed >/data; : {'x' * 200_000}"
             done = sandbox.do(sandbox.command, long)
             assert (done.exit_code, done.stdout) == (0, b"of the image"), done.stderr
+            left = sandbox.do(sandbox.files, lambda files: files.list("/tmp"))
+            assert [entry.name for entry in left if entry.name.endswith(".sh")] == []
             sandbox.do(sandbox.download, "/data", tmp_path / "deep" / "data")
             assert (tmp_path / "deep" / "data").read_text() == "changed\n"
             sandbox.do(sandbox.upload, tmp_path / "deep", "/even/deeper")
