@@ -13,9 +13,9 @@ For the editor's side, with the protocol's Python SDK. The class of its client i
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 from functools import partial
-from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from acp.exceptions import RequestError
@@ -31,6 +31,7 @@ from acp.schema import (
 from nsm.client.background import BACKGROUND
 from nsm.integrations.sandboxes import GONE, LazySandbox
 from nsm.wire.errors import NsmError
+from nsm.wire.jobs import signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class _Terminal:
             return
         info = self.job.info
         if info.signal:
-            self.exit = TerminalExitStatus(signal=Signals(info.signal).name)
+            self.exit = TerminalExitStatus(signal=signal_name(info.signal))
         else:
             self.exit = TerminalExitStatus(exit_code=info.exit_code)
 
@@ -81,15 +82,16 @@ class _Terminal:
             self._truncated = True
 
     def output(self) -> TerminalOutputResponse:
-        """Return what there is of the output, cut at a character's beginning."""
+        """Return what there is of the output, of whole characters."""
         data = bytes(self._output)
         if self._truncated:
             start = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
             data = data[start:]
+        over = self.ended.done()
+        # Half a character at the end is told once the rest has come.
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=over)
         return TerminalOutputResponse(
-            output=data.decode("utf-8", "replace"),
-            truncated=self._truncated,
-            exit_status=self.exit if self.ended.done() else None,
+            output=text, truncated=self._truncated, exit_status=self.exit if over else None
         )
 
 

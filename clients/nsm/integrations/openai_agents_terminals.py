@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -25,7 +26,6 @@ from agents.sandbox.session.pty_types import (
 
 from nsm.client.job_steps import WAIT_S
 from nsm.wire.errors import JobError, NsmError
-from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -177,11 +177,14 @@ class TerminalSession(BaseSandboxSession):
         await asyncio.gather(*map(self._stop, programs))
 
     async def _pump(self, program: Running) -> None:
+        # The SDK decodes what it has collected so far, so it gets no half characters.
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         try:
             while True:
                 output = await self.sandbox.ado(program.job.read, wait_s=WAIT_S)
+                text = decoder.decode(output.data, final=output.is_last)
                 async with program.lock:
-                    program.output.extend(chunk.data for chunk in chunks_of(output))
+                    program.output.extend([text.encode("utf-8", "surrogateescape")] if text else [])
                 program.notify.set()
                 if output.is_last:
                     break

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -62,8 +63,11 @@ class BashShell:
         self._job = job
         self._word = word
         self._number = 0
+        # One for all commands: that of a command which is interrupted stays.
+        self._script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
         self._prompt = f"{word}\\d+-(\\d*):"
         self._buffer = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     @classmethod
     async def start(cls, sandbox: LazySandbox) -> Self:
@@ -138,8 +142,7 @@ class BashShell:
         Returns:
             The prompt that tells its end, as a regular expression.
         """
-        script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
-        box = self._sandbox
+        box, script = self._sandbox, self._script
         await box.ado(box.write, script, command.encode("utf-8", "surrogateescape"))
         self._number += 1
         await self._send(f". {script}; NSM_EXIT=$?; rm -f {script}; {self._set_prompt()}\n")
@@ -183,7 +186,7 @@ class BashShell:
                     f"timeout after {timeout_s} seconds while running command {doing!r}"
                 )
             output = await self._sandbox.ado(self._job.read, wait_s=min(WAIT_S, left_s))
-            self._buffer += output.data.decode(errors="backslashreplace")
+            self._buffer += self._decoder.decode(output.data)
             if output.is_last:
                 raise NoExitCodeError(f"the shell has ended while running command {doing!r}")
 

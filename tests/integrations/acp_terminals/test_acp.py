@@ -198,6 +198,27 @@ def run(scenario: Callable[[Editor], Any]) -> None:
     asyncio.run(run())
 
 
+def test_a_real_time_signal_ends_a_command() -> None:
+    told = talk((CREATE, {"command": "kill -40 $$"}), (WAIT, FIRST))
+    assert told[1] == {"signal": "signal 40"}
+
+
+def test_half_a_character_is_told_once_it_is_whole() -> None:
+    async def scenario(editor: Editor) -> None:
+        made = (await editor.create_terminal("s", "mkfifo f")).terminal_id
+        await editor.wait_for_terminal_exit("s", made)
+        command = "printf 'a\\342\\202'; cat f; printf '\\254'"
+        terminal = (await editor.create_terminal("s", command)).terminal_id
+        while not (seen := await editor.terminal_output("s", terminal)).output:
+            pass
+        assert seen.output == "a"
+        await editor.create_terminal("s", ": >f")
+        await editor.wait_for_terminal_exit("s", terminal)
+        assert (await editor.terminal_output("s", terminal)).output == "a\u20ac"
+
+    run(scenario)
+
+
 def test_a_wait_that_is_cancelled_leaves_the_command() -> None:
     async def scenario(editor: Editor) -> None:
         terminal = (await editor.create_terminal("s", "read line; echo end")).terminal_id

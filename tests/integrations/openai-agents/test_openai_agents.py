@@ -300,6 +300,23 @@ async def test_programs_without_a_terminal(session: SandboxSession) -> None:
         await session.pty_exec_start("/missing", shell=False)
 
 
+async def test_half_a_character_is_told_once_it_is_whole(session: SandboxSession) -> None:
+    await session.exec("mkfifo", "f")
+    command = "printf 'a\\342\\202'; cat f; printf '\\254'"
+    started = await session.pty_exec_start(command, yield_time_s=0)
+    assert started.process_id is not None
+    output, ended = started.output, started
+    while not output:
+        ended = await session.pty_write_stdin(session_id=started.process_id, chars="")
+        output += ended.output
+    assert output == b"a"
+    await session.exec("sh", "-c", ": >f", shell=False)
+    while ended.process_id is not None:
+        ended = await session.pty_write_stdin(session_id=started.process_id, chars="")
+        output += ended.output
+    assert output.decode() == "a\u20ac"
+
+
 async def test_as_many_programs_as_the_sdk_keeps(
     session: SandboxSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

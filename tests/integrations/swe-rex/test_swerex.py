@@ -88,6 +88,13 @@ async def test_commands_of_a_shell(runtime: NsmRuntime, command: str, expected: 
     assert await output(runtime, "echo next") == "next\n"
 
 
+async def test_characters_stay_whole_wherever_output_is_read(runtime: NsmRuntime) -> None:
+    """Reads end after a number of bytes, most of them within a character of three."""
+    code = "printf '%100000s' | sed 's/ /\u20ac/g'"
+    seen = await runtime.run_in_session(BashAction(command=code))
+    assert seen.output.replace("\n", "").strip() == "\u20ac" * 100_000
+
+
 async def test_a_shell_keeps_its_state_and_is_not_anothers(runtime: NsmRuntime) -> None:
     await runtime.create_session(CreateBashSessionRequest(session="other"))
     await output(runtime, "cd /tmp; A=1; f() { echo f; }")
