@@ -18,10 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
+class LeftOut(pytest.Module):
+    """A module of tests in a run without frameworks."""
+
+    def collect(self) -> list[pytest.Item]:
+        return []
+
+
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     """Leave everything to the runs that have frameworks."""
     ours = config.inipath is not None and config.inipath.name == "pytest.ini"
     return None if ours else True
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> LeftOut | None:
+    """Leave out modules that were named, too: pytest does not ask whether to ignore those."""
+    if pytest_ignore_collect(parent.config):
+        made: LeftOut = LeftOut.from_parent(parent, path=module_path)  # pyright: ignore[reportUnknownMemberType]
+        return made
+    return None
 
 
 @pytest.fixture(scope="module")
