@@ -33,7 +33,6 @@ from sandbox.template.preloading import (
     UnforkableError,
     collect_fork_hooks,
     empty_scratch,
-    make_font_list,
     preload,
     read_font_lists,
 )
@@ -157,10 +156,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
             python = keep_image_python(plan, wanted, control)
             template.failed, template.imported = python.failed, python.imported
             template.requests = python.requests
-        else:
-            make_font_list()
         template.font_lists = read_font_lists()
         template.directories = empty_scratch()
+        template.lists_fonts = not image
         session, fd, own, group = template.serve()
     except Exception as error:
         text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"

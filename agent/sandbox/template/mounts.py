@@ -210,8 +210,10 @@ def make_directories(paths: Sequence[str]) -> None:
 def write_files(contents: Mapping[str, bytes]) -> None:
     """Write files for a session that the template has for all."""
     for path, content in contents.items():
-        with contextlib.suppress(OSError), open(path, "xb") as file:
-            file.write(content)
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            with open(path, "xb") as file:
+                file.write(content)
 
 
 def told_by_proc() -> Sequence[str]:

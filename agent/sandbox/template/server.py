@@ -24,7 +24,13 @@ from sandbox.template.kernel import (
     set_option,
 )
 from sandbox.template.mounts import POLICY_PATH, told_by_proc
-from sandbox.template.preloading import fill_gaps, forget_lookups, loaded_files
+from sandbox.template.preloading import (
+    fill_gaps,
+    forget_lookups,
+    loaded_files,
+    read_font_lists,
+    start_font_list,
+)
 from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
@@ -79,6 +85,7 @@ class TemplateServer:
         imported: the others, and the seconds that each import took.
         directories: directories that preloaded modules have made, parents first.
         font_lists: matplotlib's lists of fonts, by path.
+        lists_fonts: it has matplotlib make such a list, if there is none.
     """
 
     def __init__(
@@ -104,6 +111,7 @@ class TemplateServer:
         self.imported: Mapping[str, float] = {}
         self.directories: Sequence[str] = ()
         self.font_lists: Mapping[str, bytes] = {}
+        self.lists_fonts = False
         self._control = control
         # Its sessions start there, and have the same variables as in a jail of their own.
         os.environ["PWD"] = "/workspace"  # noqa: S105
@@ -112,7 +120,7 @@ class TemplateServer:
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
         self._fillers: Sequence[object] = ()
-        self._first = -1
+        self._first = self._listing_fonts = -1  # pidfds
         self._forkers: set[int] = set()  # pidfds
         self._poll = select.poll()
         self._most_forkers = min(MAX_FORKERS, len(os.sched_getaffinity(0)) // CORES_PER_FORKER)
@@ -137,6 +145,8 @@ class TemplateServer:
         self._fillers = fill_gaps()
         gc.freeze()  # what all forks share is never touched by their garbage collectors
         self._announce()
+        if self.lists_fonts:
+            self._listing_fonts = start_font_list()
         while (taken := self._serve()) is None:
             pass  # a new forker begins
         return taken
@@ -145,13 +155,18 @@ class TemplateServer:
         """Serve requests. Returns in a fork only: as `serve`, or None in a new forker."""
         control = self._control.fileno()
         self._poll = select.poll()
-        for number in (control, self._first):
+        for number in (self._listing_fonts, control, self._first):
             if number >= 0:
                 self._poll.register(number, select.POLLIN)
         while True:
             for fd, _ in self._poll.poll():
                 if fd == self._first:
                     os._exit(0)
+                elif fd == self._listing_fonts:
+                    self._poll.unregister(fd)
+                    os.close(fd)
+                    self._listing_fonts = -1
+                    self.font_lists = read_font_lists()
                 elif fd in self._forkers:
                     self._forkers.remove(fd)
                     self._poll.unregister(fd)

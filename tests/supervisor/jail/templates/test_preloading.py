@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import trio
 import trio.testing
 
 from e2e_support import run, supervisor, variables_for
+from nsmd.host.processes import children_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
 from realjail import (
@@ -123,25 +125,68 @@ os.makedirs("/workspace/.cache/matplotlib")
 with open("/workspace/.cache/matplotlib/fontlist-v9.json", "w") as file:
     file.write("fonts")
 """
+LIST_FONTS = (
+    "import glob, sys; print([open(path).read() for path in glob.glob('/workspace/.cache/*/*')"
+)
+LIST_FONTS += "], 'matplotlib' in sys.modules)"
 
 
-@pytest.mark.parametrize("preloaded", ["plots", "matplotlib.font_manager"])
-async def test_sessions_have_the_list_of_fonts_that_matplotlib_makes(
-    python: Environment, venv: Path, preloaded: str
-) -> None:
+def add_matplotlib(venv: Path, fonts: str) -> Path:
     package = next(venv.glob("lib/python3*/site-packages")) / "matplotlib"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "font_manager.py").write_text(FONTS)
-    code = "import glob, sys; print(open(glob.glob('/workspace/.cache/*/*')[0]).read())"
-    code += "; print('matplotlib' in sys.modules)"
+    (package / "font_manager.py").write_text(fonts)
+    return package
+
+
+async def test_sessions_have_the_list_of_fonts_that_a_preloaded_matplotlib_makes(
+    python: Environment, venv: Path
+) -> None:
+    add_matplotlib(venv, FONTS)
     async with (
         open_launcher() as forking,
-        open_session(in_venv(python, venv, preloaded), launcher=forking) as session,
+        open_session(in_venv(python, venv, "matplotlib.font_manager"), launcher=forking) as session,
     ):
         assert is_fork(session.jail)
-        there = preloaded != "plots"
-        assert (await session.run(code)).stdout == f"fonts\n{there}\n"
+        assert (await session.run(LIST_FONTS)).stdout == "['fonts'] True\n"
+        assert forking.unloaded == {}
+
+
+async def test_a_list_of_fonts_is_made_beside_the_first_sessions(
+    python: Environment, venv: Path
+) -> None:
+    package = add_matplotlib(
+        venv,
+        f"""
+import os
+with open(f"{{__file__}}.began", "w") as file:
+    file.write(str(os.getuid()))
+os.open(f"{{__file__}}.go", os.O_RDONLY)
+{FONTS}""",
+    )
+    for name in ("began", "go"):
+        os.mkfifo(package / f"font_manager.py.{name}")
+        (package / f"font_manager.py.{name}").chmod(0o666)  # the jails' user has another id
+    environment = in_venv(python, venv, "plots")
+    async with open_launcher() as forking:
+        async with open_session(environment, launcher=forking) as session:
+            assert is_fork(session.jail)
+            assert (await session.run(LIST_FONTS)).stdout == "[] False\n"
+        began = await trio.to_thread.run_sync(
+            (package / "font_manager.py.began").read_bytes, abandon_on_cancel=True
+        )
+        assert int(began) == 65534  # in a user namespace without rights over the sessions
+        (lister,) = children_of(forking.templates[0].forker_pid)
+        ended = os.pidfd_open(lister)
+        with os.fdopen(ended):
+            await trio.to_thread.run_sync(
+                (package / "font_manager.py.go").write_bytes, b"", abandon_on_cancel=True
+            )
+            await trio.lowlevel.wait_readable(ended)
+        async with open_session(environment, launcher=forking) as session:
+            assert is_fork(session.jail)
+            assert (await session.run(LIST_FONTS)).stdout == "['fonts'] False\n"
+        assert len(forking.templates) == 1
         assert forking.unloaded == {}
 
 
