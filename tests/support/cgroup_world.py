@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provider
 from nsmd.jail.templates import open_templates
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
@@ -82,7 +81,7 @@ async def open_world(
                     settings, launcher, sessions=sessions, upkeep=upkeep, enforcer=enforcer
                 )
                 run_service = RunService(
-                    settings, Provider(Catalog(found)), session_manager, home="/nonexistent"
+                    settings, Catalog(found), session_manager, home="/nonexistent"
                 )
                 yield World(run_service, enforcer)
                 upkeep.cancel_scope.cancel()

@@ -28,7 +28,6 @@ from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
-from nsmd.environments.provider import Provider
 from nsmd.fdstore.store import NoStore
 from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher
@@ -272,7 +271,7 @@ async def bench(
         session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=nursery)
         run_service = RunService(
             settings,
-            Provider(catalog),
+            catalog,
             session_manager,
             home="/home/user",
             measure=no_usage,

@@ -169,7 +169,7 @@ class FakeRunner:
         for changed in self.subscribers:
             changed()
 
-    async def look(self, client: ClientIdentity) -> None:
+    async def search_environments(self, client: ClientIdentity) -> None:
         del client
         self.looks += 1
         await trio.lowlevel.checkpoint()

@@ -147,7 +147,7 @@ class World:
                 nix=self.finder(),
                 nursery=nursery,
             )
-            shells.subscribe(self.note)
+            shells.changed = self.note
             with trio.fail_after(WAIT_S):
                 yield shells
             nursery.cancel_scope.cancel()

@@ -12,7 +12,6 @@ import h11
 import trio
 
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provider
 from nsmd.host.child_processes import START
 from nsmd.jail.templates import open_templates
 from nsmd.manager.run_service import RunService
@@ -171,9 +170,7 @@ async def open_netbench(
                 upkeep=upkeep,
                 gateway=Gateway(names),
             )
-            run_service = RunService(
-                settings, Provider(Catalog(wanted)), session_manager, home="/home/user"
-            )
+            run_service = RunService(settings, Catalog(wanted), session_manager, home="/home/user")
             yield NetBench(run_service, names)
             upkeep.cancel_scope.cancel()
         session_manager.close()

@@ -10,7 +10,6 @@ import trio
 
 from fakes import BASH, BROKEN, PYTHON, FakeLauncher, echo, launching, no_usage
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provider
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.settings import PoolSettings, Settings
@@ -75,9 +74,9 @@ async def bench(
                     upkeep=upkeep,
                     ended_files=ended_files,
                 )
-                provider = Provider(Catalog([PYTHON, BASH, BROKEN]))
+                catalog = Catalog([PYTHON, BASH, BROKEN])
                 run_service = RunService(
-                    settings, provider, session_manager, home="/home/user", measure=no_usage
+                    settings, catalog, session_manager, home="/home/user", measure=no_usage
                 )
                 yield Bench(run_service, launcher)
                 upkeep.cancel_scope.cancel()

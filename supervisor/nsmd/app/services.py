@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,15 +22,15 @@ from nsmd.control.ops.supervisor import reload_once_answered
 from nsmd.control.server import Access, ControlServer
 from nsmd.environments.artifacts.sources import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
-from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
+from nsmd.environments.catalog import Catalog, EnvironmentSource, ProjectSource, Rank
 from nsmd.environments.devices.equipment import DeviceFinder
 from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import HostEnvironments, find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
+from nsmd.environments.on_demand import EnvironmentSearch
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
-from nsmd.environments.provider import Provider
 from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import Refill
 from nsmd.host.descriptors import Quota
@@ -63,9 +62,6 @@ from nsmd.restart.ended_sessions import EndedSessionFiles
 from nsmd.restart.kept_sessions import SessionStore, sort_out
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.import_times import open_import_times
-
-if TYPE_CHECKING:
-    from nsmd.environments.devshell.project_shells import DevShells
 
 BOX_CONNECTIONS = 32
 """Largest number of connections at once from the programs in one box."""
@@ -152,7 +148,13 @@ async def open_services(
     async with (
         trio.open_nursery() as upkeep,
         open_source_watcher() as watching,
-        _open_environments(start, watching, upkeep) as (provider, builder, host, in_projects),
+        _open_environments(start, watching, upkeep) as (
+            catalog,
+            search,
+            builder,
+            host,
+            in_projects,
+        ),
         open_import_times(os.path.join(paths.state_dir(), "imports.json"), events) as import_times,
         open_bridge(
             BridgePaths(
@@ -183,9 +185,10 @@ async def open_services(
         )
         run_service = RunService(
             settings,
-            provider,
+            catalog,
             session_manager,
             home=paths.home(),
+            search=search,
             private=(paths.runtime_dir(), paths.state_dir(), paths.data_dir(), paths.config_dir()),
             unreadable=start.jails.user.why_unreadable,
             ending=ending,
@@ -348,7 +351,9 @@ async def open_services(
 @asynccontextmanager
 async def _open_environments(
     start: Startup, watching: SourceWatcher, upkeep: trio.Nursery
-) -> AsyncGenerator[tuple[Provider, Builder, HostEnvironments, ProjectEnvironmentManager]]:
+) -> AsyncGenerator[
+    tuple[Catalog, EnvironmentSearch, Builder, HostEnvironments, ProjectEnvironmentManager]
+]:
     """Find the environments of the host, of configured directories and of agreed projects, and
     open the builder of the others.
     """
@@ -380,23 +385,24 @@ async def _open_environments(
         )
         in_projects.configure(find_python, without_devices("node"))
 
-    shells: DevShells | None = None
+    own: list[ProjectSource] = []
     if settings.project.use_flake:
         from nsmd.environments.devshell.project_shells import DevShells  # noqa: PLC0415  # off mostly
 
-        shells = DevShells(
-            settings.project.inherit_env.vars,
-            lambda: without_devices("bash"),
-            state=os.path.join(state, "devshells"),
-            nix=nix,
-            nursery=upkeep,
+        own.append(
+            DevShells(
+                settings.project.inherit_env.vars,
+                lambda: without_devices("bash"),
+                state=os.path.join(state, "devshells"),
+                nix=nix,
+                nursery=upkeep,
+            )
         )
     file = AgreementFile(os.path.join(state, "project-environments.json"))
     agreements = await trio.to_thread.run_sync(file.load)
     in_projects = ProjectEnvironmentManager(file, agreements, upkeep)
     configure_projects()
-    own = [in_projects] if shells is None else [shells, in_projects]
-    catalog = Catalog(host.found, *own, equip=devices.equip)
+    catalog = Catalog(host.found, *own, in_projects, equip=devices.equip)
 
     def host_changed() -> None:
         catalog.put(EnvironmentSource(rank=Rank.HOST), host.found)
@@ -424,16 +430,11 @@ async def _open_environments(
         await discovery.begin(start.sources, os.path.join(paths.config_dir(), "sandboxes"))
         devices.changed = catalog.equip_again
         devices.watch(watching)
-        provider = Provider(
-            catalog,
-            discovery=discovery,
-            builder=builder,
-            shells=shells,
-            project_environments=in_projects,
-            devices=devices,
-            host=host,
+        search = EnvironmentSearch(
+            (host.search_again, discovery.search_again, devices.search_again),
+            (discovery.opened, builder.opened),
         )
-        yield provider, builder, host, in_projects
+        yield catalog, search, builder, host, in_projects
 
 
 def _installation(start: Startup) -> InstallerRun:

@@ -1,6 +1,7 @@
 """Environments that code can run in. No module imports a later one.
 
 saved_records   records that outlive the supervisor, in files
+on_demand       environments looked for again, and waited for while they are built
 catalog         the environments that exist now, and for whom
 interpreters    real place and version of an interpreter
 host_presets    environments made of the host's own interpreters
@@ -13,6 +14,4 @@ builds          environments that nsm builds, with Nix or from packages
 project         environments that lie in projects, such as .venv: found, agreed to and used
 devshell        a project's own development shell as an environment
 devices         GPUs of the host in the jails of an environment
-pending         calls that wait for an environment that is being built
-provider        all sources of environments behind one interface
 """

@@ -12,15 +12,21 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.suggestion import did_you_mean
 from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsmd.environments.on_demand import EnvironmentPendingError
 from nsmd.host.paths import printable
 from nsmd.model.flakes import shown
-from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
+from nsmd.model.values import (
+    ClientIdentity,
+    Environment,
+    EnvironmentProblem,
+    Sources,
+)
 
 if TYPE_CHECKING:
     import trio
@@ -87,30 +93,53 @@ class EnvironmentSource:
                 return None
 
 
-class ProjectSource(Protocol):
-    """Environments of one kind that belong to projects, besides everything in the catalog."""
+class ProjectSource:
+    """Environments of one kind that belong to projects, besides everything in the catalog.
 
-    def environments(self, client: ClientIdentity, /) -> Sequence[Environment]:
+    Attributes:
+        inherit: names of variables that clients pass on to these environments.
+        changed: called after each change; the catalog sets it.
+    """
+
+    inherit: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.changed: Callable[[], None] = _nothing
+
+    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """Return those of a client's project; quick."""
-        ...
+        raise NotImplementedError
 
     def rows(self) -> Sequence[Environment]:
         """All known ones, each with its project as its source."""
-        ...
+        raise NotImplementedError
 
     def is_current(self, environment: Environment) -> bool:
         """Return whether somebody may mean this environment now."""
-        ...
+        raise NotImplementedError
 
-    def settled(self, client: ClientIdentity, name: str, /) -> trio.Event | None:
+    def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
         """Event after which a pending environment is ready or has a problem; None if nothing is
         under way.
         """
-        ...
+        raise NotImplementedError
 
-    def subscribe(self, changed: Callable[[], None], /) -> object:
-        """Call a function after each change."""
-        ...
+    def expect(self, client: ClientIdentity) -> None:
+        """Prepare for a client that has come."""
+
+    def preferred(self, _client: ClientIdentity, _language: str) -> str | None:
+        """Name of the project's environment for a language; None if it has none that works."""
+        return None
+
+    def notes(self, _client: ClientIdentity, _environment: Environment) -> tuple[str, ...]:
+        """Notes for a result of code that a client runs in an environment."""
+        return ()
+
+    def missing(self, _client: ClientIdentity, _name: str) -> EnvironmentUnavailableError | None:
+        """Error that says why a client has no environment of that name; None if it is not of this
+        kind.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +208,7 @@ class Catalog:
         self._subscribers: dict[object, Callable[[], None]] = {}
         self.put(EnvironmentSource(rank=Rank.HOST), environments)
         for project in projects:
-            project.subscribe(self._tell)
+            project.changed = self._call_subscribers
 
     def __repr__(self) -> str:
         return f"<Catalog of {len(self._everyones.environments)} environments>"
@@ -255,9 +284,10 @@ class Catalog:
         return (*view.environments, *own.values()) if own else view.environments
 
     def find(self, client: ClientIdentity, name: str) -> Environment:
-        """Find the environment that a client means.
+        """Find the environment that a client means, which must be usable now.
 
         Raises:
+            EnvironmentPendingError: it is being built.
             EnvironmentUnavailableError: it cannot be used; the message says why.
             UnknownEnvironmentError: there is none; the message lists them.
         """
@@ -269,7 +299,52 @@ class Catalog:
                 raise self._unknown(client, view, name)
         if environment.problem is not None:
             raise self._unavailable(client, environment.name, environment.problem)
+        if environment.pending is not None:
+            settled = self._settled(client, name)
+            raise EnvironmentPendingError(environment.name, environment.pending, settled)
         return environment
+
+    def find_at_hand(self, client: ClientIdentity, name: str) -> Environment | None:
+        """Find the environment for whose sessions spares may be kept for a client; None if it is
+        not known to be exactly what the client's next session has, variables included.
+        """
+        environment = self.view(client).names.get(name) or self.of_project(client).get(name)
+        if (
+            environment is None
+            or environment.problem is not None
+            or environment.pending is not None
+            or not environment.keeps_state
+        ):
+            return None
+        for project in self._projects:
+            unknown = project.inherit and not client.inherited
+            if unknown and environment in project.environments(client):
+                return None
+        return environment
+
+    @property
+    def inherit(self) -> tuple[str, ...]:
+        """Names of variables that clients pass on to environments of their project."""
+        return tuple(name for project in self._projects for name in project.inherit)
+
+    def expect(self, client: ClientIdentity) -> None:
+        """Prepare for a client that has come, whose project may have environments of its own."""
+        for project in self._projects:
+            project.expect(client)
+
+    def preferred(self, client: ClientIdentity, language: str) -> str | None:
+        """Name of the environment for a language that a client's project has itself; None if it
+        has none.
+        """
+        for project in self._projects:
+            name = project.preferred(client, language)
+            if name is not None and name in self.of_project(client):
+                return name
+        return None
+
+    def notes(self, client: ClientIdentity, environment: Environment) -> tuple[str, ...]:
+        """Notes for a result of code that a client runs in an environment."""
+        return tuple(note for each in self._projects for note in each.notes(client, environment))
 
     def own_of(self, client: ClientIdentity, environment: Environment) -> Sources | None:
         """Find the client's own source of an environment; None if everybody has it."""
@@ -336,9 +411,9 @@ class Catalog:
             for own, its in sources.items()
             if any(source.only_for is not None for source in its)
         }
-        self._tell()
+        self._call_subscribers()
 
-    def _tell(self) -> None:
+    def _call_subscribers(self) -> None:
         for subscriber in list(self._subscribers.values()):
             subscriber()
 
@@ -353,7 +428,7 @@ class Catalog:
                     found.setdefault(environment.name, environment)
         return found
 
-    def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
+    def _settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
         """Event after which a project's pending environment is settled; None if nobody knows."""
         events = (project.settled(client, name) for project in self._projects)
         return next((event for event in events if event is not None), None)
@@ -407,6 +482,9 @@ class Catalog:
         for source in self._sources(client.sources):
             if where := self._removed.get((source, name)):
                 message = f"Environment {name[:80]!r} was removed: {where} has it no more."
+        for project in self._projects:
+            if (error := project.missing(client, name)) is not None:
+                return error
         return UnknownEnvironmentError(message, hint=hint, data={"available": known})
 
     def _unavailable(
@@ -459,3 +537,7 @@ def _is_missed(hidden: Environment, winner: Environment) -> bool:
     winner.
     """
     return hidden.problem is None and hidden.artifact != winner.artifact
+
+
+def _nothing() -> None:
+    """Default for `changed`."""

@@ -35,7 +35,7 @@ from nsmd.host.package_manager import install_command
 from nsmd.host.paths import is_within, printable, why_not_run, why_private
 from nsmd.jail.host import PYTHON_DIRECTORY
 from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
-from nsmd.model.values import Environment, ReadOnlyBind
+from nsmd.model.values import ClientIdentity, Environment, ReadOnlyBind
 
 log = logging.getLogger(__name__)
 
@@ -463,7 +463,7 @@ class HostEnvironments:
         self.settings, self.found = settings, found
         self.changed()
 
-    async def look(self) -> None:
+    async def search_again(self, _client: ClientIdentity | None = None) -> None:
         """Ask all interpreters again if one could not be used; all who come meanwhile wait."""
         if all(environment.problem is None for environment in self.found):
             return

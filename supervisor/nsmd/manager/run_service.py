@@ -25,8 +25,8 @@ from nsm.wire.errors import (
 )
 from nsm.wire.live import FORKED_FROM, SessionRow
 from nsm.wire.transcripts import EndedRow
-from nsmd.environments.catalog import OTHER_NAMES
-from nsmd.environments.provider import Provider
+from nsmd.environments.catalog import OTHER_NAMES, Catalog
+from nsmd.environments.on_demand import EnvironmentSearch
 from nsmd.manager.listing import (
     ROWS_AT_ONCE,
     Measure,
@@ -86,10 +86,11 @@ class RunService:
     def __init__(
         self,
         settings: Settings,
-        provider: Provider,
+        catalog: Catalog,
         session_manager: SessionManager,
         *,
         home: str,
+        search: EnvironmentSearch | None = None,
         private: Sequence[str] = (),
         unreadable: Unreadable = lambda _: None,
         measure: Measure | None = None,
@@ -97,7 +98,8 @@ class RunService:
     ) -> None:
         self.events = session_manager.events
         self.session_manager = session_manager
-        self.provider = provider
+        self.catalog = catalog
+        self._search = search or EnvironmentSearch()
         self._ending = ending or Shutdown()
         self._settings = settings
         self._projects = Projects(
@@ -109,8 +111,8 @@ class RunService:
         self.retries = Deduplication(session_manager.executions, session_manager.earlier_executions)
         self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
-        self._prewarm = Prewarm(provider, self._spec, session_manager.pool.expect)
-        provider.subscribe(self._environments_changed)
+        self._prewarm = Prewarm(catalog, self._spec, session_manager.pool.expect)
+        catalog.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
         return f"<RunService of {self.session_manager!r}>"
@@ -125,10 +127,10 @@ class RunService:
     # Queries.
 
     def environments(self, client: ClientIdentity) -> Sequence[Environment]:
-        return self.provider.environments(client)
+        return self.catalog.environments(client)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        return self.provider.subscribe(changed)
+        return self.catalog.subscribe(changed)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -136,13 +138,14 @@ class RunService:
 
     @property
     def inherit(self) -> Sequence[str]:
-        return self.provider.inherit
+        return self.catalog.inherit
 
-    async def look(self, client: ClientIdentity | None = None) -> None:
-        await self.provider.look(client)
+    async def search_environments(self, client: ClientIdentity | None = None) -> None:
+        """Look again for the environments of a client, or of all."""
+        await self._search.search_again(client)
 
     def _environments_changed(self) -> None:
-        self.session_manager.pool.keep_only(self.provider.catalog.reachable())
+        self.session_manager.pool.keep_only(self.catalog.reachable())
 
     def live_sessions(self) -> list[Session]:
         """Sessions that belong to clients."""
@@ -178,7 +181,7 @@ class RunService:
         self, *, variables: Mapping[str, str], cwd: str | None, sources: Sources | None
     ) -> AsyncGenerator[None]:
         """Announce a client while the block lasts; its roots are not known yet."""
-        async with self.provider.opened(sources):
+        async with self._search.opened(sources):
             try:
                 mount, _ = self.resolve_project(variables=variables, root=None, cwd=cwd)
             except BadProjectError:
@@ -235,7 +238,7 @@ class RunService:
             clamped_from_s=clamped_from_s,
             one_shot=session is None and name is None,
             environments=self.environments(request.client),
-            notes=((note,) if note else ()) + self.provider.notes(request.client, environment),
+            notes=((note,) if note else ()) + self.catalog.notes(request.client, environment),
         )
         finished = self._first_finished if origin.created else self._executions.finished
         execution = Execution(execution_id, request, origin, ran_in, on_output, finished)
@@ -254,16 +257,16 @@ class RunService:
         """
         if session is None and not request.env:
             own = request.session and self.named(request.client.scope, request.session)
-            usable = self.provider.environments(request.client)
+            usable = self.catalog.environments(request.client)
             default = self._settings.defaults.env or otherwise
-            default = self.provider.preferred(request.client, request.language) or default
+            default = self.catalog.preferred(request.client, request.language) or default
             request = replace(request, env=env_left_open(request, own or None, usable, default))
         live = session or self._meant(request)
         self._check_open(live=live is not None)
         if live is None and request.must_exist:
             raise no_session(request.session)
         if live is None:
-            return request, None, self.provider.find(request.client, request.env)
+            return request, None, self.catalog.find(request.client, request.env)
         if session is None:
             check_same(request, live.network.rule, live.spec.project, live.spec.secrets)
         # It keeps its environment, even if that has changed or gone since.
@@ -361,7 +364,7 @@ class RunService:
             raise no_session(fork_of)
         bound = original.spec.environment
         if request.env and request.env != bound.name:
-            asked = self.provider.find(client, request.env)
+            asked = self.catalog.find(client, request.env)
             raise wrong_environment(fork_of, bound, asked)
         call_id = request.execution_id or ""
         if request.again and call_id:
@@ -512,7 +515,7 @@ class RunService:
             client=client.name,
             idle_timeout_s=client.idle_timeout_s or configured.idle_timeout_seconds,
             max_lifetime_s=client.max_lifetime_s or configured.max_lifetime_seconds,
-            own=self.provider.catalog.own_of(client, environment),
+            own=self.catalog.own_of(client, environment),
             labels=client.labels,
             made_by=client.made_by,
         )

@@ -30,7 +30,7 @@ from nsm._version import __version__
 from nsm.wire.errors import BadProjectError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, Way
-from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.manager.job_starts import session_for_code_job
 from nsmd.manager.run_service import RunService
 from nsmd.mcp import bridge_tools, describe, jobs, messages
@@ -257,7 +257,7 @@ class Endpoint:
             try:
                 execution = self._runner.submit(request, on_output)
             except NO_ENVIRONMENT:
-                await self._runner.look(client)
+                await self._runner.search_environments(client)
                 submit = partial(self._runner.submit, request, on_output)
                 execution = await submit_patiently(submit, ctx, feed)
         except BadProjectError:
@@ -275,7 +275,7 @@ class Endpoint:
         try:
             found = find()
         except NO_ENVIRONMENT:
-            await self._runner.look(request.client)
+            await self._runner.search_environments(request.client)
             found = await patiently(find)
         return await jobs.start_job(self._runner, found)
 

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from nsm.wire.errors import NsmError
-from nsmd.environments.pending import patiently
+from nsmd.environments.on_demand import patiently
 from nsmd.mcp.clients import Context, report, taken_back
 from nsmd.mcp.text import clean, settled
 from nsmd.model.values import Output, StreamName

@@ -11,7 +11,7 @@ import trio
 
 from nsm.dataclass import dataclass, field
 from nsm.wire.errors import BadProjectError
-from nsmd.environments.provider import Provider
+from nsmd.environments.catalog import Catalog
 from nsmd.model.values import ClientIdentity, Environment, JailSpec, ProjectMount
 
 log = logging.getLogger(__name__)
@@ -46,19 +46,18 @@ class Prewarm:
 
     def __init__(
         self,
-        provider: Provider,
+        catalog: Catalog,
         spec: Callable[[Environment, ProjectMount | None], JailSpec],
         expect: Callable[[JailSpec], None],
     ) -> None:
-        self._provider = provider
+        self._catalog = catalog
         self._spec = spec
         self._expect = expect
         self._history = UsageHistory()
 
     def expect(self, client: ClientIdentity) -> None:
         """Prepare for an MCP client of a project, as far as that is known yet."""
-        if client.bound is None:
-            self._provider.expect(client.project)
+        self._catalog.expect(client)
         for env in self._history.project_came(client.project):
             self._warm(env, client)
 
@@ -72,7 +71,7 @@ class Prewarm:
         self._history.used(client, env)
 
     def _warm(self, env: str, client: ClientIdentity) -> None:
-        environment = self._provider.find_at_hand(client, env)
+        environment = self._catalog.find_at_hand(client, env)
         if environment is None:
             return
         try:

@@ -131,7 +131,7 @@ class Telemetry:
 
     def _for_everyone(self, name: str) -> bool:
         # A client without an entry of its own sees the environments for everyone.
-        catalog = self._run_service.provider.catalog
+        catalog = self._run_service.catalog
         return name == SHELL or name in catalog.view(ClientIdentity(name="", scope="")).names
 
     def read(self) -> dict[str, Mapping[Labels, Value]]:

@@ -10,7 +10,7 @@ import trio
 from control_bench import bench
 from nsm.wire.errors import NsmError
 from nsm.wire.messages import Cancel
-from nsmd.environments.pending import PATIENCE_S, EnvironmentPendingError
+from nsmd.environments.on_demand import PATIENCE_S, EnvironmentPendingError
 
 if TYPE_CHECKING:
     from nsmd.manager.run_service import RunService

@@ -289,7 +289,7 @@ async def test_a_fault_of_ours_is_one_answer(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
 ) -> None:
     async with bench() as it:
-        monkeypatch.setattr(it.run_service.provider.catalog, "listed", lambda: 1 / 0)
+        monkeypatch.setattr(it.run_service.catalog, "listed", lambda: 1 / 0)
         peer = await it.connect()
         with pytest.raises(NsmError, match="failed inside the supervisor"):
             await peer.call("envs")
@@ -315,7 +315,7 @@ async def test_an_error_that_cannot_be_sent_is_told(
         raise NsmError("x" * MAX_FRAME_BYTES)
 
     async with bench() as it:
-        monkeypatch.setattr(it.run_service.provider.catalog, "listed", fail)
+        monkeypatch.setattr(it.run_service.catalog, "listed", fail)
         peer = await it.connect()
         with pytest.raises(NsmError, match="error cannot be sent"):
             await peer.call("envs")

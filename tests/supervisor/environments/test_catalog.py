@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
 
 from fakes import BASH, BROKEN, PYTHON
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
-from nsmd.environments.catalog import MAX_REMOVED, Catalog, EnvironmentSource, Rank
+from nsmd.environments.catalog import (
+    MAX_REMOVED,
+    Catalog,
+    EnvironmentSource,
+    ProjectSource,
+    Rank,
+)
 from nsmd.model.values import Artifact, ClientIdentity, Environment, EnvironmentProblem, Sources
 
 EVERYONE = ClientIdentity(name="editor", scope="alice")
@@ -214,12 +220,12 @@ def test_what_nobody_can_reach_any_more() -> None:
     assert not catalog.reachable()(built("mine", "/own"))
 
 
-class FakeShells:
+class FakeShells(ProjectSource):
     """Projects with an environment of their own, by name of the client."""
 
     def __init__(self, shells: dict[str, Environment]) -> None:
+        super().__init__()
         self.shells = shells
-        self.changed: Callable[[], None] = lambda: None
 
     def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         return [shell for name, shell in self.shells.items() if name == client.name]
@@ -232,9 +238,6 @@ class FakeShells:
 
     def settled(self, client: ClientIdentity, name: str) -> trio.Event | None:
         return None
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self.changed = changed
 
 
 def test_a_projects_own_comes_after_all_others_and_hides_none() -> None:

@@ -43,12 +43,12 @@ class Host(HostEnvironments):
 async def test_what_could_not_be_used_is_asked_again() -> None:
     host = Host()
     await host.begin()
-    await host.look()
+    await host.search_again()
     assert (host.looks, host.changes) == (2, 0)
     host.there = [GOOD, MENDED]
-    await host.look()
+    await host.search_again()
     assert (host.looks, host.changes, host.found) == (3, 1, [GOOD, MENDED])
-    await host.look()
+    await host.search_again()
     assert host.looks == 3, "all can be used"
 
 
@@ -57,7 +57,7 @@ async def test_all_who_come_at_once_share_a_look() -> None:
     await host.begin()
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(host.look)
+            nursery.start_soon(host.search_again)
     assert host.looks == 2
 
 
@@ -67,7 +67,7 @@ async def test_a_look_that_is_overtaken_changes_nothing() -> None:
     host.there = [GOOD, MENDED]
     host.may_end.clear()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(host.look)
+        nursery.start_soon(host.search_again)
         await trio.testing.wait_all_tasks_blocked()
         host.put(Settings(), [GOOD])
         host.may_end.set()
@@ -78,5 +78,5 @@ async def test_there_may_be_no_room_for_a_thread() -> None:
     host = Host()
     await host.begin()
     host.error = RuntimeError("can't start new thread")  # as threading says it
-    await host.look()
+    await host.search_again()
     assert host.found == [GOOD, BAD]

@@ -19,7 +19,6 @@ import trio.testing
 from fakes import CAPABILITIES, PYTHON, FakeJail, FakeLauncher, launching, no_usage
 from nsm.wire.errors import SessionLimitError
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.provider import Provider
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import CONCURRENT_STARTS, SessionManager
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
@@ -65,9 +64,9 @@ async def bench(
             session_manager = SessionManager(
                 settings, launcher or echoing, sessions=sessions, upkeep=upkeep
             )
-            provider = Provider(Catalog([PYTHON]))
+            catalog = Catalog([PYTHON])
             run_service = RunService(
-                settings, provider, session_manager, home="/home/user", measure=no_usage
+                settings, catalog, session_manager, home="/home/user", measure=no_usage
             )
             yield Bench(run_service)
             upkeep.cancel_scope.cancel()

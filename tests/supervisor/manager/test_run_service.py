@@ -380,9 +380,9 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
-        it.run_service.provider.catalog.put(DIRECTORY, [SCIENCE])
+        it.run_service.catalog.put(DIRECTORY, [SCIENCE])
         old = await it.run(env="science", session="old")
-        it.run_service.provider.catalog.put(DIRECTORY, [NEWER])
+        it.run_service.catalog.put(DIRECTORY, [NEWER])
         again = await it.run(env="science", session="old", timeout_s=60)
         assert (again.session_id, again.timeout_s) == (old.session_id, 10.0)
         new = await it.run(env="science", session="new-one", timeout_s=60)
@@ -391,7 +391,7 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
         assert sessions == {"old": SCIENCE, "new-one": NEWER}
         kinds = {kind.spec.environment for kind in it.session_manager.pool.kinds}
         assert SCIENCE not in kinds
-        it.run_service.provider.catalog.put(DIRECTORY, [])
+        it.run_service.catalog.put(DIRECTORY, [])
         assert (await it.run(env="science", session="old")).session_id == old.session_id
         with pytest.raises(UnknownEnvironmentError, match="was removed"):
             await it.run(env="science", session="another")
@@ -407,7 +407,7 @@ async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now
     async with bench() as it:
         first = await it.run(env="shell")
         shell = dataclasses.replace(SCIENCE, name="shell", interpreter="bash")
-        it.run_service.provider.catalog.put(DIRECTORY, [shell])
+        it.run_service.catalog.put(DIRECTORY, [shell])
         assert (await it.run(env="shell")).session_id == first.session_id
         await it.run(env="shell", session="another")
         assert it.run_service.find("another").spec.environment == shell
@@ -418,7 +418,7 @@ async def test_an_environment_without_state_has_no_sessions(
 ) -> None:
     once = dataclasses.replace(SCIENCE, name="once", artifact=Artifact(run="/s/run"))
     async with bench() as it:
-        it.run_service.provider.catalog.put(DIRECTORY, [once])
+        it.run_service.catalog.put(DIRECTORY, [once])
         for name in ("a", "new"):
             with pytest.raises(BadRequestError, match=r"keeps no state.*Name no session"):
                 await it.run(env="once", session=name)
@@ -428,7 +428,7 @@ async def test_an_environment_without_state_has_no_sessions(
 async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.Clock) -> None:
     own = Sources(directory="/own")
     async with bench() as it:
-        it.run_service.provider.catalog.put(
+        it.run_service.catalog.put(
             EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE]
         )
         client = dataclasses.replace(ALICE, sources=own)
@@ -442,7 +442,7 @@ async def test_a_session_is_for_those_who_have_its_environment(
 ) -> None:
     other = dataclasses.replace(SCIENCE, source="/other/science", description="Other")
     async with bench() as it:
-        catalog = it.run_service.provider.catalog
+        catalog = it.run_service.catalog
         catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/own"), [SCIENCE])
         catalog.put(EnvironmentSource(rank=Rank.CLIENT_DIRECTORY, of="/other"), [other])
         alice = dataclasses.replace(ALICE, sources=Sources(directory="/own"))

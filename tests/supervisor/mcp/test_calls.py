@@ -11,7 +11,7 @@ from json_peer import Message, call_params, text_of
 from mcp_peer import attachment
 from nsm import jsonlines
 from nsm.wire.errors import SessionEndedError
-from nsmd.environments.pending import EnvironmentPendingError
+from nsmd.environments.on_demand import EnvironmentPendingError
 from nsmd.mcp.router import MAX_CALLS
 
 CODE = {"code": "print(1)", "env": "python"}

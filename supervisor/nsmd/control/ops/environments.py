@@ -41,9 +41,9 @@ async def envs(call: Call, *, preload: bool = False) -> list[dict[str, Any]]:
     if call.confined:
         mine = run_service.environments(call.as_client())
         return [_listed(CatalogEntry(item=each), services) for each in mine]
-    await run_service.look()
+    await run_service.search_environments()
     await services.project_environments.ready()
-    listed = list(run_service.provider.catalog.listed())
+    listed = list(run_service.catalog.listed())
     if preload:
         await preloading.try_preloading([each.item for each in listed], services)
     memory = await preloading.memory_of_templates(services)
@@ -287,7 +287,7 @@ async def env_use(
     progress of its build if it is made from a list of packages.
     """
     mount = call.services.run_service.check_project(project, None, None)
-    catalog = call.services.run_service.provider.catalog
+    catalog = call.services.run_service.catalog
     row = await call.services.project_environments.use(
         mount,
         _relative(mount, path),

@@ -20,7 +20,7 @@ from nsm.wire.run import Place, RunOptions
 from nsmd.agent_link.frames import JobFrame, JobOutputFrame
 from nsmd.control.call import Call
 from nsmd.control.ops.run import in_named_session, request_of
-from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
 from nsmd.sessions import jobs
 
@@ -66,7 +66,7 @@ async def job_start(
     wait_s: float = 0.0,
 ) -> dict[str, Any]:
     """Start a job in an environment that may have appeared just now."""
-    await call.services.run_service.look(call.as_client())
+    await call.services.run_service.search_environments(call.as_client())
     start = partial(_start, call, place, options, argv, cwd, environ, tty, wait_s)
     begun = await patiently(start, call.on_cancel)
     call.on_cancel(begun.interrupt)

@@ -73,7 +73,7 @@ def _meant(call: Call, target: str) -> tuple[Building | None, Environment]:
             ours = None if building.configured else building
             return ours, building.built.environment
     problem = ""
-    for listed in call.services.run_service.provider.catalog.listed():
+    for listed in call.services.run_service.catalog.listed():
         item = listed.item
         if target == item.name or target in listed.aliases:
             if isinstance(item, Environment) and item.problem is None:
@@ -211,7 +211,7 @@ def slow_imports(environment: Environment, services: Services) -> list[dict[str,
     """Modules that are worth preloading. For people only: code in sessions can forge this."""
     if services.forking is None or environment.name in services.forking.reasons:
         return []
-    if not services.run_service.provider.catalog.reachable()(environment):
+    if not services.run_service.catalog.reachable()(environment):
         return []  # it is another one by now
     return [each._asdict() for each in services.import_times.suggestions(environment)]
 

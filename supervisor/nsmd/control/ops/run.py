@@ -20,7 +20,7 @@ from nsmd.agent_link.frames import without_bytes
 from nsmd.control.call import Call
 from nsmd.control.ops import network
 from nsmd.control.outgoing import MAX_WAITING_BYTES, OutputStream
-from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.host.paths import is_within
 from nsmd.model import names
 from nsmd.model.limits import check_inherited
@@ -64,7 +64,7 @@ def streaming(submit: Submit[P]) -> Callable[Concatenate[Call, P], Awaitable[dic
         try:
             execution = submit(call, sink, *args, **kwargs)
         except NO_ENVIRONMENT:
-            await call.services.run_service.look(call.as_client())
+            await call.services.run_service.search_environments(call.as_client())
             execution = await patiently(lambda: submit(call, sink, *args, **kwargs), call.on_cancel)
         call.on_cancel(execution.interrupt)
         try:

@@ -19,7 +19,7 @@ from nsmd.control.call import Call
 from nsmd.control.ops import network
 from nsmd.control.ops.jobs import NO_VARIABLES, check_variables
 from nsmd.control.ops.run import request_of
-from nsmd.environments.pending import NO_ENVIRONMENT, patiently
+from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
 from nsmd.manager.listing import unread_row
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import project_path
@@ -60,7 +60,7 @@ async def session_open(
     try:
         session = known[0] if known else make()
     except NO_ENVIRONMENT:
-        await run_service.look(call.as_client())
+        await run_service.search_environments(call.as_client())
         session = await patiently(make, call.on_cancel)
     if ends_with_client:
         call.own_sessions.add(session)

@@ -106,7 +106,7 @@ class ArtifactDiscovery:
                     self._watcher.end(source)
                     self._catalog.drop(source)
 
-    async def look(self, client: ClientIdentity | None) -> None:
+    async def search_again(self, client: ClientIdentity | None) -> None:
         """Read sources again, because somebody asks for an unknown environment.
 
         Args:

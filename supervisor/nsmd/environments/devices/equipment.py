@@ -25,7 +25,13 @@ from nsmd.environments.interpreters import in_base_system
 from nsmd.host.paths import ANY, WatchedPaths, is_within, why_private
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.host.threads import BoundedReads
-from nsmd.model.values import Environment, Links, ReadOnlyBind, ShownDevices
+from nsmd.model.values import (
+    ClientIdentity,
+    Environment,
+    Links,
+    ReadOnlyBind,
+    ShownDevices,
+)
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +288,7 @@ class DeviceFinder:
         for words in self._found:
             self._watch(words)
 
-    async def look(self) -> None:
+    async def search_again(self, _client: ClientIdentity | None = None) -> None:
         """Look again now, since somebody asks."""
         if self._watching is not None:
             await self._watching.look(*(("devices", words) for words in self._found))

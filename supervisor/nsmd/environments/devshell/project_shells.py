@@ -15,7 +15,8 @@ from functools import partial
 import trio
 
 from nsm.dataclass import dataclass, field, replace
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import EnvironmentUnavailableError, NsmError
+from nsmd.environments.catalog import ProjectSource
 from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.evaluation import (
@@ -80,7 +81,7 @@ class _Project:
     failed_s: float = -math.inf
 
 
-class DevShells:
+class DevShells(ProjectSource):
     """Development shells of all projects.
 
     Args:
@@ -96,6 +97,7 @@ class DevShells:
         nix: NixFinder,
         nursery: trio.Nursery,
     ) -> None:
+        super().__init__()
         self.inherit = tuple(inherit)
         self._base = base
         self._state = state
@@ -104,14 +106,9 @@ class DevShells:
         self._limiter = trio.CapacityLimiter(AT_ONCE)
         self._reads = BoundedReads()
         self._projects: OrderedDict[_Directory, _Project] = OrderedDict()
-        self._subscribers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<DevShells of {len(self._projects)} projects>"
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Call a function whenever a shell changes, appears or disappears."""
-        self._subscribers.append(changed)
 
     def environment(self, client: ClientIdentity) -> Environment | None:
         """Return the shell of a client's project, which may be pending or have a problem; None if
@@ -119,10 +116,8 @@ class DevShells:
 
         The first request starts its evaluation.
         """
-        if client.project is None or client.bound is not None:
-            return None  # Nix would execute, outside of the box, what an agent has written
-        known = self._look(client.project)
-        if known is None:
+        known = self._shell_of(client)
+        if known is None or client.project is None:
             return None
         return self._environment(known, client.project.mount_point, client.inherited)
 
@@ -131,10 +126,18 @@ class DevShells:
         environment = self.environment(client)
         return () if environment is None else (environment,)
 
-    def expect(self, project: ProjectMount | None) -> None:
-        """Note a client with that project: its shell will be needed."""
-        if project is not None:
-            self._look(project)
+    def expect(self, client: ClientIdentity) -> None:
+        self._shell_of(client)
+
+    def missing(self, client: ClientIdentity, name: str) -> EnvironmentUnavailableError | None:
+        if name != NAME:
+            return None
+        project = client.project
+        why = "there is no project" if project is None else f"{project.path} has no flake.nix"
+        return EnvironmentUnavailableError(
+            f"Environment {NAME!r} is the development shell of the project's flake, and {why}.",
+            hint="Use another environment.",
+        )
 
     def rows(self) -> Sequence[Environment]:
         """The shells of all known projects."""
@@ -155,8 +158,11 @@ class DevShells:
 
     # State.
 
-    def _look(self, project: ProjectMount) -> _Project | None:
-        """Find a project's shell; start its evaluation if needed."""
+    def _shell_of(self, client: ClientIdentity) -> _Project | None:
+        """Find the shell of a client's project; start its evaluation if needed."""
+        project = client.project
+        if project is None or client.bound is not None:
+            return None  # Nix would execute, outside of the box, what an agent has written
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
@@ -168,7 +174,7 @@ class DevShells:
         if flake is None:
             if known is not None:
                 del self._projects[directory]
-                self._tell()
+                self.changed()
             return None
         if known is None:
             cache = ProjectCache.of(project.path, self._state)
@@ -263,7 +269,7 @@ class DevShells:
         finally:
             known.since_s = None
             known.settled.set()
-            self._tell()
+            self.changed()
 
     async def _evaluate_once(self, known: _Project, key: str) -> None:
         try:
@@ -325,10 +331,6 @@ class DevShells:
         """Programs that run the shell; on some systems they are in Nix's store."""
         base = self._base()
         return [] if base is None else [base.agent_python, base.program]
-
-    def _tell(self) -> None:
-        for changed in self._subscribers:
-            changed()
 
 
 def _directory(project: ProjectMount) -> _Directory:

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,6 +23,7 @@ from nsm.wire.errors import (
 )
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.builds.building import Building, ProjectPackages, so_far
+from nsmd.environments.catalog import ProjectSource
 from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.agreements import (
     MAX_AGREEMENTS,
@@ -81,7 +82,7 @@ class ListOptions:
     groups: tuple[str, ...] = ()
 
 
-class ProjectEnvironmentManager:
+class ProjectEnvironmentManager(ProjectSource):
     """The environments in projects that people agreed to use.
 
     Args:
@@ -94,12 +95,12 @@ class ProjectEnvironmentManager:
         agreements: Sequence[UseAgreement],
         nursery: trio.Nursery,
     ) -> None:
+        super().__init__()
         self._file = file
         self._projects: dict[str, list[AgreedEnvironment]] = {}
         self._node: Environment | None = None
         self._builder: Builder | None = None
-        self._pythons = Pythons(nursery, self._tell)
-        self._subscribers: list[Callable[[], None]] = []
+        self._pythons = Pythons(nursery, lambda: self.changed())  # noqa: PLW0108 (set later)
         self._writing = trio.Lock()
         self._reads = BoundedReads()
         self._take(agreements)
@@ -115,19 +116,15 @@ class ProjectEnvironmentManager:
         """
         self._node = node
         self._pythons.configure(find_python)
-        self._tell()
+        self.changed()
 
     def build_with(self, builder: Builder) -> Sequence[ProjectPackages]:
         """Build lists of packages with this builder; return those that are agreed to now."""
         self._builder = builder
-        builder.subscribe(self._tell)
+        builder.subscribe(lambda: self.changed())  # noqa: PLW0108 (set later)
         return self._agreed_lists()
 
     # For the catalog.
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Call a function whenever an environment appears, changes or disappears."""
-        self._subscribers.append(changed)
 
     def environments(self, client: ClientIdentity) -> Sequence[Environment]:
         """Return those of a client's project."""
@@ -395,9 +392,9 @@ class ProjectEnvironmentManager:
         # First without those that are new, so that nothing stays of what they replace.
         known = self._all()
         self._take([agreement for agreement in agreements if agreement in known])
-        self._tell()
+        self.changed()
         self._take(agreements)
-        self._tell()
+        self.changed()
         if self._builder is not None:
             self._builder.keep_for_projects(self._agreed_lists())
         kept = [each.packages.file for each in agreements if each.packages is not None]
@@ -435,7 +432,7 @@ class ProjectEnvironmentManager:
 
     def _look(self, agreed: AgreedEnvironment, project: ProjectMount) -> None:
         if agreed.look(project, self._reads):
-            self._tell()
+            self.changed()
 
     def _environment(self, agreed: AgreedEnvironment, project: ProjectMount) -> Environment:
         self._look(agreed, project)
@@ -457,10 +454,6 @@ class ProjectEnvironmentManager:
             found = self._reads.read(path, partial(os.stat, path))
             device, inode = found.st_dev, found.st_ino
         return ProjectMount(path=path, mount_point="/project", device=device, inode=inode)
-
-    def _tell(self) -> None:
-        for changed in self._subscribers:
-            changed()
 
 
 def _read_list(project: ProjectMount, path: str, options: ListOptions) -> PackageList:

@@ -87,7 +87,7 @@ async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -
             async with found.opened(own):
                 assert names(catalog, own) == ["mine"]
             artifact(tmp_path / "own", "more")
-            await found.look(ClientIdentity(name="editor", scope="s", sources=own))
+            await found.search_again(ClientIdentity(name="editor", scope="s", sources=own))
             assert names(catalog, own) == ["mine", "more"]
         assert names(catalog, own) == []
         assert list(catalog.listed()) == []
@@ -115,7 +115,7 @@ async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
             monkeypatch.setattr(source_watcher, "LOOK_TIMEOUT_S", TIMEOUT_S)
             artifact(tmp_path / "usual", "one")
             with trio.fail_after(TIMEOUT_S / 2):
-                await found.look(ClientIdentity(name="editor", scope="s"))
+                await found.search_again(ClientIdentity(name="editor", scope="s"))
             assert names(catalog) == ["one"]
     finally:
         goes_on.set()

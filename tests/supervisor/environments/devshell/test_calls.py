@@ -15,10 +15,9 @@ from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launc
 from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
 from nsm.client import operations
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
-from nsmd.environments import pending
+from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
-from nsmd.environments.pending import EnvironmentPendingError, patiently
-from nsmd.environments.provider import Provider
+from nsmd.environments.on_demand import EnvironmentPendingError, patiently
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.model.limits import MAX_INHERITED_BYTES, check_inherited
@@ -47,9 +46,9 @@ async def registry_of(
         async with trio.open_nursery() as upkeep:
             settings = settings or Settings(pool=PoolSettings(max_spares=0))
             session_manager = SessionManager(settings, launcher, sessions=sessions, upkeep=upkeep)
-            provider = Provider(Catalog([PYTHON, BASH], shells), shells=shells)
+            catalog = Catalog([PYTHON, BASH], shells)
             yield RunService(
-                settings, provider, session_manager, home="/home/user", measure=no_usage
+                settings, catalog, session_manager, home="/home/user", measure=no_usage
             )
             upkeep.cancel_scope.cancel()
         session_manager.close()
@@ -230,7 +229,7 @@ async def test_waiting_can_be_cancelled(autojump_clock: MockClock) -> None:
     began = trio.current_time()
     with pytest.raises(EnvironmentPendingError):
         await patiently(submit, on_cancel=lambda cancel: cancel())
-    assert trio.current_time() - began < pending.PATIENCE_S
+    assert trio.current_time() - began < on_demand.PATIENCE_S
 
 
 @pytest.mark.parametrize("value", [3, None, "a\0b", "\ud800"])

@@ -13,7 +13,7 @@ import trio
 from fake_nix import FakeNix
 from flake_world import ATTRIBUTE, BASH, OLDER_ATTRIBUTE, Gate, QuickNix, World
 from nsmd.environments.devshell import evaluation, project_shells
-from nsmd.model.values import Environment
+from nsmd.model.values import ClientIdentity, Environment
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ async def test_no_flake_no_shell(world: World) -> None:
     async with world.shells() as shells:
         assert shells.environment(world.client()) is None
         assert shells.environment(replace(world.client(), project=None)) is None
-        shells.expect(None)
-        shells.expect(world.client().project)
+        shells.expect(ClientIdentity(name="editor", scope="s"))
+        shells.expect(world.client())
         assert shells.rows() == []
     assert world.nix.calls() == []
 
@@ -42,7 +42,7 @@ async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
     gate = Gate()
     world.has_shell(("gate", gate))
     async with world.shells() as shells:
-        shells.expect(world.client().project)
+        shells.expect(world.client())
         pending = shells.environment(world.client())
         assert pending is not None
         assert pending.pending is not None
@@ -133,11 +133,11 @@ async def test_a_change_while_nix_is_at_it_counts(world: World) -> None:
     gate = Gate()
     world.has_shell(("gate", gate))
     async with world.shells() as shells:
-        shells.expect(world.client().project)
+        shells.expect(world.client())
         await gate.reached.wait()
         world.has_shell()
         (world.project / "flake.nix").write_text("{ }")
-        shells.expect(world.client().project)
+        shells.expect(world.client())
         gate.opened.set()
         await world.settled(shells)
         assert world.evaluations() == 2
@@ -292,7 +292,7 @@ async def test_projects_that_nobody_comes_from_are_given_up(world: World) -> Non
         os.utime(path, (0, 0), follow_symlinks=False)
     (world.project / "flake.nix").write_text("{ }")
     async with world.shells() as shells:
-        shells.expect(other.client().project)  # in use again
+        shells.expect(other.client())  # in use again
         await other.settled(shells)
         await world.settled(shells)
     assert folder.exists()
@@ -330,7 +330,7 @@ async def test_the_end_stops_nix(slow_world: World) -> None:
     os.mkfifo(gate)
     world.nix.builds(ATTRIBUTE, ("gate", str(gate)), ("hang", None))
     async with world.shells() as shells:
-        shells.expect(world.client().project)
+        shells.expect(world.client())
         held = await trio.to_thread.run_sync(gate.open, "w")  # when nix has come so far
     with pytest.raises(BrokenPipeError), held:
         held.write("there is nobody to read it")

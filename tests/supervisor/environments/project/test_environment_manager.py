@@ -85,7 +85,7 @@ async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: P
         (row,) = await used.find(mount(project))
         assert (row.path, row.name) == (".venv", None)
         told: list[None] = []
-        used.subscribe(lambda: told.append(None))
+        used.changed = lambda: told.append(None)
         row = await used.use(mount(project), ".venv", None, ())
         assert row.name == "venv"
         assert told
@@ -209,7 +209,7 @@ async def test_another_interpreter_needs_another_agreement(
         await used.use(mount(project), ".venv", None, ())
         assert used.environments(client(project))[0].problem is None
         told: list[None] = []
-        used.subscribe(lambda: told.append(None))
+        used.changed = lambda: told.append(None)
         if change == "cfg":
             with (project / ".venv/pyvenv.cfg").open("a") as file:
                 file.write("include-system-site-packages = true\n")

@@ -1,4 +1,4 @@
-"""Calls that wait for an environment that is being built.
+"""Environments on demand: looked for again when somebody asks, and waited for while they are built.
 
 A model that is told to come back later can only ask again and again. So calls wait here, as long as
 their clients accept a late answer.
@@ -6,12 +6,14 @@ their clients accept a late answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 import trio
 
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsmd.model.values import ClientIdentity, Sources
 
 NO_ENVIRONMENT = (UnknownEnvironmentError, EnvironmentUnavailableError)
 """Errors after which a second look at the environments is worthwhile."""
@@ -22,6 +24,38 @@ PATIENCE_S = 25.0
 """
 
 T = TypeVar("T")
+
+
+class EnvironmentSearch:
+    """Search for environments, for everybody or for one client; the catalog has what is found.
+
+    Args:
+        again: look again, for a client's environments or for all.
+        announced: called with a client's sources; what they return lasts as long as the client.
+    """
+
+    def __init__(
+        self,
+        again: Sequence[Callable[[ClientIdentity | None], Awaitable[None]]] = (),
+        announced: Sequence[Callable[[Sources | None], AbstractAsyncContextManager[None]]] = (),
+    ) -> None:
+        self._again = again
+        self._announced = announced
+
+    async def search_again(self, client: ClientIdentity | None = None) -> None:
+        """Look again, because somebody asks for an environment that is unknown or unusable."""
+        for search in self._again:
+            await search(client)
+
+    @asynccontextmanager
+    async def opened(self, sources: Sources | None) -> AsyncGenerator[None]:
+        """Announce a client with these sources of its own while the block lasts. They have been
+        searched when it begins.
+        """
+        async with AsyncExitStack() as stack:
+            for announced in self._announced:
+                await stack.enter_async_context(announced(sources))
+            yield
 
 
 class EnvironmentPendingError(EnvironmentUnavailableError):
