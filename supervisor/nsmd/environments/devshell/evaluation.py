@@ -167,17 +167,8 @@ UNUSED_S = 30 * 86400.0
 """How long everything about a project is kept after the last request for its shell."""
 
 _FORMAT = 1
-_LOG = "log"
 _NO_ATTRIBUTE = "does not provide attribute"
 """Part of Nix's message about a flake without it, in all versions so far."""
-
-
-class NoDevShellError(NixFailedError):
-    """The flake has no development shell."""
-
-
-class UnusableShellError(NixFailedError):
-    """The flake has a shell that no jail can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +201,7 @@ class ProjectCache:
     @property
     def log_path(self) -> str:
         """Path of the log of the last evaluation."""
-        return os.path.join(self.folder, _LOG)
+        return os.path.join(self.folder, "log")
 
     def profile(self, key: str) -> str:
         """Path of the link that keeps a shell from the garbage collector."""
@@ -224,11 +215,6 @@ class ProjectCache:
         """Open the log, emptied."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return open(self.log_path, "wb")
-
-    @property
-    def tree(self) -> str:
-        """Path of the copy of the project that Nix evaluates."""
-        return os.path.join(self.folder, "tree")
 
     def record(self, key: str) -> str:
         """Path of the file with Nix's output."""
@@ -266,19 +252,16 @@ async def evaluate(
         key: hash of the flake's files.
         extra: paths of programs that the jail needs besides the shell; the jail shows those in
             Nix's store with all that they refer to.
-        on_progress: as in `Nix.run`.
 
     Raises:
         NixFailedError: there is no shell; the message says why.
         OSError: the project is gone, or the state directory cannot be written.
-
-    Cancellation: stops Nix.
     """
     printed = await _print_dev_env(nix, cache, key, on_progress)
     try:
         env = await trio.to_thread.run_sync(parse, printed)  # possibly megabytes
     except DevEnvError as error:
-        raise UnusableShellError(
+        raise NixFailedError(
             f"The output of `nix print-dev-env --json` cannot be used: {error}."
         ) from None
     root = cache.root(key)
@@ -299,8 +282,9 @@ async def evaluate(
 async def _print_dev_env(nix: Nix, cache: ProjectCache, key: str, on_progress: OnProgress) -> bytes:
     system = f"{platform.machine()}-linux"
     attributes = (f"devShells.{system}.default", f"devShell.{system}")
+    tree = os.path.join(cache.folder, "tree")
     with cache.open_log() as file:
-        async with flake_copy(cache.project, cache.tree, nix.variables) as (directory, flake):
+        async with flake_copy(cache.project, tree, nix.variables) as (directory, flake):
             for attribute in attributes:
                 with suppress(FileNotFoundError):
                     os.unlink(cache.profile(key))
@@ -318,7 +302,7 @@ async def _print_dev_env(nix: Nix, cache: ProjectCache, key: str, on_progress: O
                             f"{flake}#{attribute}",
                         ],
                         directory=directory,
-                        tree=cache.tree,
+                        tree=tree,
                         timeout_s=EVALUATION_TIMEOUT_S,
                         on_progress=on_progress,
                         log_fd=file.fileno(),
@@ -328,7 +312,7 @@ async def _print_dev_env(nix: Nix, cache: ProjectCache, key: str, on_progress: O
                         raise
                 os.ftruncate(file.fileno(), 0)
                 os.lseek(file.fileno(), 0, os.SEEK_SET)
-    raise NoDevShellError(
+    raise NixFailedError(
         f"The flake of {cache.project} has neither {' nor '.join(attributes)}.",
         hint="Add one (`nix flake show` lists what it has), or remove use_flake from config.toml.",
     )
@@ -341,13 +325,13 @@ async def _closure(nix: Nix, paths: Sequence[str]) -> tuple[str, ...]:
     )
     closure = tuple(sorted(set(told.decode().split())))
     if len(closure) > MAX_CLOSURE_PATHS:
-        raise UnusableShellError(
+        raise NixFailedError(
             f"The development shell needs {len(closure)} store paths, and a jail shows at most "
             f"{MAX_CLOSURE_PATHS}.",
             hint="Make a smaller one for nsm: devShells.SYSTEM.default is the one that is used.",
         )
     if missing := _first_missing(closure):
-        raise UnusableShellError(
+        raise NixFailedError(
             f"Nix's store is not where it says: there is no {missing} on this host.",
             hint="nsm needs a store at its own place (usually /nix/store), not one elsewhere.",
         )

@@ -186,7 +186,7 @@ class DevShells(ProjectSource):
         base = self._base()
         works = base is not None and base.problem is None
         if wanted and works and known.since_s is None:
-            self._begin(known)
+            self._start_evaluation(known)
         return known
 
     def _make_room(self) -> None:
@@ -252,7 +252,7 @@ class DevShells(ProjectSource):
 
     # Evaluation.
 
-    def _begin(self, known: _Project) -> None:
+    def _start_evaluation(self, known: _Project) -> None:
         known.since_s = trio.current_time()
         known.settled = trio.Event()
         known.progress = CommandProgress()
@@ -276,16 +276,18 @@ class DevShells(ProjectSource):
             async with self._limiter:
                 shell = await self._shell(known, key)
         except NsmError as error:
-            self._failed(known, f"{error.message} {error.hint}".strip())
+            self._keep_problem(known, f"{error.message} {error.hint}".strip())
         except OSError as error:
             what = error.filename or known.cache.folder
-            self._failed(
+            self._keep_problem(
                 known, f"nix could not be run, or its answer kept: {what}: {error.strerror}."
             )
         except Exception:
             # The only catch-all of an evaluation: its errors concern nobody else.
             log.exception("the evaluation of %s failed inside the supervisor", known.cache.project)
-            self._failed(known, "nsm failed to have it evaluated; the supervisor's log says more.")
+            self._keep_problem(
+                known, "nsm failed to have it evaluated; the supervisor's log says more."
+            )
         else:
             known.shell, known.problem = shell, ""
             known.steps.clear()
@@ -302,11 +304,11 @@ class DevShells(ProjectSource):
         if shell is not None:
             return shell
 
-        def note(progress: CommandProgress, _log_bytes: int) -> None:
+        def on_progress(progress: CommandProgress, _log_bytes: int) -> None:
             known.progress = progress
 
         began = trio.current_time()
-        shell = await evaluate(await self._nix.find(), known.cache, key, extra, note)
+        shell = await evaluate(await self._nix.find(), known.cache, key, extra, on_progress)
         in_use = [each.cache.folder for each in self._projects.values()]
         await trio.to_thread.run_sync(forget_unused, self._state, in_use)
         log.info(
@@ -317,7 +319,7 @@ class DevShells(ProjectSource):
         )
         return shell
 
-    def _failed(self, known: _Project, why: str) -> None:
+    def _keep_problem(self, known: _Project, why: str) -> None:
         log.warning("no development shell of %s: %s", known.cache.project, why)
         known.shell, known.binds = None, ()
         known.problem = f"{why}\nThe whole log: {known.cache.log_path}"

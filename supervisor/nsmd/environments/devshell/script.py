@@ -2,7 +2,9 @@
 
 `nix develop` makes a script of the same data, runs it in a fresh shell in the current directory and
 ends with `shellHook` (`Common::makeRcScript`, `toBash` and `ignoreVars` in Nix's
-`src/nix/develop.cc`, versions 2.8 to 2.35). This is that script, with these differences in a jail:
+`src/nix/develop.cc`, versions 2.8 to 2.35). What it prints without `--json` is no substitute: that
+names files of structured attributes which Nix has deleted by then. This is that script, with these
+differences in a jail:
 
 - It runs in the project's directory, as `nix develop` does, and then goes to the working directory
   of the session.
@@ -18,7 +20,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nsm.dataclass import dataclass
 from nsm.wire.decode import DecodeError, decode
 from nsmd.model.values import SetupStep
 
@@ -56,91 +57,60 @@ class DevEnvError(Exception):
     """The text is not the output of `nix print-dev-env --json`; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextVariable:
-    """A variable that is a text."""
-
-    value: str
-    exported: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """An indexed array."""
-
-    values: tuple[str, ...]
+_KINDS: Mapping[str, Any] = {
+    "exported": str,
+    "var": str,
+    "array": tuple[str, ...],
+    "associative": dict[str, str],
+}
+"""Types of the values of variables, by what Nix calls them. It makes nothing of others, such as
+integers, read-only ones and references, either.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Associative:
-    """An associative array."""
+class ShellVariable(NamedTuple):
+    """A variable: a text, an indexed or an associative array, by its type in `_KINDS`."""
 
-    values: Mapping[str, str]
-
-
-Variable = TextVariable | Array | Associative
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevEnv:
-    """Variables and functions of a derivation's shell after its set-up.
-
-    Attributes:
-        attributes: contents of the files of `ATTRIBUTES`; empty without structured attributes.
-    """
-
-    variables: Mapping[str, Variable]
-    functions: Mapping[str, str]
-    attributes: Mapping[str, str]
-
-    @property
-    def has_hook(self) -> bool:
-        """True if something must run after the set-up."""
-        hook = self.variables.get("shellHook")
-        return isinstance(hook, TextVariable) and bool(hook.value.strip())
-
-
-class _Row(NamedTuple):
-    """A variable as Nix tells it; the value depends on its type."""
-
-    type: Any = None
+    type: str = ""
     value: Any = None
 
 
-class _Told(NamedTuple):
-    """Output of `nix print-dev-env --json`."""
+class DevEnv(NamedTuple):
+    """Variables and functions of a derivation's shell after its set-up, as Nix prints them.
 
-    variables: dict[str, _Row]
+    Attributes:
+        structuredAttrs: contents of the files of `ATTRIBUTES`; none without structured attributes.
+    """
+
+    variables: dict[str, ShellVariable]
     bashFunctions: dict[str, str]  # noqa: N815  # Nix's name
     structuredAttrs: dict[str, str] = {}  # noqa: N815, RUF012
 
+    def text(self, name: str) -> str:
+        """Value of a variable that is a text; empty if there is none."""
+        value = self.variables.get(name, ShellVariable()).value
+        return value if isinstance(value, str) else ""
+
 
 def parse(data: bytes) -> DevEnv:
-    """Parse Nix's output.
+    """Parse Nix's output; leave out what Bash could not have.
 
     Raises:
         DevEnvError: it is something else.
     """
+    name = ""
     try:
-        told = decode(_Told, json.loads(data))
+        printed = decode(DevEnv, json.loads(data))
+        variables: dict[str, ShellVariable] = {}
+        for name, (kind, value) in printed.variables.items():
+            if kind in _KINDS and VARIABLE_NAME.fullmatch(name):
+                variables[name] = ShellVariable(kind, decode(_KINDS[kind], value))
     except DecodeError as error:
-        raise DevEnvError(str(error)) from None
+        raise DevEnvError(f"variable {name}: {error}" if name else str(error)) from None
     except (ValueError, RecursionError) as error:
         raise DevEnvError(f"it is not JSON: {error}") from None
-    variables = {name: _variable(name, row) for name, row in told.variables.items()}
-    return DevEnv(
-        variables={
-            name: variable
-            for name, variable in variables.items()
-            if variable is not None and VARIABLE_NAME.fullmatch(name)
-        },
-        functions={
-            n: body for n, body in told.bashFunctions.items() if _FUNCTION_NAME.fullmatch(n)
-        },
-        attributes={
-            name: told.structuredAttrs[name] for name in ATTRIBUTES if name in told.structuredAttrs
-        },
-    )
+    functions = {n: f for n, f in printed.bashFunctions.items() if _FUNCTION_NAME.fullmatch(n)}
+    return printed._replace(variables=variables, bashFunctions=functions)
 
 
 def setup_steps(
@@ -158,7 +128,7 @@ def setup_steps(
         "shopt -s expand_aliases\n"
     )
     steps = [SetupStep(name=VARIABLES_STEP, code=begin)]
-    if shell.has_hook:
+    if shell.text("shellHook").strip():
         steps.append(SetupStep(name=HOOK_STEP, code='eval "${shellHook:-}"\n'))
     return (*steps, SetupStep(name=LAST_STEP, code=end))
 
@@ -173,7 +143,7 @@ def _script(shell: DevEnv, project: str) -> Iterator[str]:
     for name, variable in sorted(shell.variables.items()):
         if name not in IGNORED:
             yield from _assignment(name, variable)
-    for name, body in sorted(shell.functions.items()):
+    for name, body in sorted(shell.bashFunctions.items()):
         yield f"{name} ()\n{{\n{body}}}\n"
     for name in PREPENDED:
         yield f'{name}="${name}${{nix_saved_{name}:+:$nix_saved_{name}}}"\n'
@@ -182,24 +152,26 @@ def _script(shell: DevEnv, project: str) -> Iterator[str]:
         yield f'export {name}="$NIX_BUILD_TOP"\n'
 
 
-def _assignment(name: str, variable: Variable) -> Iterator[str]:
-    match variable:
-        case TextVariable(value=value, exported=exported):
-            yield f"{name}={_quoted(value)}\n"
-            if exported:
-                yield f"export {name}\n"
-        case Array(values=values):
-            yield f"declare -a {name}=({' '.join(map(_quoted, values))})\n"
-        case Associative(values=pairs):
+def _assignment(name: str, variable: ShellVariable) -> Iterator[str]:
+    match variable.type:
+        case "array":
+            yield f"declare -a {name}=({' '.join(map(_quoted, variable.value))})\n"
+        case "associative":
+            pairs: Mapping[str, str] = variable.value
             inside = " ".join(f"[{_quoted(key)}]={_quoted(value)}" for key, value in pairs.items())
             yield f"declare -A {name}=({inside})\n"
+        case kind:
+            yield f"{name}={_quoted(variable.value)}\n"
+            if kind == "exported":
+                yield f"export {name}\n"
 
 
 def _attributes(shell: DevEnv) -> Iterator[str]:
-    if shell.attributes:
+    if shell.structuredAttrs:
         yield f"mkdir -p {ATTRIBUTES_DIRECTORY}\n"
-    for name, content in shell.attributes.items():
-        yield f"printf %s {_quoted(content)} >{ATTRIBUTES_DIRECTORY}/{name}\n"
+    for name in filter(shell.structuredAttrs.get, ATTRIBUTES):
+        content = _quoted(shell.structuredAttrs[name])
+        yield f"printf %s {content} >{ATTRIBUTES_DIRECTORY}/{name}\n"
 
 
 def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
@@ -207,19 +179,13 @@ def _replacements(shell: DevEnv, workspace: str) -> dict[str, str]:
 
     Outputs do not exist; a file of structured attributes belongs to a build that has ended.
     """
-    outputs = shell.variables.get("outputs")
-    places: dict[str, str] = {}
-    if isinstance(outputs, Associative):
-        places = {path: f"{workspace}/outputs/{name}" for name, path in outputs.values.items()}
-    elif isinstance(outputs, TextVariable):
-        for name in outputs.value.split():
-            path = shell.variables.get(name)
-            if isinstance(path, TextVariable):
-                places[path.value] = f"{workspace}/outputs/{name}"
-    for name in shell.attributes:
-        variable = shell.variables.get(ATTRIBUTES[name])
-        if isinstance(variable, TextVariable):
-            places[variable.value] = f"{ATTRIBUTES_DIRECTORY}/{name}"
+    outputs = shell.variables.get("outputs", ShellVariable())
+    paths: Mapping[str, str] = {name: shell.text(name) for name in shell.text("outputs").split()}
+    if outputs.type == "associative":
+        paths = outputs.value
+    places = {path: f"{workspace}/outputs/{name}" for name, path in paths.items()}
+    for name in filter(shell.structuredAttrs.get, ATTRIBUTES):
+        places[shell.text(ATTRIBUTES[name])] = f"{ATTRIBUTES_DIRECTORY}/{name}"
     return {path: place for path, place in places.items() if path}
 
 
@@ -234,18 +200,3 @@ def _rewrite(script: str, replaced: Mapping[str, str]) -> str:
 def _quoted(text: str) -> str:
     # NUL cannot be in a variable.
     return shlex.quote(text.replace("\0", ""))
-
-
-def _variable(name: str, row: _Row) -> Variable | None:
-    try:
-        match row.type:
-            case "exported" | "var":
-                return TextVariable(decode(str, row.value), exported=row.type == "exported")
-            case "array":
-                return Array(decode(tuple[str, ...], row.value))
-            case "associative":
-                return Associative(decode(dict[str, str], row.value))
-            case _:  # read-only ones, integers and references: Nix leaves them out as well
-                return None
-    except DecodeError as error:
-        raise DevEnvError(f"variable {name}: {error}") from None

@@ -14,14 +14,7 @@ from typing import Any
 import pytest
 
 from nsmd.environments.devshell import script
-from nsmd.environments.devshell.script import (
-    Array,
-    Associative,
-    DevEnvError,
-    TextVariable,
-    parse,
-    setup_steps,
-)
+from nsmd.environments.devshell.script import DevEnvError, ShellVariable, parse, setup_steps
 from nsmd.model.values import SetupStep
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -183,10 +176,10 @@ def test_kinds_of_variables() -> None:
     )
     assert [told.variables.get(name) for name in "abcdef"] == [
         *(
-            TextVariable("1", exported=True),
-            TextVariable("2"),
-            Array(("3",)),
-            Associative({"k": "4"}),
+            ShellVariable("exported", "1"),
+            ShellVariable("var", "2"),
+            ShellVariable("array", ("3",)),
+            ShellVariable("associative", {"k": "4"}),
         ),
         *(None, None),
     ]
@@ -197,7 +190,7 @@ def test_names_that_would_be_code_are_left_out() -> None:
     data["bashFunctions"] = {"f; rm": " x", "g$(h)": " x", "name-with.dots::and": " x"}
     told = parse(json.dumps(data).encode())
     assert set(told.variables) == {"outputs", "out"}
-    assert set(told.functions) == {"name-with.dots::and"}
+    assert set(told.bashFunctions) == {"name-with.dots::and"}
 
 
 BAD = [
