@@ -18,7 +18,7 @@ from typing import Any
 
 from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.images.unpack import architecture
-from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.request import Installed
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings
 from nsmd.model.packages import WantedPackages

@@ -6,13 +6,23 @@ import io
 import os
 import tarfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
+from nsmd.jail import BwrapLauncher, enter_private_mounts
 from nsmd.model.settings import DEFAULT_JAIL_UID
+from realjail import BWRAP
 
 SEARCH_PATH = os.environ.get("PATH", os.defpath)
+
+
+@cache
+def _launcher() -> BwrapLauncher:
+    """Make the launcher for this process; jails of root then reach tests' directories, too."""
+    mounts = enter_private_mounts() if os.geteuid() == 0 else None
+    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, mounts=mounts)
 
 
 def installation(
@@ -33,7 +43,7 @@ def installation(
         lock_directories=(str(folder / "locks"), str(folder / "spare-locks")),
         search_path=search_path,
         home=str(home),
-        jail_uid=DEFAULT_JAIL_UID,
+        launcher=_launcher(),
         variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
         timeout_s=timeout_s,
     )
@@ -53,7 +63,8 @@ def published(store: EnvironmentStore, name: str) -> str:
     )
     with store.building(alone=False) as staging:
         os.mkdir(staging.environment)
-        return store.publish(staging, name, details)
+        staging.complete(details)
+        return store.publish(staging, name)
 
 
 _BACKEND = """

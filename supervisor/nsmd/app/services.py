@@ -446,7 +446,7 @@ def _installation(start: Startup) -> InstallerRun:
         ),
         search_path=start.search_path,
         home=paths.home(),
-        jail_uid=start.settings.defaults.jail_uid,
+        launcher=start.jails,
         variables=os.environ,
         hosts=start.settings.packages.hosts,
         timeout_s=start.settings.packages.build_timeout_seconds,

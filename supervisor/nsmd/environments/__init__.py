@@ -8,7 +8,7 @@ host_presets    environments made of the host's own interpreters
 artifacts       environments that Nix built: found, checked and watched
 commands        long commands, such as Nix: run, logged, watched and stopped
 nix             Nix: found, and run
-packages        environments from packages: the installer, its jail and its proxy
+packages        environments from packages: the installer, and its jail
 images          environments from container images
 builds          environments that nsm builds, with Nix or from packages
 project         environments that lie in projects, such as .venv: found, agreed to and used

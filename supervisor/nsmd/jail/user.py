@@ -12,12 +12,13 @@ import ctypes
 import grp
 import logging
 import os
+import secrets
 import stat
 import struct
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nsmd.host.paths import why_unreachable, why_unreadable
@@ -31,6 +32,7 @@ BASE = "/run/nsm-mounts"
 _CLONE_NEWNS = 0x0002_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_MNT_DETACH = 2
 
 # Numbers on every architecture (asm-generic/unistd.h), and flags of fcntl.h and linux/mount.h.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
@@ -88,6 +90,20 @@ class PrivateMounts:
                 raise OSError(f"{directory} was replaced while it was bound")
             self._exposed[key] = target
         return self._exposed[key]
+
+    @contextmanager
+    def inner(self) -> Generator[PrivateMounts]:
+        """Give binds that go with the block."""
+        inner = PrivateMounts(os.path.join(self._base, f"inner-{secrets.token_hex(8)}"))
+        _make_base(inner._base)
+        try:
+            yield inner
+        finally:
+            with suppress(OSError):  # one that was left there goes with the supervisor
+                for target in inner._exposed.values():
+                    _call("umount2", target.encode(), _MNT_DETACH)
+                    os.rmdir(target)
+                os.rmdir(inner._base)
 
 
 def enter_private_mounts(base: str = BASE) -> PrivateMounts | None:
@@ -253,6 +269,15 @@ class JailUser:
     def has_mounts(self) -> bool:
         """True if there can be paths to directories that this user cannot reach."""
         return self._mounts is not None
+
+    @contextmanager
+    def for_a_while(self) -> Generator[JailUser]:
+        """Give the same user, whose `way_to` a directory goes with the block."""
+        if self._mounts is None:
+            yield self
+            return
+        with self._mounts.inner() as mounts:
+            yield JailUser(self.uid, mounts)
 
     def credentials(self) -> Credentials:
         """Return the arguments with which `subprocess.Popen` starts a program as this user."""

@@ -21,8 +21,8 @@ from nsmd.environments.builds.building import Attempt, Building, Built
 from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.nix.program import Nix, NixFinder, flake_copy
-from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore
 from nsmd.model.flakes import local_directory, shown
 from nsmd.model.packages import WantedPackages

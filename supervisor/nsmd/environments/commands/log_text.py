@@ -56,6 +56,16 @@ class LogReader(Protocol):
         ...
 
 
+class LineReader:
+    """Reader of a log of plain lines."""
+
+    error = ""
+    progress = CommandProgress()
+
+    def take(self, line: bytes) -> list[str]:
+        return lines_of(line.decode(errors="replace"))
+
+
 def lines_of(text: str) -> list[str]:
     """Lines of a text, without empty ones, cleaned and cut."""
     # Of a progress bar that is redrawn, the last state.

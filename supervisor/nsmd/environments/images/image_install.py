@@ -1,18 +1,17 @@
 """The installer's way from a reference to an image to an environment.
 
-Images of registries are fetched by skopeo, which knows the user's registries and logins. The
-installer reads nothing of an image itself: a program in a jail unpacks it.
+Images of registries are fetched by skopeo, which knows the user's registries and logins. Nothing of
+an image is read here: a program in a jail unpacks it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
-import resource
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
@@ -20,6 +19,7 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import DecodeError, decode
 from nsmd.environments import images
+from nsmd.environments.commands.runner import CommandOutcome, run_monitored
 from nsmd.environments.host_presets import (
     MINIMUM_BASH,
     MINIMUM_NODE,
@@ -29,8 +29,15 @@ from nsmd.environments.host_presets import (
 from nsmd.environments.images.image_root import ROOT, shown_image, variables_of
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import BuildJail, InstallError
-from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
+from nsmd.environments.packages.build_jail import BuildJail
+from nsmd.environments.packages.request import (
+    BuildReport,
+    Installed,
+    InstallError,
+    InstallRequest,
+    entered,
+    in_thread,
+)
 from nsmd.environments.packages.sharing import share_image
 from nsmd.environments.packages.store import (
     EnvironmentDetails,
@@ -38,6 +45,7 @@ from nsmd.environments.packages.store import (
     ImageFacts,
     Staging,
     hash_of,
+    make_directory,
     read_left,
 )
 from nsmd.host.package_manager import install_command
@@ -48,7 +56,9 @@ from nsmd.model.packages import ImageReference, parse_image
 from nsmd.model.values import Interpreter
 
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
-MAX_ERROR_BYTES = 64 * 1024
+
+_LIMITED = 'ulimit -f "$0" && exec "$@"'
+_LOG_READER = "nsmd.environments.commands.log_text:LineReader"
 
 _FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
 
@@ -56,21 +66,15 @@ _FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
 class Registry:
     """Registries that a user's skopeo reaches."""
 
-    def __init__(
-        self,
-        search_path: str,
-        environ: Mapping[str, str],
-        place: str,
-        say: Callable[[str], None],
-    ) -> None:
-        program = shutil.which("skopeo", path=search_path)
+    def __init__(self, request: InstallRequest, place: str, say: Callable[[str], None]) -> None:
+        program = shutil.which("skopeo", path=request.search_path)
         if program is None:
             raise InstallError(
                 "There is no skopeo, which fetches images of registries",
                 f"Install it: {install_command('skopeo')}",
             )
         self._program = program
-        self._environ = environ
+        self._variables = request.variables
         self._place = place
         self._say = say
 
@@ -80,53 +84,45 @@ class Registry:
             return reference.digest
         name = f"docker://{reference.place}" + (f":{reference.tag}" if reference.tag else "")
         self._say(f"asking for {name}")
-        path = os.path.join(self._place, "manifest.json")
-        await self._run(["inspect", "--raw", name], path)
-        try:
-            # The registry's own word is not needed: a digest is the hash of these bytes.
-            data = read_left(path, MAX_MANIFEST_BYTES).encode()
-        except ValueError as error:
-            raise InstallError(f"The manifest of {name} cannot be read: {error}") from error
-        return f"sha256:{hashlib.sha256(data).hexdigest()}"
+        # The registry's own word is not needed: a digest is the hash of these bytes.
+        manifest = await self._run("inspect", "--raw", name)
+        return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
 
     async def fetch(self, reference: ImageReference, digest: str) -> str:
         """Fetch an image; return the path of the layout with it."""
         layout = os.path.join(self._place, "fetched")
         name = reference.pinned(digest)
         self._say(f"fetching {name}")
-        await self._run(["copy", "--quiet", name, f"oci:{layout}:image"], os.devnull)
+        await self._run("copy", "--quiet", name, f"oci:{layout}:image")
         return layout
 
-    async def _run(self, words: Sequence[str], output: str) -> None:
-        errors = os.path.join(self._place, "skopeo.log")
-        with open(output, "wb") as out, open(errors, "wb") as err:  # noqa: ASYNC230  # no one waits
-            ran = await trio.run_process(
-                [self._program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd="/",
-                env=dict(self._environ),
-                check=False,
-            )
-        if ran.returncode == 0:
-            return
-        with open(errors, "rb") as file:  # noqa: ASYNC230
-            said = file.read(MAX_ERROR_BYTES).decode(errors="replace")
-        for line in said.splitlines():
-            self._say(line)
+    async def _run(self, *words: str) -> bytes:
+        ran = await run_monitored(
+            # The one bound that holds for skopeo, too: the size of each file, in such blocks.
+            ["/bin/sh", "-c", _LIMITED, str(MAX_BYTES // 512), self._program, *words],
+            reader=_LOG_READER,
+            variables=self._variables,
+            timeout_s=math.inf,
+            max_output_bytes=MAX_MANIFEST_BYTES,
+        )
+        self._say("\n".join(ran.tail))
+        if ran.exit_code == 0 and not ran.overflowed:
+            return ran.stdout
         raise InstallError(
-            f"skopeo cannot fetch it: {_cause(said, ran.returncode)}",
+            f"skopeo cannot fetch it: {_cause(ran)}",
             "Check the image's name, and `skopeo login` if it is private.",
         )
 
 
-def _cause(said: str, status: int) -> str:
-    found = _FATAL.search(said)
-    if found is not None:
-        return found["text"].replace('\\"', '"').rstrip(".")[:600]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:600].rstrip(".") if lines else f"it ended with {status}"
+def _cause(ran: CommandOutcome) -> str:
+    if ran.overflowed:
+        return f"its manifest has more than {MAX_MANIFEST_BYTES} bytes"
+    for line in ran.tail:
+        if (found := _FATAL.search(line)) is not None:
+            return found["text"].replace('\\"', '"').rstrip(".")[:600]
+    if ran.not_started or ran.tail:
+        return (ran.not_started or ran.tail[-1])[:600].rstrip(".")
+    return f"it ended with {ran.exit_code if ran.exit_code is not None else f'signal {ran.signal}'}"
 
 
 MAX_FILES = 1_000_000
@@ -220,19 +216,11 @@ class ImageInstaller:
     """Maker of one environment from an image."""
 
     def __init__(
-        self,
-        request: InstallRequest,
-        launcher: BwrapLauncher,
-        environ: Mapping[str, str],
-        *,
-        say: Callable[[str], None],
-        phase: Callable[[str], None],
+        self, request: InstallRequest, launcher: BwrapLauncher, report: BuildReport
     ) -> None:
         self._request = request
         self._launcher = launcher
-        self._environ = environ
-        self._say = say
-        self._phase = phase
+        self._report = report
         self._store = EnvironmentStore(request.store)
         # Modules to preload are Python's.
         self._language = request.wanted.language or ("python" if request.wanted.preload else "")
@@ -240,17 +228,6 @@ class ImageInstaller:
             self._reference = parse_image(request.wanted.image)
         except ValueError as error:
             raise InstallError(f"{request.wanted.image!r} {error}") from error
-        found = find_python(
-            None,
-            request.search_path,
-            home=request.home,
-            unreadable=launcher.user.why_unreadable,
-        )
-        if isinstance(found, str):
-            raise InstallError(
-                f"There is no Python for the agent: {found}", "`nsm doctor` says what nsm needs."
-            )
-        self._python: FoundInterpreter = found
 
     async def make(self) -> Installed:
         """Make the environment, unless it is there.
@@ -258,16 +235,29 @@ class ImageInstaller:
         Raises:
             InstallError, OSError: it cannot be made.
         """
-        pinned, lock = self._pinned()
-        if pinned and (path := self._there(pinned)):
+        self._python = await in_thread(self._find_python)
+        pinned, lock = await in_thread(self._pinned)
+        if pinned and (path := await in_thread(self._there, pinned)):
             return Installed(path=path, lock=lock)
-        self._check_place()
-        # The one bound that holds for skopeo, too: the size of each file.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_BYTES, MAX_BYTES))
-        with self._store.building(alone=True) as staging:
-            path, digest = await self._build(staging, pinned)
-        lock, note = self._keep_pin(digest)
+        await in_thread(self._check_place)
+        with self._launcher.user.for_a_while() as self._user:
+            async with entered(self._store.building(alone=True)) as staging:
+                path, digest = await self._build(staging, pinned)
+        lock, note = await in_thread(self._keep_pin, digest)
         return Installed(path=path, lock=lock, note=note)
+
+    def _find_python(self) -> FoundInterpreter:
+        found = find_python(
+            None,
+            self._request.search_path,
+            home=self._request.home,
+            unreadable=self._launcher.user.why_unreadable,
+        )
+        if isinstance(found, str):
+            raise InstallError(
+                f"There is no Python for the agent: {found}", "`nsm doctor` says what nsm needs."
+            )
+        return found
 
     def _check_place(self) -> None:
         """Check that there is a file or a directory, if the image is to be in one."""
@@ -294,30 +284,30 @@ class ImageInstaller:
         source, tag, digest = IMAGE, reference.tag, pinned
         shown = [(reference.place, IMAGE)]
         if reference.transport == "docker":
-            self._phase("fetching")
-            registry = Registry(self._request.search_path, self._environ, staging.place, self._say)
+            self._report.enter("fetching")
+            registry = Registry(self._request, staging.place, self._report.say)
             digest = pinned or await registry.digest(reference)
-            if path := self._there(digest):
+            if path := await in_thread(self._there, digest):
                 return path, digest
             fetched = await registry.fetch(reference, digest)
             source, tag = f"{staging.work}/{os.path.basename(fetched)}", "image"
             shown = []
-        self._phase("unpacking")
+        self._report.enter("unpacking")
         expected = "" if reference.transport == "docker" else pinned
         unpacked = await self._unpack(staging, source, shown, tag, expected)
         digest = digest or unpacked.digest
-        if path := self._there(digest):
+        if path := await in_thread(self._there, digest):
             return path, digest
-        self._phase("checking")
+        self._report.enter("checking")
         details = await self._look(staging.environment, unpacked)
         if unpacked.left_out:
-            self._say(f"left out {unpacked.left_out} devices and pipes")
-        self._phase("publishing")
-        await trio.to_thread.run_sync(share_image, self._store, staging.environment, details)
-        path = await trio.to_thread.run_sync(
-            self._store.publish, staging, os.path.basename(self._path(digest)), details
-        )
-        return path, digest
+            self._report.say(f"left out {unpacked.left_out} devices and pipes")
+        self._report.enter("publishing")
+        await in_thread(share_image, self._store, staging.environment, details)
+        await in_thread(staging.complete, details)
+        # Not left to its end: its files would be removed meanwhile.
+        name = os.path.basename(self._path(digest))
+        return await trio.to_thread.run_sync(self._store.publish, staging, name), digest
 
     async def _unpack(
         self,
@@ -332,7 +322,7 @@ class ImageInstaller:
         Args:
             expected: digest that it must have; empty for any.
         """
-        os.makedirs(os.path.join(staging.environment, ROOT))
+        await in_thread(make_directory, os.path.join(staging.environment, ROOT))
         files = {path.removeprefix("/etc/"): text for path, text in SYNTHETIC_FILES}
         asked = {
             "image": source,
@@ -350,7 +340,7 @@ class ImageInstaller:
         folder = os.path.dirname(images.__file__)
         jail = BuildJail(
             bwrap=self._bwrap(),
-            user=self._launcher.user,
+            user=self._user,
             python=self._python.program,
             directory=staging.mount,
             environment=staging.environment,
@@ -360,16 +350,12 @@ class ImageInstaller:
                 *shown,
             ),
             variables={"TMPDIR": f"{staging.work}/tmp"},  # noqa: S108  # not a directory
-            say=self._say,
+            say=self._report.say,
         )
         ran = await jail.run([self._python.program, "-I", "-S", "-c", _START, json.dumps(asked)])
-        staging.check(ROOT)
+        await in_thread(staging.check, ROOT)
         try:
-            told = json.loads(read_left(f"{staging.place}/answer.json", MAX_ANSWER_BYTES))
-            if "error" in told:
-                said = str(told["error"])
-                raise InstallError(f"The image cannot be used: {said}", _hint(said))
-            return decode(_Unpacked, told)
+            return await in_thread(_read_answer, f"{staging.place}/answer.json")
         except (OSError, ValueError, TypeError, RecursionError, DecodeError) as error:
             last = ran.tail[-1] if ran.tail else f"exit code {ran.status}"
             said = f"The image cannot be unpacked: {last[:300]}"
@@ -415,7 +401,7 @@ class ImageInstaller:
                 f"The image has no {title} that sessions can use: {why}"[:600],
                 "Choose another `--interpreter`, or leave it out.",
             )
-        self._say(f"it has no interpreter that sessions can use: {why}")
+        self._report.say(f"it has no interpreter that sessions can use: {why}")
         return details
 
     async def _ask(
@@ -426,17 +412,17 @@ class ImageInstaller:
         Returns:
             The version, and why it cannot be used; empty if it can.
         """
-        seen = shown_image(made, details.agent_python, details.prefixes)
+        seen = await in_thread(shown_image, made, details.agent_python, details.prefixes)
         assert details.image is not None
         jail = BuildJail(
             bwrap=self._bwrap(),
-            user=self._launcher.user,
+            user=self._user,
             python=self._python.program,
             directory=made,
             environment=made,
             shown=[(bind.source, bind.target) for bind in seen.binds],
             variables=variables_of(details.image),
-            say=self._say,
+            say=self._report.say,
             image=seen.image,
             links=seen.links,
         )
@@ -494,6 +480,14 @@ class ImageInstaller:
             else:
                 return path, note
         return "", note
+
+
+def _read_answer(path: str) -> _Unpacked:
+    told = json.loads(read_left(path, MAX_ANSWER_BYTES))
+    if "error" in told:
+        said = str(told["error"])
+        raise InstallError(f"The image cannot be used: {said}", _hint(said))
+    return decode(_Unpacked, told)
 
 
 def _hint(said: str) -> str:

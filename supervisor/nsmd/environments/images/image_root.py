@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from nsm.dataclass import dataclass
-from nsmd.environments.packages.build_jail import InstallError
+from nsmd.environments.packages.request import InstallError
 from nsmd.environments.packages.store import EnvironmentDetails, ImageFacts
 from nsmd.host.paths import is_within
 from nsmd.jail.arguments import IMAGE_PLACES

@@ -1,13 +1,14 @@
 """Environments that nsm makes from packages. No module imports a later one.
 
-The installer, a process of its own, makes one environment: it starts uv, npm or py-rattler in a
-jail, whose only way out is nsm's proxy, which leads to the user's indexes.
+The installer makes one environment: it starts uv, npm or py-rattler in a jail, whose only way out
+is nsm's proxy, which leads to the user's indexes.
 
 text_files           text files that somebody else has written, and YAML
 index_values         the user's indexes, their URLs, and local directories of theirs
 index_configuration  the user's configuration of pip, uv and npm, and netrc
 index_reading        all indexes of the user, from that configuration and conda's
 jail_start           the first program in the jail of a build
+request              one build: what is asked for, what it says meanwhile, what it has made
 store                environments on disk, by the hash of what they are made of
 sharing              files that environments share, as hard links
 locks                exact versions and hashes, as requirements files
@@ -16,7 +17,6 @@ conda_lists          lists of conda packages, such as environment.yml, and locks
 conda_program        a program in the jail: py-rattler resolves and links packages of conda
 build_jail           the jail of a build, and reasons why programs in it failed
 build_network        hosts that a build may reach, and the user's settings for its programs
-installer_protocol   what the supervisor and the installer say to each other
 python_packages      environments of Python packages, by uv
 node_packages        environments of Node packages, by npm, and their locks
 conda_packages       environments of conda packages, by py-rattler

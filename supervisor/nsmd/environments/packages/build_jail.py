@@ -17,11 +17,11 @@ from contextlib import ExitStack
 import trio
 
 from nsm.dataclass import dataclass, field, replace
-from nsm.jail.failure import explain, read_host_facts
 from nsm.jail.seccomp import filter_program
 from nsmd.environments.commands.log_text import lines_of
 from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.packages import jail_start
+from nsmd.environments.packages.request import in_thread
 from nsmd.environments.packages.store import BUILD
 from nsmd.fdstore.holder import receive_one
 from nsmd.jail.arguments import (
@@ -50,13 +50,20 @@ STARTER = "/run/nsm/start.py"
 TAIL_LINES = 200
 """Lines that are kept: npm explains its options after its error."""
 
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 16 * 1024
+"""Largest piece to read at once: the supervisor's calls wait while its lines are cleaned."""
+
+_MAX_LINE_BYTES = 64 * 1024
+
+_READ_AT_ONCE_BYTES = 4 * 1024 * 1024
+_PAUSE_S = 0.005
+"""Pause before each further piece of a longer output: code of packages may print without end."""
 
 _QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]+")
 """URL with a query, which may be a signature that opens a file to everybody."""
 
-Serve = Callable[[socket.socket], Awaitable[None]]
-"""Serves connections of a listening socket in the jail, until it is cancelled."""
+Serve = Callable[[int], Awaitable[None]]
+"""Serves connections of a listening socket of the jail, which it owns, until it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,7 @@ class BuildJail:
         shown: host directories and files that the jail shows, and where.
         files: texts of files that only the jail has, by path.
         hidden: texts that no line shows, such as passwords.
-        say: gets each line that a command prints.
+        say: gets what commands print, some lines at a time.
         image, links: its root directory and links in it; commands may then change nothing. None for
             the host's.
     """
@@ -127,7 +134,7 @@ class BuildJail:
                         nursery.start_soon(_serve, ours, serve)
                     await reader.to_its_end()
                     nursery.cancel_scope.cancel()
-                status = await trio.to_thread.run_sync(process.wait)
+                status = await in_thread(process.wait)
             finally:
                 process.kill()  # its jail ends with it
                 process.wait()
@@ -204,42 +211,42 @@ class BuildJail:
                 self.user.give(folder)
             return self.user.way_to(self.directory)
 
-    def explain(self, ran: JailOutcome) -> str:
-        """Say why the jail itself could not be made."""
-        return explain("\n".join(ran.tail), read_host_facts(), self.bwrap).message
-
 
 class _Output:
-    """Output of a command: its lines are passed on, and the last ones kept."""
+    """Output of a command: it is passed on, and its last lines are kept."""
 
     def __init__(self, descriptor: int, say: Callable[[str], None], hidden: Sequence[str]) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._descriptor = descriptor
         self._say = say
         self._hidden = hidden
-        self._rest = b""
 
     async def to_its_end(self) -> None:
+        rest, count = b"", 0
         while True:
             await trio.lowlevel.wait_readable(self._descriptor)
             try:
                 data = os.read(self._descriptor, _CHUNK_BYTES)
             except BlockingIOError:
                 continue
-            *lines, rest = (self._rest + data).split(b"\n")
-            if len(rest) > _CHUNK_BYTES or (rest and not data):
-                lines.append(rest)
+            lines, _, rest = (rest + data).rpartition(b"\n")
+            self._take(lines)
+            if len(rest) > _MAX_LINE_BYTES or not data:
+                self._take(rest)
                 rest = b""
-            self._rest = rest
-            for line in lines:
-                shown = _QUERY.sub(r"\1?****", line.decode(errors="replace"))
-                for secret in self._hidden:
-                    shown = shown.replace(secret, "****")
-                for text in lines_of(shown):
-                    self.tail.append(text)
-                    self._say(text)
             if not data:
                 return
+            count += len(data)
+            if count > _READ_AT_ONCE_BYTES:
+                await trio.sleep(_PAUSE_S)
+
+    def _take(self, said: bytes) -> None:
+        text = _QUERY.sub(r"\1?****", said.decode(errors="replace"))
+        for secret in self._hidden:
+            text = text.replace(secret, "****")
+        if lines := lines_of(text):
+            self.tail.extend(lines)
+            self._say("\n".join(lines))
 
 
 async def _serve(channel: socket.socket, serve: Serve) -> None:
@@ -247,9 +254,7 @@ async def _serve(channel: socket.socket, serve: Serve) -> None:
     await trio.lowlevel.wait_readable(channel)
     _, descriptor = receive_one(channel, 1)
     if descriptor is not None:
-        with socket.socket(fileno=descriptor) as listener:
-            listener.setblocking(False)
-            await serve(listener)
+        await serve(descriptor)
 
 
 MAX_CAUSE_CHARS = 600
@@ -324,17 +329,6 @@ _NPM_END = (
 """Beginnings of what npm says after the reason."""
 _NPM_REQUEST = re.compile(r" - [A-Z]+ (http\S+).*")
 _UV_START = re.compile(r"(?:error:| *\u00d7)")
-
-
-class InstallError(Exception):
-    """An environment cannot be made. Its message is a sentence without its final dot; its hint says
-    what to do next.
-    """
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(message)
 
 
 def why_failed(

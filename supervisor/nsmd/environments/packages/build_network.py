@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from urllib.parse import quote
 
 from nsm.dataclass import dataclass, field
-from nsmd.environments.packages.build_jail import InstallError
 from nsmd.environments.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.environments.packages.jail_start import ADDRESS
+from nsmd.environments.packages.request import InstallError
 from nsmd.model.host_rules import AllowList, BadHostError, Host, parse_host, show_host
 from nsmd.model.values import NetworkRule
 from nsmd.network.gateway import Gateway
@@ -336,9 +335,10 @@ class BuildNetwork:
                 told[made.detail.rstrip(".")] = None
         return list(told)[:MAX_PROBLEMS]
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve a jail until cancelled."""
+    async def serve(self, descriptor: int) -> None:
+        """Serve the listening socket of a jail until cancelled."""
         # Another broker for each jail: one that has ended may only be started again after a while.
         hosts = self._open()
         self._opened.append(hosts)
-        await hosts.accept(NamespaceListener(os.dup(listener.fileno())))
+        with closing(NamespaceListener(descriptor)) as listener:
+            await hosts.accept(listener)

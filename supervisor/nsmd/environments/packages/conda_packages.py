@@ -10,8 +10,6 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import trio
-
 from nsm.dataclass import dataclass, replace
 from nsmd.environments.host_presets import MINIMUM_PYTHON, Unreadable, find_python
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
@@ -21,14 +19,13 @@ from nsmd.environments.packages.build_jail import (
     PLACE,
     PYTHON,
     BuildJail,
-    InstallError,
     why_failed,
 )
 from nsmd.environments.packages.build_network import BuildSettings, conda_settings
 from nsmd.environments.packages.conda_lists import FILE_NAME, PLATFORM, CondaLock, CondaWanted
 from nsmd.environments.packages.index_values import Index, Indexes
-from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
+from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.sharing import uncompiled
 from nsmd.environments.packages.store import (
     BUILD,
@@ -36,6 +33,7 @@ from nsmd.environments.packages.store import (
     EnvironmentStore,
     Staging,
     listed,
+    make_directory,
     read_left,
 )
 from nsmd.model.host_rules import AllowList
@@ -180,7 +178,7 @@ class CondaPackages:
         return self.python.prefixes
 
     def prepare(self, staging: Staging, indexes: Indexes) -> None:
-        os.makedirs(staging.environment)
+        make_directory(staging.environment)
         if isinstance(self.given, CondaWanted):
             numbers: dict[str, int] = {}
             for number, index in enumerate(indexes.conda):
@@ -215,22 +213,40 @@ class CondaPackages:
         lock: CondaLock,
     ) -> EnvironmentDetails:
         del store  # other environments have no files of these packages
-        staging.check("")
+        await in_thread(staging.check, "")
         fetched = os.path.join(staging.mount, _CACHE.removeprefix(f"{BUILD}/"), "packages")
         # From here on code of the packages may run, so this jail can change no cache.
         alone = replace(jail, shown=[*jail.shown, (fetched, _FETCHED)]).alone(staging.place)
         ran = await alone.run(PyRattler("", self.python.program, ()).link())
         if ran.status != 0:
             raise InstallError(*why_failed(ran, PyRattler.name, (), done="linked"))
+        details, sources = await in_thread(self._look, staging, lock)
+        if sources:
+            # What cannot be compiled cannot be imported either: no failure here.
+            await alone.run(
+                [
+                    *(PYTHON, "-I", "-S", "-m", "compileall", "-q", "-q", "-j", "0"),
+                    *("--invalidation-mode", "unchecked-hash", "-i", f"{BUILD}/sources.txt"),
+                ]
+            )
+        return details
+
+    def _look(self, staging: Staging, lock: CondaLock) -> tuple[EnvironmentDetails, list[str]]:
+        """Check what was linked, and describe it. Returns also what packages bring as source only,
+        which is in `sources.txt`.
+        """
         staging.check(META)
         made = staging.environment
-        versions = await trio.to_thread.run_sync(_installed, made)
+        versions = _installed(made)
         version = _check_python(made, versions)
         library = f"lib/python{'.'.join(map(str, version[:2]))}/site-packages"
+        sources: list[str] = []
         with suppress(FileNotFoundError):  # a Python alone may have no such directory
             staging.check(library)
-            await self._compile(staging, alone, library, version)
-        return EnvironmentDetails(
+            tag = f"cpython-{version[0]}{version[1]}"
+            sources = uncompiled(os.path.join(made, library), tag)
+            staging.write("sources.txt", [f"{ENV}/{library}/{path}" for path in sources])
+        details = EnvironmentDetails(
             interpreter="python",
             program=PYTHON,
             agent_python=PYTHON,
@@ -240,24 +256,7 @@ class CondaPackages:
             versions=versions,
             modules=modules_of(made, version),
         )
-
-    async def _compile(
-        self, staging: Staging, jail: BuildJail, library: str, version: Sequence[int]
-    ) -> None:
-        """Compile what packages bring as source only. What cannot be compiled cannot be imported
-        either: no failure here.
-        """
-        tag = f"cpython-{version[0]}{version[1]}"
-        place = os.path.join(staging.environment, library)
-        sources = await trio.to_thread.run_sync(uncompiled, place, tag)
-        staging.write("sources.txt", [f"{ENV}/{library}/{path}" for path in sources])
-        if sources:
-            await jail.run(
-                [
-                    *(PYTHON, "-I", "-S", "-m", "compileall", "-q", "-q", "-j", "0"),
-                    *("--invalidation-mode", "unchecked-hash", "-i", f"{BUILD}/sources.txt"),
-                ]
-            )
+        return details, sources
 
 
 def _in_channel(spec: str, numbers: Mapping[str, int]) -> tuple[int | None, str]:

@@ -1,49 +1,38 @@
-"""The installer: a process of its own that makes one environment from packages.
+"""The installer: it makes one environment from packages.
 
-It is trusted, and runs none of the packages' code: uv, npm or py-rattler runs in a jail.
-`installer_protocol` says how it is asked, and what it answers.
+It runs none of their code, and none of what reads indexes: uv, npm or py-rattler runs in a jail.
+All that blocks here runs in threads: calls go on in the same process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import trio
 
 from nsm.dataclass import replace
-from nsm.wire.decode import decode
-from nsm.wire.errors import NsmError
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import (
-    BuildJail,
-    InstallError,
-    JailOutcome,
-    no_answer,
-    why_failed,
-)
+from nsmd.environments.packages.build_jail import BuildJail, JailOutcome, no_answer, why_failed
 from nsmd.environments.packages.build_network import BuildNetwork, BuildSettings, proxy_variables
 from nsmd.environments.packages.conda_packages import CondaPackages
 from nsmd.environments.packages.index_reading import read_indexes
 from nsmd.environments.packages.index_values import Indexes
-from nsmd.environments.packages.installer_protocol import (
-    Installed,
-    InstallRequest,
-    write_line,
-    write_progress,
-)
 from nsmd.environments.packages.locks import LockError
 from nsmd.environments.packages.node_packages import NodePackages
 from nsmd.environments.packages.python_packages import PythonPackages
+from nsmd.environments.packages.request import (
+    BuildReport,
+    Installed,
+    InstallError,
+    InstallRequest,
+    entered,
+    in_thread,
+)
 from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
@@ -186,43 +175,38 @@ class Installer:
     """Maker of one environment."""
 
     def __init__(
-        self, request: InstallRequest, launcher: BwrapLauncher, environ: Mapping[str, str]
+        self, request: InstallRequest, launcher: BwrapLauncher, report: BuildReport
     ) -> None:
         self._request = request
         self._launcher = launcher
-        self._environ = environ
+        self._report = report
         self._store = EnvironmentStore(request.store)
-        self._progress = CommandProgress(phase="resolving")
         self._network: BuildNetwork | None = None
 
     async def make(self) -> Installed:
         """Make the environment, unless it is there. Raises InstallError, OSError or NsmError."""
-        wanted = self._request.wanted
-        if wanted.image:
+        if self._request.wanted.image:
             from nsmd.environments.images.image_install import (  # noqa: PLC0415  # rarely needed
                 ImageInstaller,
             )
 
-            return await ImageInstaller(
-                self._request, self._launcher, self._environ, say=self._said, phase=self._phase
-            ).make()
+            return await ImageInstaller(self._request, self._launcher, self._report).make()
+        packages = await in_thread(self._packages)
+        own = await in_thread(packages.own_lock)
+        lock, where, note = own or (*await in_thread(self._known_lock, packages), "")
+        path = None if lock is None else await in_thread(self._there, packages, lock)
+        if path is None:
+            path, lock = await self._build(packages, lock)
+            if own is None:
+                where, note = await in_thread(self._keep_lock, packages, lock)
+        return Installed(path=path, lock=where, note=note)
+
+    def _packages(self) -> Packages:
+        wanted = self._request.wanted
         of = PythonPackages.of if wanted.preset == "python" else NodePackages.of
-        packages: Packages = (CondaPackages.of if wanted.conda else of)(
+        return (CondaPackages.of if wanted.conda else of)(
             self._request, self._launcher.user.why_unreadable
         )
-        if (own := packages.own_lock()) is not None:
-            lock, where, note = own
-            path = self._there(packages, lock)
-            if path is None:
-                path, _ = await self._build(packages, lock)
-            return Installed(path=path, lock=where, note=note)
-        known, where = self._known_lock(packages)
-        path = None if known is None else self._there(packages, known)
-        if path is not None:
-            return Installed(path=path, lock=where)
-        path, lock = await self._build(packages, known)
-        where, note = self._keep_lock(packages, lock)
-        return Installed(path=path, lock=where, note=note)
 
     def _known_lock(self, packages: Packages) -> tuple[PackageLock | None, str]:
         """Find a lock for what is wanted, and its path; none if newer versions are wanted."""
@@ -254,73 +238,88 @@ class Installer:
         builds = self._request.wanted.allow_builds
         if (bwrap := self._launcher.bwrap_path) is None:
             raise missing_bwrap()
-        indexes = self._read_indexes(packages)
-        tool = packages.tool(indexes)
-        settings = packages.settings(indexes, AllowList.of(self._request.hosts))
-        self._network = BuildNetwork(self._request.name, settings, self._request.hosts)
-        with self._store.building(alone=builds) as staging:
-            packages.prepare(staging, indexes)
-            plain = BuildJail(
-                bwrap=bwrap,
-                user=self._launcher.user,
-                python=packages.python.program,
-                directory=staging.mount,
-                environment=staging.environment,
-                shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
-                variables={
-                    **proxy_variables(),
-                    **tool.variables,
-                    "TMPDIR": os.path.join(staging.work, "tmp"),
-                },
-                say=self._said,
-            )
-            jail = replace(
-                plain,
-                shown=[*plain.shown, *((each, each) for each in settings.shown)],
-                variables={**plain.variables, **settings.variables},
-                files=settings.files,
-                hidden=settings.secrets,
-            )
-            if lock is None:
-                lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
-            path = self._path(packages, lock)
-            if not self._store.claim(path):
-                packages.write_lock(staging, lock, indexes)
-                self._phase("installing")
-                command = tool.install(staging.work, builds=builds)
-                # The lock names each file by its hash, so the indexes have no more to say.
-                cached = replace(jail, say=_ignore)
-                renew = partial(_renew, staging, packages, indexes, lock)
-                if tool.prefers_cache or not await self._from_cache(cached, tool, command):
-                    renew()
-                    await self._run(jail, tool, command, "installed", renew)
-                if builds and (command := tool.run_scripts()):
-                    # Code runs from here on: without settings, nor a cache that may name secrets.
-                    await self._run(plain.alone(staging.place), tool, command, "built")
-                self._phase("compiling")
-                details = await packages.finish(staging, plain, self._store, lock)
-                self._phase("publishing")
-                path = await trio.to_thread.run_sync(
-                    self._store.publish, staging, os.path.basename(path), details
+        indexes = await in_thread(self._read_indexes, packages)
+        tool = await in_thread(packages.tool, indexes)
+        settings = await in_thread(packages.settings, indexes, AllowList.of(self._request.hosts))
+        network = BuildNetwork(self._request.name, settings, self._request.hosts)
+        self._network, self._report.received = network, lambda: network.bytes_received
+        with self._launcher.user.for_a_while() as user:
+            async with entered(self._store.building(alone=builds)) as staging:
+                await in_thread(packages.prepare, staging, indexes)
+                jail = BuildJail(
+                    bwrap=bwrap,
+                    user=user,
+                    python=packages.python.program,
+                    directory=staging.mount,
+                    environment=staging.environment,
+                    shown=[*((each, each) for each in packages.shown(indexes)), *tool.shown],
+                    variables={
+                        **proxy_variables(),
+                        **tool.variables,
+                        "TMPDIR": os.path.join(staging.work, "tmp"),
+                    },
+                    say=self._report.say,
                 )
-        return path, lock
+                return await self._build_there(
+                    staging, jail, packages, tool, indexes, settings, lock
+                )
 
-    async def _serve(self, listener: socket.socket) -> None:
-        assert self._network is not None, "a build has one"
-        await self._network.serve(listener)
+    async def _build_there(
+        self,
+        staging: Staging,
+        plain: BuildJail,
+        packages: Packages,
+        tool: PackageTool,
+        indexes: Indexes,
+        settings: BuildSettings,
+        lock: PackageLock | None,
+    ) -> tuple[str, PackageLock]:
+        """Build it in a prepared directory, whose jail has none of the user's settings yet."""
+        builds = self._request.wanted.allow_builds
+        jail = replace(
+            plain,
+            shown=[*plain.shown, *((each, each) for each in settings.shown)],
+            variables={**plain.variables, **settings.variables},
+            files=settings.files,
+            hidden=settings.secrets,
+        )
+        if lock is None:
+            lock = await self._resolve(jail, tool, indexes.constraints, staging, packages)
+        path = self._path(packages, lock)
+        if await in_thread(self._store.claim, path):
+            return path, lock
+        await in_thread(packages.write_lock, staging, lock, indexes)
+        self._report.enter("installing")
+        command = tool.install(staging.work, builds=builds)
+        # The lock names each file by its hash, so the indexes have no more to say.
+        cached = replace(jail, say=_ignore)
+        renew = partial(_renew, staging, packages, indexes, lock)
+        if tool.prefers_cache or not await self._from_cache(cached, tool, command):
+            await in_thread(renew)
+            await self._run(jail, tool, command, "installed", renew)
+        if builds and (command := tool.run_scripts()):
+            # Code runs from here on: without settings, nor a cache that may name secrets.
+            await self._run(plain.alone(staging.place), tool, command, "built")
+        self._report.enter("compiling")
+        details = await packages.finish(staging, plain, self._store, lock)
+        self._report.enter("publishing")
+        await in_thread(staging.complete, details)
+        # Not left to its end: its files would be removed meanwhile.
+        name = os.path.basename(path)
+        return await trio.to_thread.run_sync(self._store.publish, staging, name), lock
 
     def _read_indexes(self, packages: Packages) -> Indexes:
         program = packages.python.program
         prefix = os.path.dirname(os.path.dirname(program))
         indexes = read_indexes(
-            self._environ,
+            self._request.variables,
             self._request.home,
             prefix=prefix,
             channels=packages.channels,
             permits=AllowList.of(self._request.hosts).permits,
         )
         for note in indexes.notes:
-            write_line(f"nsm: {note}")
+            self._report.say(f"nsm: {note}")
         if problems := packages.problems(indexes):
             # Without it, packages might come from elsewhere than the user has chosen.
             raise InstallError(
@@ -337,13 +336,13 @@ class Installer:
         staging: Staging,
         packages: Packages,
     ) -> PackageLock:
-        self._phase("resolving")
+        self._report.enter("resolving")
         builds = self._request.wanted.allow_builds
         command = tool.resolve(staging.work, constraints, builds=builds)
         await self._run(jail, tool, command, "resolved")
-        staging.check("")
         try:
-            lock: PackageLock = tool.resolved(staging.place, packages.wanted_hash)
+            await in_thread(staging.check, "")
+            lock: PackageLock = await in_thread(tool.resolved, staging.place, packages.wanted_hash)
         except (OSError, ValueError, LockError) as error:
             raise InstallError(f"{tool.name} left no versions: {error}") from error
         return lock
@@ -362,7 +361,7 @@ class Installer:
             return
         problems = self._network.problems if self._network is not None else []
         if problems or no_answer(ran):
-            renew()
+            await in_thread(renew)
             if await self._from_cache(jail, tool, command):
                 return
         message, hint = why_failed(ran, tool.name, problems, done=done)
@@ -376,28 +375,17 @@ class Installer:
 
     async def _try(self, jail: BuildJail, command: Sequence[str]) -> JailOutcome:
         """Run a command, and tell how much has come."""
+        assert self._network is not None, "a build has one"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_telling)
-            ran = await jail.run(command, serve=self._serve)
+            ran = await jail.run(command, serve=self._network.serve)
             nursery.cancel_scope.cancel()
         return ran
 
     async def _keep_telling(self) -> None:
         while True:
             await trio.sleep(TELL_INTERVAL_S)
-            self._tell()
-
-    def _said(self, line: str) -> None:
-        write_line(line)
-        self._progress = replace(self._progress, activity=line.strip()[:200])
-
-    def _phase(self, phase: str) -> None:
-        self._progress = replace(self._progress, phase=phase, activity="")
-        self._tell()
-
-    def _tell(self) -> None:
-        received = self._network.bytes_received if self._network is not None else 0
-        write_progress(replace(self._progress, downloaded_bytes=received))
+            self._report.tell()
 
     def _keep_lock(self, packages: Packages, lock: PackageLock) -> tuple[str, str]:
         """Write the lock where it can be written. Returns its path and a note."""
@@ -415,13 +403,6 @@ class Installer:
         return "", note
 
 
-async def _make(request: InstallRequest, launcher: BwrapLauncher) -> Installed:
-    try:
-        return await Installer(request, launcher, os.environ).make()
-    except BaseExceptionGroup as group:
-        raise _first_error(group) from group
-
-
 def _renew(staging: Staging, packages: Packages, indexes: Indexes, lock: Any) -> None:
     """Make the environment again, empty: what a failed attempt has installed of a package would
     count as that package, and its files might run.
@@ -434,34 +415,3 @@ def _renew(staging: Staging, packages: Packages, indexes: Indexes, lock: Any) ->
 
 def _ignore(line: str) -> None:
     """Take a line of the log that nobody needs."""
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """First error in nested groups, since nurseries wrap what is raised in them."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return _first_error(group.exceptions[0])
-
-
-def main() -> None:
-    """Make the environment of the request in the argument."""
-    request = decode(InstallRequest, json.loads(sys.argv[1]))
-    launcher = BwrapLauncher.for_host(request.search_path, request.jail_uid)
-    answer: dict[str, Any]
-    try:
-        made = trio.run(_make, request, launcher)
-    except InstallError as error:
-        answer = {"error": error.message, "hint": error.hint}
-    except NsmError as error:
-        answer = {"error": error.message.rstrip("."), "hint": error.hint}
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        answer = {"error": f"It cannot be made: {error.strerror or error}{where}", "hint": ""}
-    else:
-        answer = asdict(made)
-    json.dump(answer, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+import trio
 
 from nsm.dataclass import dataclass, field, replace
-from nsm.wire.decode import DecodeError, decode
-from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
+from nsm.wire.errors import NsmError, PackagesFailedError
+from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.interpreters import reserved_mb
-from nsmd.environments.packages.build_jail import ENV, InstallError
-from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
+from nsmd.environments.packages.build_jail import ENV
+from nsmd.environments.packages.request import (
+    BuildReport,
+    Installed,
+    InstallError,
+    InstallRequest,
+    in_thread,
+)
 from nsmd.environments.packages.store import (
     NODE_MODULES,
     EnvironmentDetails,
     EnvironmentStore,
 )
+from nsmd.jail import BwrapLauncher
 from nsmd.model.packages import WantedPackages, module_of, names_of, normal_name, shown
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment, ReadOnlyBind
 
-MAX_ANSWER_BYTES = 64 * 1024
-
-_LOG_READER = "nsmd.environments.packages.installer_protocol:InstallerLogReader"
+if TYPE_CHECKING:
+    from nsmd.environments.packages.installer import Installer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallerRun:
     """Facts for every run of the installer; most are of `InstallRequest`.
 
-    Attributes:
-        variables: variables of the user, which may configure pip.
-        timeout_s: time limit of one build, seconds.
+    `timeout_s` is the time limit of one build, seconds.
     """
 
     store: str
     lock_directories: tuple[str, ...]
     search_path: str
     home: str
-    jail_uid: int
+    launcher: BwrapLauncher
     variables: Mapping[str, str] = field(repr=False)
     hosts: tuple[str, ...] = ()
     timeout_s: float
@@ -79,42 +81,23 @@ class InstallerRun:
             ),
             search_path=self.search_path,
             home=self.home,
-            jail_uid=self.jail_uid,
+            variables=self.variables,
             hosts=self.hosts,
         )
-        ended = await run_monitored(
-            [
-                *(sys.executable, "-P", "-m", "nsmd.environments.packages.installer"),
-                json.dumps(asdict(request)),
-            ],
-            reader=_LOG_READER,
-            variables=self.variables,
-            timeout_s=self.timeout_s,
-            max_output_bytes=MAX_ANSWER_BYTES,
-            on_progress=on_progress,
-            log_fd=log_fd,
-        )
-        return self._result(ended)
-
-    def _result(self, ended: CommandOutcome) -> Installed:
-        if ended.timed_out:
-            raise PackagesFailedError(
-                f"The build was stopped after {self.timeout_s:g} s.",
-                hint="`[packages] build_timeout_seconds` is its limit. What was fetched is kept.",
-            )
+        report = BuildReport(log_fd, on_progress)
         try:
-            answer: Any = json.loads(ended.stdout)
-            if "error" in answer:
-                raise PackagesFailedError(f"{answer['error']}.", hint=answer["hint"])
-            return decode(Installed, answer)
-        except (ValueError, TypeError, DecodeError):
-            how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
-            last = ended.tail[-1] if ended.tail else "it said nothing"
-            words = ended.not_started or f"{how}, {last}"
-            raise PackagesFailedError(
-                f"The installer ended unexpectedly: {words}.",
-                hint="If the kernel ended it because memory ran out, `dmesg` says so.",
-            ) from None
+            with trio.move_on_after(self.timeout_s):
+                # Its modules are needed by few supervisors.
+                installer = (await in_thread(_installer_class))(request, self.launcher, report)
+                return await installer.make()
+        except Exception as caught:
+            raise _failure(_first_error(caught)) from caught
+        finally:
+            report.close()
+        raise PackagesFailedError(
+            f"The build was stopped after {self.timeout_s:g} s.",
+            hint="`[packages] build_timeout_seconds` is its limit. What was fetched is kept.",
+        )
 
     def environment(
         self,
@@ -167,6 +150,31 @@ class InstallerRun:
             devices=entry.devices or wanted.devices,
         )
         return replace(environment, preload=wanted.preload)
+
+
+def _installer_class() -> type[Installer]:
+    from nsmd.environments.packages.installer import Installer  # noqa: PLC0415
+
+    return Installer
+
+
+def _failure(error: Exception) -> Exception:
+    """Make the error for people; others than these are faults of ours."""
+    if isinstance(error, InstallError):
+        return PackagesFailedError(f"{error.message}.", hint=error.hint)
+    if isinstance(error, NsmError):
+        return PackagesFailedError(error.message, hint=error.hint)
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return PackagesFailedError(f"It cannot be made: {error.strerror or error}{where}.")
+    return error
+
+
+def _first_error(error: Exception) -> Exception:
+    """First error in nested groups, since nurseries wrap what is raised in them."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    return _first_error(cast("ExceptionGroup[Exception]", error).exceptions[0])
 
 
 def _main_packages(wanted: WantedPackages, details: EnvironmentDetails) -> tuple[str, ...]:

@@ -16,18 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-import trio
-
 from nsm.dataclass import dataclass, field
 from nsmd.environments.host_presets import Unreadable, find_node
 from nsmd.environments.interpreters import FoundInterpreter, in_base_system
 from nsmd.environments.packages import locks
-from nsmd.environments.packages.build_jail import PLACE, BuildJail, InstallError
+from nsmd.environments.packages.build_jail import PLACE, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, npm_settings
 from nsmd.environments.packages.index_reading import NPM
 from nsmd.environments.packages.index_values import Indexes
-from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, LockError, hash_of_wanted
+from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.sharing import share_packages
 from nsmd.environments.packages.store import (
     BUILD,
@@ -35,6 +33,7 @@ from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
     Staging,
+    make_directory,
     package_of,
     read_left,
     write_new,
@@ -369,7 +368,7 @@ class NodePackages:
         del indexes
         wanted = dict(map(npm_versions, self.request.wanted.npm))
         for folder in (staging.environment, os.path.join(staging.place, RESOLVED)):
-            os.makedirs(folder, exist_ok=True)
+            make_directory(folder)
         manifest = {"name": "environment", "private": True, "dependencies": wanted}
         staging.write(f"{RESOLVED}/{MANIFEST}", [json.dumps(manifest)])
 
@@ -386,6 +385,11 @@ class NodePackages:
         self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: NodeLock
     ) -> EnvironmentDetails:
         del jail
+        return await in_thread(self._look, staging, store, lock)
+
+    def _look(
+        self, staging: Staging, store: EnvironmentStore, lock: NodeLock
+    ) -> EnvironmentDetails:
         staging.check(NODE_MODULES)
         made = staging.environment
         # Sessions see these files, and the URL of a registry is nobody's business there.
@@ -394,8 +398,8 @@ class NodePackages:
         for name, text in lock.files({"": NPM}).items():
             os.unlink(os.path.join(made, name))
             write_new(os.path.join(made, name), text)
-        versions = await trio.to_thread.run_sync(_installed, made, lock)
-        await trio.to_thread.run_sync(share_packages, store, made, versions)
+        versions = _installed(made, lock)
+        share_packages(store, made, versions)
         return EnvironmentDetails(
             interpreter="node",
             program=self.node.program,

@@ -6,17 +6,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-import trio
-
 from nsm.dataclass import dataclass
 from nsmd.environments.host_presets import Unreadable, find_python
 from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import locks, requirements
-from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail, InstallError
+from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, python_settings
 from nsmd.environments.packages.index_values import Indexes
-from nsmd.environments.packages.installer_protocol import InstallRequest
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError
+from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.requirements import ProjectLock
 from nsmd.environments.packages.sharing import installed, share_files
 from nsmd.environments.packages.store import (
@@ -24,7 +22,9 @@ from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
     Staging,
+    make_directory,
     read_left,
+    write_new,
 )
 from nsmd.host.paths import why_not_run
 from nsmd.model.host_rules import AllowList
@@ -192,48 +192,59 @@ class PythonPackages:
     async def finish(
         self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: Lock
     ) -> EnvironmentDetails:
-        made, python = staging.environment, self.python
-        library = f"lib/python{'.'.join(map(str, python.version[:2]))}/site-packages"
-        staging.check(library)
-        _check_python(made, python)
-        tag = f"cpython-{python.version[0]}{python.version[1]}"
-        sources = await trio.to_thread.run_sync(share_files, store, made, library, tag)
+        sources = await in_thread(self._share, staging, store)
         if sources:
-            staging.write("sources.txt", [f"{ENV}/{path}" for path in sources])
             # A module that cannot be compiled is one that cannot be imported: no failure here.
             await jail.run(
                 [
                     # Without `-S`, Python would run code in the packages' `.pth` files; and in
                     # the environment, a build may have left another Python.
-                    *(python.program, "-I", "-S", "-m", "compileall", "-q", "-q"),
+                    *(self.python.program, "-I", "-S", "-m", "compileall", "-q", "-q"),
                     *("-j", "0" if len(sources) > MANY_SOURCES else "1"),
                     *("--invalidation-mode", "unchecked-hash"),
                     *("-i", f"{staging.work}/sources.txt"),
                 ]
             )
+        return await in_thread(self._describe, staging.environment, lock)
+
+    @property
+    def _library(self) -> str:
+        return f"lib/python{'.'.join(map(str, self.python.version[:2]))}/site-packages"
+
+    def _share(self, staging: Staging, store: EnvironmentStore) -> list[str]:
+        """Check what was installed, and share its files. Returns the sources that are left to
+        compile, which are in `sources.txt`.
+        """
+        staging.check(self._library)
+        _check_python(staging.environment, self.python)
+        tag = f"cpython-{self.python.version[0]}{self.python.version[1]}"
+        sources = share_files(store, staging.environment, self._library, tag)
+        staging.write("sources.txt", [f"{ENV}/{path}" for path in sources])
+        return sources
+
+    def _describe(self, made: str, lock: Lock) -> EnvironmentDetails:
         return EnvironmentDetails(
             interpreter="python",
             program=PYTHON,
             agent_python=PYTHON,
-            prefixes=python.prefixes,
-            version=python.version_text,
+            prefixes=self.python.prefixes,
+            version=self.python.version_text,
             lock=lock.digest,
-            versions=installed(os.path.join(made, library)),
-            modules=modules_of(made, python.version),
+            versions=installed(os.path.join(made, self._library)),
+            modules=modules_of(made, self.python.version),
         )
 
 
 def _make_venv(place: str, python: FoundInterpreter) -> None:
     """Make an empty virtual environment, as the module `venv` does, which knows host paths only."""
     version = ".".join(map(str, python.version[:2]))
-    os.makedirs(os.path.join(place, "lib", f"python{version}", "site-packages"))
-    os.makedirs(os.path.join(place, "bin"))
+    make_directory(os.path.join(place, "lib", f"python{version}", "site-packages"))
+    make_directory(os.path.join(place, "bin"))
     os.symlink(python.program, os.path.join(place, "bin", "python"))
     for name in ("python3", f"python{version}"):
         os.symlink("python", os.path.join(place, "bin", name))
     os.symlink("lib", os.path.join(place, "lib64"))
-    with open(os.path.join(place, "pyvenv.cfg"), "w", encoding="utf-8") as file:
-        file.write(_venv_settings(python))
+    write_new(os.path.join(place, "pyvenv.cfg"), _venv_settings(python))
 
 
 def _venv_settings(python: FoundInterpreter) -> str:

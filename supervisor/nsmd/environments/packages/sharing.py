@@ -15,6 +15,7 @@ from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
     listed,
+    make_directory,
     package_of,
 )
 
@@ -90,7 +91,7 @@ def _releases(site_packages: str) -> set[str]:
 def _link_all(there: str, here: str, names: Iterable[str]) -> None:
     """Take files of another directory over; what cannot be had is left out."""
     with suppress(OSError):
-        os.makedirs(here, exist_ok=True)
+        make_directory(here)
         for name in names:
             with suppress(FileExistsError):
                 os.link(os.path.join(there, name), os.path.join(here, name))

@@ -156,16 +156,16 @@ class EnvironmentStore:
         cache with others, which it could change.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        os.makedirs(self.builds, exist_ok=True)
+        make_directory(self.builds)
         self._remove_left()
         own, held = self._make_own(alone=alone)
         try:
             mount = own if alone else os.path.dirname(own)
             place = os.path.join(mount, "build-own") if alone else own
             cache = os.path.join(mount, _CACHE)
-            os.makedirs(cache, exist_ok=True)
+            make_directory(cache)
             os.utime(cache)  # it is in use
-            os.makedirs(os.path.join(place, "tmp"))
+            make_directory(os.path.join(place, "tmp"))
             yield Staging(mount=mount, place=place)
         finally:
             shutil.rmtree(own, ignore_errors=True)
@@ -177,7 +177,8 @@ class EnvironmentStore:
         """
         while True:
             own = os.path.join(self.builds, (_ALONE if alone else _SHARED) + secrets.token_hex(8))
-            os.makedirs(own)
+            with suppress(FileNotFoundError):
+                make_directory(own)
             if (held := _lock(own, wait=True)) is not None:
                 return own, held
             # Somebody took it for one that was left, before it was locked.
@@ -201,12 +202,9 @@ class EnvironmentStore:
             return ()
         return (cache,) if age_s > UNUSED_CACHE_S else ()
 
-    def publish(self, staging: Staging, name: str, details: EnvironmentDetails) -> str:
-        """Give a complete environment its name. Returns its path."""
-        made = staging.environment
-        write_new(os.path.join(made, DETAILS), json.dumps(asdict(details), indent=1))
-        _sync(made)
-        path = self.path(name)
+    def publish(self, staging: Staging, name: str) -> str:
+        """Give an environment that `Staging.complete` has completed its name. Returns its path."""
+        made, path = staging.environment, self.path(name)
         with self._held():
             # Another build may have been quicker. But what has the name and cannot be read, such as
             # a file that was cut off when the power failed, would stand in the way for ever.
@@ -282,6 +280,11 @@ class Staging:
         """Write a file of lines into the build's own directory."""
         write_new(os.path.join(self.place, name), "".join(f"{line}\n" for line in lines))
 
+    def complete(self, details: EnvironmentDetails) -> None:
+        """Write the facts about the environment, and have all of it on disk."""
+        write_new(os.path.join(self.environment, DETAILS), json.dumps(asdict(details), indent=1))
+        _sync(self.environment)
+
     def check(self, library: str) -> None:
         """Raise OSError for links to elsewhere where a build had directories: its code may be
         hostile.
@@ -298,11 +301,25 @@ class Staging:
                 raise NotADirectoryError(errno.ENOTDIR, "the build has replaced a directory", each)
 
 
+def make_directory(path: str) -> None:
+    """Make a directory that jails' users may read, and those above it that are missing: the
+    supervisor's umask keeps them out.
+    """
+    if not os.path.isdir(above := os.path.dirname(path)):
+        make_directory(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+        os.chmod(path, 0o755)
+
+
 def write_new(path: str, text: str) -> None:
-    """Write a new file in a directory of a build, through no link that the build has left there."""
+    """Write a new file in a directory of a build, through no link that the build has left there;
+    jails' users may read it.
+    """
     with suppress(FileNotFoundError):
         os.unlink(path)
     with open(path, "x", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o644)
         file.write(text)
 
 

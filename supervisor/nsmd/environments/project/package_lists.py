@@ -1,7 +1,7 @@
 """Lists of packages in projects, such as `uv.lock`, and nsm's copies of them.
 
 An environment is made from the copy, so it stays as somebody agreed to it whatever becomes of the
-project. The files are not parsed here: the installer does that, in a process of its own. All
+project. The files are not parsed here: the installer does that. All
 functions block.
 """
 

@@ -25,8 +25,8 @@ from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.builds.building import Building
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.host.paths import trusted_owners
 from nsmd.model.packages import WantedPackages

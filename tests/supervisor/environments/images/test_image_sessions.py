@@ -30,7 +30,7 @@ from image_world import (
 )
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.builds.build_run import paths_in_use
-from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.jail.templates import open_templates
 from nsmd.model.values import Environment

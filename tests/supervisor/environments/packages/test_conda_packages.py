@@ -16,14 +16,12 @@ import pytest
 from conda_channel import Channel
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.packages.build_jail import InstallError
 from nsmd.environments.packages.conda_lists import PLATFORM
 from nsmd.environments.packages.conda_packages import CondaPackages
 from nsmd.environments.packages.index_values import Indexes
-from nsmd.environments.packages.installer_protocol import Installed, InstallRequest
+from nsmd.environments.packages.request import Installed, InstallError, InstallRequest
 from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.model.packages import WantedPackages
-from nsmd.model.settings import DEFAULT_JAIL_UID
 from package_world import SEARCH_PATH, installation
 from packageindex import Authority, index_server
 
@@ -255,7 +253,6 @@ async def test_without_py_rattler_it_is_said_what_to_install(
         lock_directories=(),
         search_path=SEARCH_PATH,
         home=str(world.folder),
-        jail_uid=DEFAULT_JAIL_UID,
     )
     packages = CondaPackages.of(request, lambda _path: None)
 

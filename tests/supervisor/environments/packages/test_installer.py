@@ -21,8 +21,8 @@ from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.packages.installer_protocol import Installed
 from nsmd.environments.packages.installer_run import InstallerRun
+from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import UNUSED_CACHE_S, EnvironmentStore
 from nsmd.model.packages import WantedPackages
 from package_world import installation, sdist
@@ -120,6 +120,20 @@ async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
     assert lock.count("--hash=sha256:") == 2
     assert it.leftovers() == []
     assert it.phases[0] == "resolving"  # phases that take no time may go untold
+
+
+async def test_jails_may_read_what_a_supervisor_makes_for_itself(it: Workshop) -> None:
+    for name in ("demo", "other"):
+        it.index.add_project(name, "1.0")
+    before = os.umask(0o077)
+    try:
+        await it.make("demo", name="one")
+        made = await it.make("demo", "other")
+    finally:
+        os.umask(before)
+    for path in (Path(made.path), *Path(made.path).rglob("*")):
+        assert path.is_symlink() or path.stat().st_mode & 0o444 == 0o444, path
+        assert not path.is_dir() or path.stat().st_mode & 0o111 == 0o111, path
 
 
 @pytest.mark.slow

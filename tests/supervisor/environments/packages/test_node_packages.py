@@ -15,7 +15,7 @@ import pytest
 
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.packages.installer_protocol import Installed
+from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.model.packages import WantedPackages
 from package_world import SEARCH_PATH, installation
