@@ -22,7 +22,7 @@ from mcp_types import CallToolResult, TextContent
 import nsm
 import standin
 from e2e_support import program, supervisor
-from nsmd.environments.host_presets import BASE_PATH
+from nsmd.jail.host import BASE_PATH
 from nsmd.model.policy import limit_variables
 
 if TYPE_CHECKING:

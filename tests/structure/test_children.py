@@ -29,7 +29,7 @@ in it."""
 ELSEWHERE = {
     "clients/nsm/cli/pager.py": "a person's PAGER runs where that person is",
     "clients/nsm/hosts/installer.py": "it is alone on the other machine, in the user's home",
-    "supervisor/nsmd/environments/commands/monitor.py": "a monitor's directory was chosen for it",
+    "supervisor/nsmd/host/command_monitor.py": "a monitor's directory was chosen for it",
 }
 
 STARTS = {"Popen", "call", "check_call", "check_output", "run"}

@@ -47,7 +47,7 @@ from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops.inspection import KernelFacts
 from nsmd.environments.artifacts import discovery
 from nsmd.environments.builds import builder
-from nsmd.environments.commands import monitor
+from nsmd.host import command_monitor as monitor
 from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
 from nsmd.mcp import render

@@ -14,7 +14,6 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
-from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.project_shells import DevShells
 from nsmd.environments.nix.program import (
@@ -23,6 +22,7 @@ from nsmd.environments.nix.program import (
     NixFinder,
     NixRunError,
 )
+from nsmd.host.commands import OnProgress
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind
 
 BASH = Environment(

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.images.unpack import architecture
 from nsmd.environments.packages.request import Installed
+from nsmd.host.command_log import CommandProgress
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings
 from nsmd.model.packages import WantedPackages

@@ -3,10 +3,8 @@
 saved_records   records that outlive the supervisor, in files
 on_demand       environments looked for again, and waited for while they are built
 catalog         the environments that exist now, and for whom
-interpreters    real place and version of an interpreter
 host_presets    environments made of the host's own interpreters
 artifacts       environments that Nix built: found, checked and watched
-commands        long commands, such as Nix: run, logged, watched and stopped
 nix             Nix: found, and run
 packages        environments from packages: the installer, and its jail
 images          environments from container images

@@ -1,94 +1,38 @@
-"""Environments from presets, made from this host's own interpreters.
-
-To find an interpreter, nsm has to ask it: a `python3` on PATH may be a shim, a symlink or a virtual
-environment, and only the program itself knows its real place (`nsmd.environments.interpreters`).
-Asking runs a program, so it must not be one that somebody else could have put there. All functions
-block, for some 50 ms: call `find_environments` in a thread.
+"""Environments from presets, made from this host's own interpreters. All functions block, for some
+50 ms: call `find_environments` in a thread.
 """
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import trio
 
 from nsm import paths
-from nsm.dataclass import dataclass, replace
-from nsmd.environments.interpreters import (
-    FoundInterpreter,
-    InterpreterError,
-    SilentInterpreterError,
-    UnaskedInterpreterError,
-    ask_bash,
-    ask_node,
-    ask_python,
-    in_base_system,
-    own_python,
-    reserved_mb,
-)
+from nsm.dataclass import replace
 from nsmd.host.locales import Variables
-from nsmd.host.package_manager import install_command
-from nsmd.host.paths import is_within, printable, why_not_run, why_private
-from nsmd.jail.host import PYTHON_DIRECTORY
+from nsmd.host.paths import is_within
+from nsmd.jail.host import BASE_PATH
+from nsmd.jail.interpreters import (
+    INTERPRETERS,
+    FoundInterpreter,
+    InterpreterFinder,
+    Unreadable,
+    find_agent_python,
+    in_base_system,
+    reserved_mb,
+    why_no_agent,
+)
 from nsmd.model.settings import PRESETS, EnvironmentSettings, Preset, Settings
 from nsmd.model.values import ClientIdentity, Environment, ReadOnlyBind
 
 log = logging.getLogger(__name__)
 
-
-MINIMUM_PYTHON = (3, 9)
-"""Oldest version for the agent, which runs on the environment's own Python if there is one."""
-MINIMUM_NODE = (18,)
-MINIMUM_BASH = (4, 4)
-
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""Runs the agent of environments without a Python of their own: every jail shows it anyway."""
-
-BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin", PYTHON_DIRECTORY)
-"""PATH in a jail, after the interpreter's own directory."""
-
-_INSTALLED = (
-    ".asdf/installs/python/*/bin",
-    ".local/share/mise/installs/python/*/bin",
-    ".local/share/uv/python/*/bin",
-    ".pyenv/versions/*/bin",
-)
-"""Directories below HOME in which tools put Pythons for the user."""
-
-Unreadable = Callable[[str], str | None]
-"""Returns why jails could not read a host path; None if they can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """Search for a preset's interpreter."""
-
-    programs: tuple[str, ...]
-    title: str
-    package: str
-    minimum: tuple[int, ...]
-
-
-_KINDS: Mapping[Preset, _Kind] = {
-    "python": _Kind(
-        programs=("python3", "python"), title="Python", package="python3", minimum=MINIMUM_PYTHON
-    ),
-    "bash": _Kind(programs=("bash",), title="Bash", package="bash", minimum=MINIMUM_BASH),
-    "node": _Kind(
-        programs=("node", "nodejs"), title="Node.js", package="nodejs", minimum=MINIMUM_NODE
-    ),
-}
-
 _Wanted = tuple[Preset, str | None]
 """A preset and the interpreter that was configured for it."""
-
-
-class _UnusableError(Exception):
-    """An interpreter cannot be used; the message is a clause that says why."""
 
 
 def find_environments(
@@ -108,7 +52,7 @@ def find_environments(
     Returns:
         Presets first. Unusable ones are included, with `problem`.
     """
-    finder = _Finder(search_path, os.path.realpath(home or paths.home()), unreadable)
+    finder = InterpreterFinder(search_path, os.path.realpath(home or paths.home()), unreadable)
     wanted: dict[str, EnvironmentSettings] = {name: EnvironmentSettings() for name in PRESETS}
     # A preset stays until its replacement is built.
     configured = {
@@ -127,7 +71,7 @@ def find_environments(
         found = {key: answer.result() for key, answer in answers.items()}
     except RuntimeError:  # there is no room for another thread
         found = {key: finder.find(*key) for key in distinct}
-    agent = _agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
+    agent = find_agent_python(finder, [found[key] for key in distinct if key[0] == "python"])
     return tuple(
         replace(
             _environment(name, entry, settings, keys[name][0], found[keys[name]], agent),
@@ -136,38 +80,6 @@ def find_environments(
         )
         for name, entry in wanted.items()
     )
-
-
-def find_python(
-    program: str | None, search_path: str, *, home: str, unreadable: Unreadable
-) -> FoundInterpreter | str:
-    """Find the Python of an environment made from packages, or the reason why there is none.
-
-    Args:
-        program: absolute path; of a virtual environment, its base is taken. None for the first one
-            on PATH.
-        search_path, home, unreadable: as for `find_environments`.
-    """
-    finder = _Finder(search_path, os.path.realpath(home), unreadable, keep_venv=False)
-    return finder.find("python", program)
-
-
-def find_node(
-    program: str | None, search_path: str, *, home: str, unreadable: Unreadable
-) -> tuple[FoundInterpreter, FoundInterpreter] | str:
-    """Find the Node of an environment made from packages, and a Python for its agent; or the
-    reason why one is missing.
-
-    Args:
-        program: absolute path; None for the first one on PATH.
-        search_path, home, unreadable: as for `find_environments`.
-    """
-    finder = _Finder(search_path, os.path.realpath(home), unreadable)
-    node = finder.find("node", program)
-    if isinstance(node, str):
-        return node
-    agent = _agent_python(finder, [])
-    return _no_agent() if agent is None else (node, agent)
 
 
 def find_python_in(
@@ -194,7 +106,7 @@ def find_python_in(
         cannot be used.
     """
     home = os.path.realpath(home or paths.home())
-    finder = _Finder(search_path, home, unreadable, keep_venv=False)
+    finder = InterpreterFinder(search_path, home, unreadable, keep_venv=False)
     entry = settings.environments.get("python", EnvironmentSettings())
     # What lies in a project gets no devices, whatever its user gave the preset.
     entry = replace(entry, preset="python", description=None, preload=(), devices=())
@@ -209,162 +121,6 @@ def find_python_in(
         there = ReadOnlyBind(source=os.path.dirname(real), target=os.path.dirname(folder))
         environment = replace(environment, binds=tuple(dict.fromkeys((*environment.binds, there))))
     return replace(environment, variables=tuple({**dict(variables), **entry.env}.items()))
-
-
-class _Finder:
-    """Search for interpreters; its methods may run in several threads."""
-
-    def __init__(
-        self, search_path: str, home: str, unreadable: Unreadable, *, keep_venv: bool = True
-    ) -> None:
-        self._keep_venv = keep_venv
-        self._folders = [f for f in search_path.split(os.pathsep) if os.path.isabs(f)]
-        self._home = home
-        self._unreadable = unreadable
-        # Variables that shims need. A foreign program gets nothing else of our environment.
-        self._variables = {"PATH": search_path, "HOME": home, "LANG": "C.UTF-8"}
-
-    def find(self, preset: Preset, configured: str | None) -> FoundInterpreter | str:
-        """Find the interpreter of a preset, or the reason why there is none."""
-        kind = _KINDS[preset]
-        if configured is not None:
-            try:
-                return self._check(preset, configured, configured=True)
-            except _UnusableError as error:
-                return f"the configured interpreter {error}"
-        refused: dict[str, None] = {}
-        unasked = False
-        for candidate in self._candidates(kind.programs):
-            try:
-                return self._check(preset, candidate, configured=False)
-            except _UnusableError as error:
-                refused[str(error)] = None
-                if isinstance(error.__cause__, UnaskedInterpreterError):
-                    unasked = True
-                    break  # the next one may be quite another version
-                unasked = unasked or isinstance(error.__cause__, SilentInterpreterError)
-        if unasked:
-            return f"{'; '.join(refused)}. The next call asks again"
-        why = "; ".join(refused) or f"no {kind.programs[0]} on PATH ({':'.join(self._folders)})"
-        return f"{why}. To get one: {install_command(kind.package)}"
-
-    def find_in(
-        self, folder: str, real: str, version: Sequence[int], configured: Sequence[str]
-    ) -> FoundInterpreter | str:
-        """Find the Python in one directory, or the reason why it is not used.
-
-        Args:
-            real: path of `folder` without links.
-        """
-        wanted = ".".join(str(number) for number in version[:2])
-        named = {os.path.dirname(os.path.realpath(each)) for each in configured}
-        known = [*self._folders, *named]
-        for pattern in _INSTALLED:
-            known += glob.glob(os.path.join(glob.escape(self._home), pattern))
-        if real not in {os.path.realpath(each) for each in known} and not self._leads_to(real):
-            return (
-                f"it was made with the Python in {printable(folder)}, which is not on PATH, so nsm "
-                f"does not run it. Make it again with a python{wanted} that is, or name that "
-                "Python as the `interpreter` of an environment in config.toml"
-            )
-        if not in_base_system(folder) and why_private(os.path.dirname(folder), self._home):
-            return f"it was made with the Python in {printable(folder)}, which no jail shows"
-        for name in (f"python{wanted}", "python3", "python"):
-            program = os.path.join(real, name)
-            if os.path.isfile(program):
-                break
-        else:
-            return f"it was made with the Python in {printable(folder)}, which is not there now"
-        try:
-            found = self._check("python", program, configured=real in named)
-        except _UnusableError as error:
-            return str(error)
-        if found.version[: len(version[:2])] != tuple(version[:2]):
-            return (
-                f"it was made for Python {wanted}, and {program} is {found.version_text} now: "
-                "make it again"
-            )
-        prefix = os.path.dirname(real)
-        if not in_base_system(real) and not any(is_within(prefix, p) for p in found.prefixes):
-            return f"the Python in {printable(folder)} is {found.program}: make it again with that"
-        return found
-
-    def _leads_to(self, folder: str) -> bool:
-        """Return whether the Python on PATH, which may be a shim, is really in a directory."""
-        found = self.find("python", None)
-        return isinstance(found, FoundInterpreter) and os.path.dirname(found.program) == folder
-
-    def acceptable(self, found: FoundInterpreter) -> str | None:
-        """Why a jail could not show what that interpreter needs; None if it could."""
-        for path in (found.program, *found.prefixes):
-            if reason := self._unreadable(path):
-                return f"{found.program}: {reason}"
-        for prefix in found.prefixes:
-            if reason := why_private(prefix, self._home):
-                return f"{found.program} needs {prefix}, which {reason}"
-        return None
-
-    def _candidates(self, programs: Sequence[str]) -> Iterator[str]:
-        """Executables of those names on PATH, each file once."""
-        seen: set[str] = set()
-        for program in programs:
-            for folder in self._folders:
-                path = os.path.join(folder, program)
-                real = os.path.realpath(path)
-                if real not in seen and os.path.isfile(real) and os.access(real, os.X_OK):
-                    seen.add(real)
-                    yield path
-
-    def _check(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
-        """Ask one program."""
-        if reason := why_not_run(program, configured=configured):
-            raise _UnusableError(f"{program} is not run: {reason}")
-        try:
-            found = self._ask(preset, program, configured=configured)
-        except InterpreterError as error:
-            raise _UnusableError(str(error)) from error
-        # A shim may have led elsewhere.
-        if reason := why_not_run(found.program, configured=configured):
-            raise _UnusableError(f"{found.program} is not run: {reason}")
-        kind = _KINDS[preset]
-        if found.version < kind.minimum:
-            needed = ".".join(str(number) for number in kind.minimum)
-            raise _UnusableError(
-                f"{found.program} is {kind.title} {found.version_text}, {needed} is needed"
-            )
-        if reason := self.acceptable(found):
-            raise _UnusableError(reason)
-        return found
-
-    def _ask(self, preset: Preset, program: str, *, configured: bool) -> FoundInterpreter:
-        if preset == "python":
-            return ask_python(program, self._variables, keep_venv=configured and self._keep_venv)
-        if preset == "node":
-            return ask_node(program, self._variables)
-        return ask_bash(program, self._variables)
-
-
-def _agent_python(
-    finder: _Finder, pythons: Sequence[FoundInterpreter | str]
-) -> FoundInterpreter | None:
-    """Choose the Python that runs the agent of environments without their own.
-
-    The best is one that every jail shows anyway, then another environment's, then the supervisor's.
-    """
-    usable = [python for python in pythons if isinstance(python, FoundInterpreter)]
-    for python in usable:
-        if not python.prefixes:
-            return python
-    for candidate in (finder.find("python", SYSTEM_PYTHON), *usable, own_python()):
-        if isinstance(candidate, FoundInterpreter) and finder.acceptable(candidate) is None:
-            return candidate
-    return None
-
-
-def _no_agent() -> str:
-    needed = ".".join(str(number) for number in MINIMUM_PYTHON)
-    problem = f"no Python {needed} or newer to run nsm's agent with"
-    return f"{problem}. To get one: {install_command('python3')}"
 
 
 def _preset(name: str, entry: EnvironmentSettings) -> Preset:
@@ -382,7 +138,7 @@ def _environment(
     found: FoundInterpreter | str,
     agent: FoundInterpreter | None,
 ) -> Environment:
-    kind = _KINDS[preset]
+    kind = INTERPRETERS[preset]
     defaults = settings.defaults
     unavailable = Environment(
         name=name,
@@ -400,7 +156,7 @@ def _environment(
         return replace(unavailable, problem=found)
     runner = found if preset == "python" else agent
     if runner is None:
-        return replace(unavailable, problem=_no_agent())
+        return replace(unavailable, problem=why_no_agent())
     return replace(
         unavailable,
         description=entry.description or f"{kind.title} {found.version_text}",

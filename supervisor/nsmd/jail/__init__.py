@@ -3,6 +3,7 @@
 bubblewrap    the bwrap program: its path, its features, limits that it has no option for
 host          the parts of the host that a jail shows
 user          the user that jails run as, and paths to directories closed to that user
+interpreters  interpreters of this host that jails can show: searched and asked
 project       the project in a jail: its directory, a session's changes in an overlay
 process       a running jail: its processes, killed and waited for
 interface     specification of a template, and interface of a launcher

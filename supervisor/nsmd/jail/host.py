@@ -24,6 +24,9 @@ _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 PYTHON_DIRECTORY = "/run/nsm/bin"
 """The last directory on PATH: it has `python` where the host has only `python3`."""
 
+BASE_PATH = ("/usr/local/bin", "/usr/bin", "/bin", PYTHON_DIRECTORY)
+"""PATH in a jail, after the interpreter's own directory."""
+
 _ETC = (
     "alternatives",
     "ca-certificates",

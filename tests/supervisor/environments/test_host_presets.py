@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.environments import interpreters
 from nsmd.environments.host_presets import find_environments
-from nsmd.environments.interpreters import RESERVED_BY_NODE_MB, reserved_mb
+from nsmd.jail import interpreters
+from nsmd.jail.interpreters import RESERVED_BY_NODE_MB, reserved_mb
 from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
 from nsmd.model.values import Environment, Interpreter, ReadOnlyBind, SessionLimits
 

@@ -14,8 +14,8 @@ from nsm.below import read_file
 from nsm.dataclass import dataclass, field, replace
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import Metadata, MetadataError, ProgramPaths
-from nsmd.environments.interpreters import reserved_mb
 from nsmd.host.paths import DistrustError, NoWay, Trail, WatchedPaths, printable
+from nsmd.jail.interpreters import reserved_mb
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.settings import Defaults
 from nsmd.model.values import Artifact, Environment, EnvironmentProblem

@@ -18,12 +18,12 @@ from nsm.wire.errors import NixFailedError, NsmError, PackagesFailedError
 from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.building import Attempt, Building, Built
-from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.nix.program import Nix, NixFinder, flake_copy
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore
+from nsmd.host.command_log import CommandProgress
+from nsmd.host.commands import OnProgress
 from nsmd.model.flakes import local_directory, shown
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import Defaults, EnvironmentSettings

@@ -40,10 +40,10 @@ from nsmd.environments.builds.building import (
     said,
 )
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments
+from nsmd.host.command_log import CommandProgress
 from nsmd.model.flakes import check_reference, shown, split_valid
 from nsmd.model.packages import WantedPackages, check_packages
 from nsmd.model.settings import Defaults, EnvironmentSettings

@@ -11,8 +11,8 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, NsmError
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.nix.program import NixRunError
+from nsmd.host.command_log import CommandProgress
 from nsmd.model.flakes import likely_name, shown, why_no_reference
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import WantedPackages

@@ -33,9 +33,9 @@ from nsm.below import read_file
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
 from nsm.wire.errors import NixFailedError
-from nsmd.environments.commands.runner import OnProgress
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
 from nsmd.environments.nix.program import Nix, NixExitError, flake_copy
+from nsmd.host.commands import OnProgress
 from nsmd.host.paths import is_within
 
 log = logging.getLogger(__name__)

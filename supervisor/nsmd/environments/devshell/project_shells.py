@@ -17,7 +17,6 @@ import trio
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import EnvironmentUnavailableError, NsmError
 from nsmd.environments.catalog import ProjectSource
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.devshell import NAME
 from nsmd.environments.devshell.evaluation import (
     FLAKE,
@@ -31,6 +30,7 @@ from nsmd.environments.devshell.evaluation import (
 )
 from nsmd.environments.devshell.script import setup_steps
 from nsmd.environments.nix.program import NixFinder
+from nsmd.host.command_log import CommandProgress
 from nsmd.host.locales import locale_part
 from nsmd.host.threads import BoundedReads
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep

@@ -19,15 +19,7 @@ import trio
 from nsm.dataclass import dataclass, replace
 from nsm.wire.decode import DecodeError, decode
 from nsmd.environments import images
-from nsmd.environments.commands.runner import CommandOutcome, run_monitored
-from nsmd.environments.host_presets import (
-    MINIMUM_BASH,
-    MINIMUM_NODE,
-    MINIMUM_PYTHON,
-    find_python,
-)
 from nsmd.environments.images.image_root import ROOT, shown_image, variables_of
-from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail
 from nsmd.environments.packages.request import (
@@ -48,17 +40,25 @@ from nsmd.environments.packages.store import (
     make_directory,
     read_left,
 )
+from nsmd.host.commands import CommandOutcome, run_monitored
 from nsmd.host.package_manager import install_command
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.arguments import SYNTHETIC_FILES
 from nsmd.jail.bubblewrap import missing_bwrap
+from nsmd.jail.interpreters import (
+    MINIMUM_BASH,
+    MINIMUM_NODE,
+    MINIMUM_PYTHON,
+    FoundInterpreter,
+    find_python,
+)
 from nsmd.model.packages import ImageReference, parse_image
 from nsmd.model.values import Interpreter
 
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 _LIMITED = 'ulimit -f "$0" && exec "$@"'
-_LOG_READER = "nsmd.environments.commands.log_text:LineReader"
+_LOG_READER = "nsmd.host.command_log:LineReader"
 
 _FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
 

@@ -18,7 +18,7 @@ from nsm import git
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NixFailedError, NixUnavailableError
 from nsm.wire.jobs import signal_name
-from nsmd.environments.commands.runner import CommandOutcome, OnProgress, run_monitored
+from nsmd.host.commands import CommandOutcome, OnProgress, run_monitored
 from nsmd.host.paths import why_not_run
 
 log = logging.getLogger(__name__)

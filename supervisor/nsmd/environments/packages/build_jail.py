@@ -18,12 +18,11 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.seccomp import filter_program
-from nsmd.environments.commands.log_text import lines_of
-from nsmd.environments.host_presets import BASE_PATH
 from nsmd.environments.packages import jail_start
 from nsmd.environments.packages.request import in_thread
 from nsmd.environments.packages.store import BUILD
 from nsmd.fdstore.holder import receive_one
+from nsmd.host.command_log import lines_of
 from nsmd.jail.arguments import (
     SYNTHETIC_FILES,
     BindMount,
@@ -32,7 +31,7 @@ from nsmd.jail.arguments import (
     build_arguments,
     python_command,
 )
-from nsmd.jail.host import scan_host
+from nsmd.jail.host import BASE_PATH, scan_host
 from nsmd.jail.starting import memory_file, spawn
 from nsmd.jail.user import JailUser
 from nsmd.model.values import ImageRoot, Links

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from nsm.dataclass import dataclass, replace
-from nsmd.environments.host_presets import MINIMUM_PYTHON, Unreadable, find_python
-from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import conda_lists, conda_program, locks
 from nsmd.environments.packages.build_jail import (
     ENV,
@@ -35,6 +33,13 @@ from nsmd.environments.packages.store import (
     listed,
     make_directory,
     read_left,
+)
+from nsmd.jail.interpreters import (
+    MINIMUM_PYTHON,
+    FoundInterpreter,
+    Unreadable,
+    find_python,
+    modules_of,
 )
 from nsmd.model.host_rules import AllowList
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import trio
 
 from nsm.dataclass import replace
-from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import BuildJail, JailOutcome, no_answer, why_failed
 from nsmd.environments.packages.build_network import BuildNetwork, BuildSettings, proxy_variables
@@ -41,6 +40,7 @@ from nsmd.environments.packages.store import (
 )
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.bubblewrap import missing_bwrap
+from nsmd.jail.interpreters import FoundInterpreter
 from nsmd.model.host_rules import AllowList
 
 TELL_INTERVAL_S = 0.5

@@ -10,9 +10,6 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import NsmError, PackagesFailedError
-from nsmd.environments.commands.runner import OnProgress
-from nsmd.environments.host_presets import BASE_PATH
-from nsmd.environments.interpreters import reserved_mb
 from nsmd.environments.packages.build_jail import ENV
 from nsmd.environments.packages.request import (
     BuildReport,
@@ -26,7 +23,10 @@ from nsmd.environments.packages.store import (
     EnvironmentDetails,
     EnvironmentStore,
 )
+from nsmd.host.commands import OnProgress
 from nsmd.jail import BwrapLauncher
+from nsmd.jail.host import BASE_PATH
+from nsmd.jail.interpreters import reserved_mb
 from nsmd.model.packages import WantedPackages, module_of, names_of, normal_name, shown
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment, ReadOnlyBind

@@ -17,8 +17,6 @@ from contextlib import suppress
 from typing import Any, cast
 
 from nsm.dataclass import dataclass, field
-from nsmd.environments.host_presets import Unreadable, find_node
-from nsmd.environments.interpreters import FoundInterpreter, in_base_system
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import PLACE, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, npm_settings
@@ -40,6 +38,7 @@ from nsmd.environments.packages.store import (
 )
 from nsmd.host.package_manager import install_command
 from nsmd.host.paths import why_not_run
+from nsmd.jail.interpreters import FoundInterpreter, Unreadable, find_node, in_base_system
 from nsmd.model.host_rules import AllowList
 from nsmd.model.packages import npm_versions
 

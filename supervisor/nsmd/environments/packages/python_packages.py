@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from nsm.dataclass import dataclass
-from nsmd.environments.host_presets import Unreadable, find_python
-from nsmd.environments.interpreters import FoundInterpreter, modules_of
 from nsmd.environments.packages import locks, requirements
 from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, python_settings
@@ -27,6 +25,7 @@ from nsmd.environments.packages.store import (
     write_new,
 )
 from nsmd.host.paths import why_not_run
+from nsmd.jail.interpreters import FoundInterpreter, Unreadable, find_python, modules_of
 from nsmd.model.host_rules import AllowList
 
 MANY_SOURCES = 100

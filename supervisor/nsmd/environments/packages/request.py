@@ -9,9 +9,9 @@ from typing import TypeVar
 import trio
 
 from nsm.dataclass import dataclass, field, replace
-from nsmd.environments.commands.log_text import CommandProgress, lines_of
-from nsmd.environments.commands.monitor import Log
-from nsmd.environments.commands.runner import OnProgress
+from nsmd.host.command_log import CommandProgress, lines_of
+from nsmd.host.command_monitor import Log
+from nsmd.host.commands import OnProgress
 from nsmd.model.packages import WantedPackages
 
 REMOVE_S = 5.0

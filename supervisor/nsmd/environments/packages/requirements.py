@@ -16,7 +16,6 @@ from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from nsm.dataclass import dataclass
-from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages.locks import (
     MAX_LOCK_BYTES,
     Lock,
@@ -26,6 +25,7 @@ from nsmd.environments.packages.locks import (
     parse,
 )
 from nsmd.environments.packages.text_files import TextFileError, read_text
+from nsmd.jail.interpreters import FoundInterpreter
 from nsmd.model.packages import WantedPackages, normal_name, why_no_requirement
 
 MAX_FILE_BYTES = 1024 * 1024

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 from nsm.below import DIRECTORY, open_below, read_file
 from nsm.dataclass import dataclass, field
-from nsmd.environments.interpreters import is_module
+from nsmd.jail.interpreters import is_module
 from nsmd.model.values import ProjectMount
 
 Kind = Literal["venv", "node_modules", "packages"]

@@ -14,8 +14,8 @@ import pytest
 
 from image_world import Layout, file, folder, hardlink, layer, symlink
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.images.unpack import unpack
+from nsmd.host.command_log import CommandProgress
 from nsmd.model.packages import WantedPackages
 from package_world import installation
 from realjail import open_directory

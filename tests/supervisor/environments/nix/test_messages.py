@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.wire.decode import decode
-from nsmd.environments.commands.log_text import MAX_LINE_CHARS, CommandProgress
 from nsmd.environments.nix.messages import (
     MAX_ACTIVITY_CHARS,
     MAX_ERROR_CHARS,
     NixLogReader,
 )
+from nsmd.host.command_log import MAX_LINE_CHARS, CommandProgress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 

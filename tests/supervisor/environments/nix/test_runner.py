@@ -18,8 +18,6 @@ import trio
 
 from fake_nix import FakeNix
 from nsm.wire.errors import NixUnavailableError
-from nsmd.environments.commands.monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
-from nsmd.environments.commands.runner import run_monitored
 from nsmd.environments.nix.program import (
     LOG_READER,
     Nix,
@@ -27,6 +25,8 @@ from nsmd.environments.nix.program import (
     NixRunError,
     find_nix,
 )
+from nsmd.host.command_monitor import MAX_END_BYTES, MAX_HEAD_BYTES, TAIL_LINES
+from nsmd.host.commands import run_monitored
 from nsmd.host.processes import children_of
 from processes import ending
 

@@ -20,10 +20,10 @@ import trio
 from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import UNUSED_CACHE_S, EnvironmentStore
+from nsmd.host.command_log import CommandProgress
 from nsmd.model.packages import WantedPackages
 from package_world import installation, sdist
 from packageindex import HTML, JSON, IndexServer, index_server, wheel

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.environments.commands.log_text import CommandProgress
 from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import EnvironmentStore
+from nsmd.host.command_log import CommandProgress
 from nsmd.model.packages import WantedPackages
 from package_world import SEARCH_PATH, installation
 from packageindex import IndexServer, index_server

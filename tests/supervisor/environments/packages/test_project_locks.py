@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.environments.interpreters import FoundInterpreter
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, LockError
 from nsmd.environments.packages.requirements import ProjectLock, read_project_lock
+from nsmd.jail.interpreters import FoundInterpreter
 from nsmd.model.packages import WantedPackages
 
 HASH = "sha256:" + "a" * 64

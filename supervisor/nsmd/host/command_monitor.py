@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nsmd.environments.commands.log_text import LogReader
+from nsmd.host.command_log import LogReader
 from nsmd.host.monitor import CHUNK_BYTES, Monitor
 from nsmd.host.processes import signal_group
 

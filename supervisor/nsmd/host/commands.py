@@ -11,9 +11,9 @@ import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
-from nsmd.environments.commands.log_text import CommandProgress
-from nsmd.environments.commands.monitor import STEP_S
 from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
+from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import STEP_S
 from nsmd.host.monitor import SWEEP_S
 
 _CHUNK_BYTES = 64 * 1024
@@ -70,7 +70,7 @@ async def run_monitored(
     milliseconds, or a little over two steps if it ignores signals.
     """
     held = MonitoredProcess.start(
-        "nsmd.environments.commands.monitor",
+        "nsmd.host.command_monitor",
         [str(-1 if log_fd is None else log_fd), str(step_s), reader, *command],
         inherited=[] if log_fd is None else [log_fd],
         variables=variables,
