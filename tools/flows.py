@@ -4,7 +4,9 @@
 
 A supervisor of its own counts the calls of our functions in its process, from the request until the
 answer is there. Of several requests the one with the fewest calls counts, since timers may come in
-between. Comprehensions, lambdas and imports are left out. It prints the files of each.
+between. Comprehensions, lambdas and imports are left out; so are coroutines that had begun before
+(the loop that serves a connection), and what trio itself asks of our clock and instruments. With an
+argument it writes each flow as a list of calls, indented by their depth, into that folder.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from private_supervisor import private_supervisor
+from private_supervisor import END_TIMEOUT_S, end, private_supervisor, start
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/contributing/flows.md"
@@ -39,6 +43,12 @@ SOURCES = {
 COUNTS = "NSM_FLOWS_COUNTS"
 """Variable with the path of the file into which the supervisor writes what it has counted."""
 
+AT_ONCE = "NSM_FLOWS_AT_ONCE"
+"""Variable that has a supervisor count from its start."""
+
+KEEPING = ("nsmd/restart/", "nsmd/fdstore/")
+"""What takes up the sessions of an earlier supervisor; all else does the same for new ones."""
+
 REPEATS = 5
 
 SETTLE_S = 0.5
@@ -47,7 +57,8 @@ SETTLE_S = 0.5
 HEAD = """\
 # Flows
 
-How many calls of our functions, and how many of our files, one request passes in the supervisor.
+How many calls of our functions, and how many of our files, one request passes in the supervisor;
+of a reattachment only those that are for that alone, in `restart` and `fdstore`.
 `tools/flows.py` writes this page: `.venv/bin/python tools/flows.py`.
 
 | flow | calls | functions | files |
@@ -55,18 +66,25 @@ How many calls of our functions, and how many of our files, one request passes i
 """
 
 
-class Count(NamedTuple):
-    """One request: calls by function, as `file:name`."""
+class Call(NamedTuple):
+    """A call of a function, as `file:name`, below so many others of ours."""
 
-    functions: dict[str, int]
+    function: str
+    depth: int
+
+
+class Count(NamedTuple):
+    """One request: its calls, in their order."""
+
+    calls: list[Call]
 
     @property
-    def calls(self) -> int:
-        return sum(self.functions.values())
+    def functions(self) -> set[str]:
+        return {call.function for call in self.calls}
 
     @property
     def files(self) -> list[str]:
-        return list(dict.fromkeys(name.partition(":")[0] for name in self.functions))
+        return list(dict.fromkeys(call.function.partition(":")[0] for call in self.calls))
 
 
 # In the supervisor.
@@ -76,40 +94,62 @@ class Counter:
     """Counts calls between two signals, and writes them into a file."""
 
     def __init__(self) -> None:
-        self._frames: set[FrameType] = set()
-        self._functions: dict[str, int] = {}
+        self._calls: list[Call] = []
         self._counts = False
 
-    def toggle(self, _number: int, _frame: FrameType | None) -> None:
+    def toggle(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         """Begin to count, or end."""
         self._counts = not self._counts
         if self._counts:
-            self._frames, self._functions = set(), {}
+            self._calls = []
             sys.setprofile(self._count_call)
             return
         sys.setprofile(None)
         path = Path(os.environ[COUNTS])
-        path.with_suffix(".new").write_text(json.dumps(self._functions))
+        path.with_suffix(".new").write_text(json.dumps(self._calls))
         path.with_suffix(".new").rename(path)
 
     def _count_call(self, frame: FrameType, event: str, _argument: object) -> None:
-        # A coroutine that goes on is the same frame once more.
-        if event != "call" or frame in self._frames or frame.f_code.co_name.startswith("<"):
+        if event != "call" or frame.f_code.co_name.startswith("<") or goes_on(frame):
             return
-        self._frames.add(frame)
-        for source, name in SOURCES.items():
-            if frame.f_code.co_filename.startswith(source):
-                path = f"{name}/{frame.f_code.co_filename[len(source) :]}"
-                key = f"{path}:{frame.f_code.co_qualname}"
-                self._functions[key] = self._functions.get(key, 0) + 1
-                return
+        if (name := named(frame)) is not None and not is_asked_by_trio(frame):
+            depth, around = 0, frame.f_back
+            while around is not None:
+                depth += named(around) is not None
+                around = around.f_back
+            self._calls.append(Call(name, depth))
+
+
+def named(frame: FrameType) -> str | None:
+    """The function of a frame, if it is ours."""
+    code = frame.f_code
+    for source, name in SOURCES.items():
+        if code.co_filename.startswith(source):
+            return f"{name}/{code.co_filename[len(source) :]}:{code.co_qualname}"
+    return None
+
+
+def goes_on(frame: FrameType) -> bool:
+    """Return whether the frame is of a coroutine that has waited."""
+    # The instruction is RESUME, and its argument says after what: 0 is the beginning.
+    return frame.f_code.co_code[frame.f_lasti + 1] != 0
+
+
+def is_asked_by_trio(frame: FrameType) -> bool:
+    """Return whether the function is one of the clock's, or of an instrument."""
+    by = frame.f_back
+    module = "" if by is None else by.f_globals.get("__name__", "")
+    return module.startswith("trio.") and not frame.f_code.co_flags & CO_COROUTINE
 
 
 def supervise(arguments: list[str]) -> int:
     """Run the supervisor with a counter."""
     from nsmd.app.main import main  # noqa: PLC0415  # in that process only
 
-    signal.signal(signal.SIGUSR1, Counter().toggle)
+    counter = Counter()
+    signal.signal(signal.SIGUSR1, counter.toggle)
+    if AT_ONCE in os.environ:
+        counter.toggle()
     return main(arguments)
 
 
@@ -138,18 +178,39 @@ class Place:
 
     def fewest(self, request: Callable[[], object], times: int = REPEATS) -> Count:
         """Make a request several times; returns what passed the fewest calls."""
-        return min((self._count(request) for _ in range(times)), key=lambda count: count.calls)
+        return min((self._count(request) for _ in range(times)), key=lambda count: len(count.calls))
 
     def _count(self, request: Callable[[], object]) -> Count:
         time.sleep(SETTLE_S)
         signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
         request()
-        signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
+        return self._counted(self._pidfd)
+
+    def _counted(self, pidfd: int) -> Count:
+        signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
         while not self._counts.exists():
             time.sleep(0.01)
-        count = Count(json.loads(self._counts.read_text()))
+        calls = json.loads(self._counts.read_text())
         self._counts.unlink()
-        return count
+        return Count([Call(*call) for call in calls])
+
+    def reattachment(self, more: Mapping[str, str], program: Sequence[str]) -> Count:
+        """Kill the supervisor, and start one that takes up its session; returns what passed there
+        of the code that is for that alone.
+        """
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        select.select([self._pidfd], [], [], END_TIMEOUT_S)
+        variables = {**self._variables, **more, AT_ONCE: "1"}
+        process, reading = start(variables, self._counts.with_suffix(".log"), program)
+        try:
+            with open(reading, "rb") as ready:
+                ready.readline()
+            while not any(each["name"] == "s" for each in json.loads(self.nsm("ps", "--json"))):
+                time.sleep(0.1)
+            calls = self._counted(os.pidfd_open(process.pid)).calls
+        finally:
+            end(process)
+        return Count([call for call in calls if call.function.startswith(KEEPING)])
 
     @contextmanager
     def shim(self) -> Generator[Callable[[str, dict[str, Any]], object]]:
@@ -221,13 +282,15 @@ def measure() -> dict[str, Count]:
             found["`nsm env add`, one package"] = place.fewest(
                 lambda: place.nsm("env", "add", "demo", "--pip", "demo"), 1
             )
+            place.nsm("run", "-e", "python", "-s", "s", "1")
+            found["reattachment of a session"] = place.reattachment(more, program)
             return found
 
 
 def page(found: Mapping[str, Count]) -> str:
     """Make the page."""
     rows = "".join(
-        f"| {flow} | {count.calls} | {len(count.functions)} | {len(count.files)} |\n"
+        f"| {flow} | {len(count.calls)} | {len(count.functions)} | {len(count.files)} |\n"
         for flow, count in found.items()
     )
     return HEAD + rows
@@ -238,5 +301,8 @@ if __name__ == "__main__":
         sys.exit(supervise(sys.argv[2:]))
     measured = measure()
     PAGE.write_text(page(measured))
-    for flow, count in measured.items():
+    for number, (flow, count) in enumerate(measured.items()):
         sys.stdout.write(f"\n{flow}: {', '.join(count.files)}\n")
+        for folder in sys.argv[1:]:
+            lines = ["  " * call.depth + call.function + "\n" for call in count.calls]
+            Path(folder, f"flow{number}.txt").write_text("".join(lines))
