@@ -224,7 +224,6 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "network/secrets/authority.py",
         "sessions/changes/review.py",
         "sessions/execution.py",
-        "sessions/transcripts/record.py",
         "sessions/transcripts/transcript.py",
         "telemetry/exposition.py",
     }

@@ -8,13 +8,12 @@ of characters that it missed.
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from nsm.dataclass import dataclass, field, replace
+from nsm.dataclass import dataclass, field
 from nsm.wire.errors import NsmError
 from nsm.wire.results import split_place
 from nsm.wire.transcripts import (
@@ -177,8 +176,6 @@ _RECORD_BYTES = 1000
 _NOTE_BYTES = 500
 """Memory of a record or a note beside its texts."""
 
-_EMPTY_TEXT_BYTES = sys.getsizeof("")
-
 
 class JobEntry:
     """A note that a job was started or has ended.
@@ -194,7 +191,7 @@ class JobEntry:
     def __init__(self, place: int, entry: JobStart | JobEnd) -> None:
         self.place = place
         self.entry = entry
-        self.size_bytes = _NOTE_BYTES + _size(entry.command)
+        self.size_bytes = _NOTE_BYTES + sys.getsizeof(entry.command)
 
     def __repr__(self) -> str:
         return f"<JobEntry {self.place} {type(self.entry).__name__} {self.entry.job}>"
@@ -202,183 +199,129 @@ class JobEntry:
 
 class TranscriptRecord:
     """One execution in a transcript. The transcript writes it, readers read it; it is complete with
-    its answer.
+    its last entry.
 
     Attributes:
+        start, end: its first and its last entry; None until it has its answer.
         live: streamed output while it runs; afterwards only if it has no outcome.
         size_bytes: approximate size in memory, once it has ended.
     """
 
-    __slots__ = (
-        "_answer",
-        "_argv",
-        "_argv_omitted",
-        "_client",
-        "_code",
-        "_code_omitted",
-        "_execution_id",
-        "_reset",
-        "_seconds",
-        "_shown",
-        "_skipped",
-        "_started_at",
-        "_stdin",
-        "live",
-        "number",
-        "place",
-        "size_bytes",
-    )
+    __slots__ = ("_printed", "end", "live", "place", "size_bytes", "start")
 
-    def __init__(self, place: int, number: int, execution_id: str, request: RunRequest) -> None:
+    def __init__(
+        self, place: int, number: int, execution_id: str, request: RunRequest, started_at: float
+    ) -> None:
         self.place = place
-        self.number = number
         self.live: LiveOutput | None = None
         self.size_bytes = _RECORD_BYTES
-        self._execution_id = execution_id
-        self._client = request.client.name
-        self._code = request.code[:MAX_CODE_CHARS]  # the code itself if it is short
-        self._code_omitted = len(request.code) - len(self._code)
+        code = request.code[:MAX_CODE_CHARS]  # the code itself if it is short
         sizes = accumulate(map(len, request.argv))
         kept = sum(size <= MAX_ARGUMENTS_CHARS for size in sizes)
-        self._argv, self._argv_omitted = request.argv[:kept], len(request.argv) - kept
-        self._stdin = request.stdin
-        self._reset = request.reset
-        self._started_at = time.time()
-        self._answer: Outcome | NsmError | None = None
-        self._seconds = 0.0
-        self._shown: tuple[DisplayedValue, ...] = ()
-        self._skipped: dict[StreamName, int] = {}
+        self.start = ExecutionStart(
+            execution_id=execution_id,
+            number=number,
+            client=request.client.name,
+            code=code,
+            code_omitted=len(request.code) - len(code),
+            started_at=started_at,
+            stdin=request.stdin,
+            reset=request.reset,
+            argv=request.argv[:kept],
+            argv_omitted=len(request.argv) - kept,
+        )
+        self.end: ExecutionEnd | None = None
+        self._printed: list[OutputPiece] = []
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else "running"
-        return f"<TranscriptRecord {self.number} {self._execution_id} {state}>"
-
-    def began(self, at: float) -> None:
-        """Note that it was sent earlier, at that Unix time."""
-        self._started_at = at
+        return f"<TranscriptRecord {self.start.number} {self.start.execution_id} {state}>"
 
     @property
     def ended(self) -> bool:
         """True once it has its answer."""
-        return self._answer is not None
+        return self.end is not None
 
     def finish(self, answer: Outcome | NsmError, seconds: float) -> None:
         """Keep the answer within bounds."""
-        self._seconds = seconds
-        live, self.live = self.live, None
-        if isinstance(answer, Outcome):
-            if live is not None:  # readers still have it
-                live.complete("stdout", answer.stdout)
-                live.complete("stderr", answer.stderr)
-            if answer.displays:
-                self._shown = tuple(_shown(answer.displays))
-            if answer.displays or max(len(answer.stdout), len(answer.stderr)) > MAX_STREAM_CHARS:
-                answer = replace(
-                    answer,
-                    stdout=self._shortened("stdout", answer.stdout),
-                    stderr=self._shortened("stderr", answer.stderr),
-                    displays=(),
-                )
-            self.size_bytes += _size(answer.stdout) + _size(answer.stderr)
-            if self._shown or answer.truncated or answer.restart_reason:
-                self.size_bytes += _words_size(answer) + sum(map(_shown_size, self._shown))
+        texts = [self.start.code, *self.start.argv]
+        if isinstance(answer, NsmError):
+            self.end = ExecutionEnd(
+                execution_id=self.start.execution_id,
+                exit_code=None,
+                duration_s=seconds,
+                timed_out=False,
+                interrupted=False,
+                interpreter_restarted=False,
+                restart_reason="",
+                displays=(),
+                truncated={},
+                error=answer,
+            )
+            texts += answer.message, answer.hint, *map(str, answer.data.values())
+            if self.live is not None:  # the only record of what it printed
+                self.size_bytes += self.live.size_bytes
         else:
-            self.size_bytes += _error_size(answer)
-            if live is not None:  # the only record of what it printed
-                self.live = live
-                self.size_bytes += live.size_bytes
-        self.size_bytes += _size(self._code) + sum(map(sys.getsizeof, self._argv))
-        self._answer = answer
-
-    def start(self) -> ExecutionStart:
-        """Return its first entry."""
-        return ExecutionStart(
-            execution_id=self._execution_id,
-            number=self.number,
-            client=self._client,
-            code=self._code,
-            code_omitted=self._code_omitted,
-            started_at=self._started_at,
-            stdin=self._stdin,
-            reset=self._reset,
-            argv=self._argv,
-            argv_omitted=self._argv_omitted,
-        )
-
-    def drop_images(self) -> int:
-        """Drop the images that its code displayed, and count them as left out."""
-        before = sum(map(_shown_size, self._shown))
-        self._shown = tuple(_without_images(shown) for shown in self._shown)
-        freed = before - sum(map(_shown_size, self._shown))
-        self.size_bytes -= freed
-        return freed
-
-    @property
-    def has_images(self) -> bool:
-        """True while it keeps images."""
-        return any(kind in _IMAGE_KINDS for shown in self._shown for kind in shown.data)
-
-    def piece(self, stream: StreamName, text: str, skipped: int = 0) -> OutputPiece:
-        """Make an entry for printed output."""
-        return OutputPiece(self._execution_id, stream, text, skipped)
-
-    def output(self) -> Iterator[OutputPiece]:
-        """Yield its output once it has ended: standard output first, since nobody knows
-        the order.
-        """
-        if not isinstance(self._answer, Outcome):
-            if self.live is not None:
-                for piece in self.live:
-                    yield self.piece(*piece)
-            return
-        texts: tuple[tuple[StreamName, str], ...] = (
-            ("stdout", self._answer.stdout),
-            ("stderr", self._answer.stderr),
-        )
-        for stream, text in texts:
-            if (skipped := self._skipped.get(stream)) is not None:
-                yield self.piece(stream, text[: MAX_STREAM_CHARS // 2])
-                yield self.piece(stream, text[MAX_STREAM_CHARS // 2 :], skipped)
-            elif text:
-                yield self.piece(stream, text)
-
-    def end(self) -> ExecutionEnd:
-        """Return its last entry, once it has ended."""
-        answer = self._answer
-        if isinstance(answer, Outcome):
-            return ExecutionEnd(
-                execution_id=self._execution_id,
+            if self.live is not None:  # readers still have it
+                self.live.complete("stdout", answer.stdout)
+                self.live.complete("stderr", answer.stderr)
+                self.live = None
+            # Standard output first, since nobody knows the order.
+            self._printed += self._pieces("stdout", answer.stdout)
+            self._printed += self._pieces("stderr", answer.stderr)
+            shown = tuple(_shown(answer.displays)) if answer.displays else ()
+            self.end = ExecutionEnd(
+                execution_id=self.start.execution_id,
                 exit_code=answer.exit_code,
                 duration_s=answer.duration_s,
                 timed_out=answer.timed_out,
                 interrupted=answer.interrupted,
                 interpreter_restarted=answer.interpreter_restarted,
                 restart_reason=answer.restart_reason,
-                displays=self._shown,
+                displays=shown,
                 truncated=dict(answer.truncated),
                 error=None,
             )
-        assert answer is not None, "an execution that runs has no end"
-        return ExecutionEnd(
-            execution_id=self._execution_id,
-            exit_code=None,
-            duration_s=self._seconds,
-            timed_out=False,
-            interrupted=False,
-            interpreter_restarted=False,
-            restart_reason="",
-            displays=(),
-            truncated={},
-            error=answer,
-        )
+            # Code chooses these texts, too, and may run a thousand times: all of them count.
+            texts += (piece.text for piece in self._printed)
+            texts += answer.restart_reason, *(each.file or "" for each in answer.truncated.values())
+            if shown:
+                self.size_bytes += sum(map(_shown_size, shown))
+        self.size_bytes += sum(map(sys.getsizeof, filter(None, texts)))
 
-    def _shortened(self, stream: StreamName, text: str) -> str:
+    def drop_images(self) -> int:
+        """Drop the images that its code displayed, and count them as left out."""
+        assert self.end is not None, "only an execution that has ended has images"
+        before = sum(map(_shown_size, self.end.displays))
+        self.end = self.end._replace(displays=tuple(map(_without_images, self.end.displays)))
+        freed = before - sum(map(_shown_size, self.end.displays))
+        self.size_bytes -= freed
+        return freed
+
+    @property
+    def has_images(self) -> bool:
+        """True while it keeps images."""
+        displays = () if self.end is None else self.end.displays
+        return any(kind in _IMAGE_KINDS for shown in displays for kind in shown.data)
+
+    def piece(self, stream: StreamName, text: str, skipped: int = 0) -> OutputPiece:
+        """Make an entry for printed output."""
+        return OutputPiece(self.start.execution_id, stream, text, skipped)
+
+    def output(self) -> Iterator[OutputPiece]:
+        """Yield its output once it has ended."""
+        yield from self._printed
+        for piece in self.live or ():
+            yield self.piece(*piece)
+
+    def _pieces(self, stream: StreamName, text: str) -> Iterator[OutputPiece]:
+        """Yield a stream; head and tail of a long one."""
         skipped = len(text) - MAX_STREAM_CHARS
-        if skipped <= 0:
-            return text
-        self._skipped[stream] = skipped
-        half = MAX_STREAM_CHARS // 2
-        return text[:half] + text[-half:]
+        if skipped > 0:
+            yield self.piece(stream, text[: MAX_STREAM_CHARS // 2])
+            yield self.piece(stream, text[-MAX_STREAM_CHARS // 2 :], skipped)
+        elif text:
+            yield self.piece(stream, text)
 
 
 def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[DisplayedValue]:
@@ -409,23 +352,6 @@ def _without_images(shown: DisplayedValue) -> DisplayedValue:
     return DisplayedValue(data, shown.omitted | images)
 
 
-# Code chooses these texts, too, and may run a thousand times: all of them count.
-
-
-def _words_size(outcome: Outcome) -> int:
-    files = (truncation.file or "" for truncation in outcome.truncated.values())
-    return _size(outcome.restart_reason) + sum(map(_size, files))
-
-
 def _shown_size(shown: DisplayedValue) -> int:
     kinds = (*shown.data, *shown.omitted)
-    return sum(map(_size, shown.data.values())) + sum(map(sys.getsizeof, kinds))
-
-
-def _error_size(error: NsmError) -> int:
-    texts = (error.message, error.hint, *map(str, error.data.values()))
-    return sum(map(_size, texts))
-
-
-def _size(text: str) -> int:
-    return sys.getsizeof(text) - _EMPTY_TEXT_BYTES
+    return sum(map(sys.getsizeof, (*shown.data.values(), *kinds)))

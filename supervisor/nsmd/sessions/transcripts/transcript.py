@@ -135,10 +135,9 @@ class Transcript:
         Args:
             sent_at: Unix time, if an earlier supervisor sent it; else None.
         """
-        self._running = self._add(execution_id, request)
-        if sent_at is not None:
-            # Code may have changed what its agent says.
-            self._running.began(min(max(sent_at, self._started_at), time.time()))
+        # Code may have changed what its agent says.
+        earlier = None if sent_at is None else min(max(sent_at, self._started_at), time.time())
+        self._running = self._add(execution_id, request, earlier)
         self._running_since_s = trio.current_time()
         if streamed:
             self._running.live = LiveOutput()
@@ -264,11 +263,14 @@ class Transcript:
         for item in list(self._items.values()):
             self.drop(item)
 
-    def _add(self, execution_id: str, request: RunRequest) -> TranscriptRecord:
+    def _add(
+        self, execution_id: str, request: RunRequest, started_at: float | None = None
+    ) -> TranscriptRecord:
         self.executions += 1
         self._kept += 1
         self._places += 1
-        record = TranscriptRecord(self._places, self.executions, execution_id, request)
+        started_at = time.time() if started_at is None else started_at
+        record = TranscriptRecord(self._places, self.executions, execution_id, request, started_at)
         self._items[record.place] = record
         return record
 
@@ -327,10 +329,10 @@ class TranscriptReader:
                 yield note.entry
             elif isinstance(record := transcript.item(self._place), TranscriptRecord):
                 self._place = record.place + 1
-                yield record.start()
+                yield record.start
                 yield from self._output(record)
-                if record.ended:
-                    yield record.end()
+                if record.end is not None:
+                    yield record.end
             elif self._follow and transcript.ended_s is None:
                 yield None
             else:
