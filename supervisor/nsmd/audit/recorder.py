@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
-from nsm.wire.errors import NsmError
 from nsmd.agent_link.frames import JobFacts
 from nsmd.audit.journal import Journal, Make, line_of
 from nsmd.model.events import EventKind, SupervisorEvent
@@ -157,11 +156,9 @@ class Recorder:
     def say(self, event: str, facts: Mapping[str, Any], code: str | None = None) -> None:
         """Add a line with the present time. `code` is executed code, if it is still known."""
         if self._settings.enabled:
-            make = self._line(self.journal.wall(), {"event": event, **facts}, code)
+            facts = {"event": event, **facts}
+            make = partial(_line_with, self.journal.wall(), facts, code, self._settings.code)
             self.journal.put(make, len(code or ""))
-
-    def _line(self, at_s: float, facts: dict[str, Any], code: str | None) -> Make:
-        return partial(_line_with, at_s, facts, code, self._settings.code)
 
     # Executions.
 
@@ -177,15 +174,28 @@ class Recorder:
         for execution in untold:
             begun_s, code = self._begun[execution]
             facts = {"event": "execution_started", **_execution_facts(execution)}
-            yield self._line(begun_s, facts, code)
+            yield partial(_line_with, begun_s, facts, code, self._settings.code)
 
     def _execution_finished(self, execution: Execution) -> None:
-        begun_s, code = self._begun.pop(execution, (None, _code_of(execution)))
+        answer, began = execution.answer, execution.sent_s is not None
+        own = execution.request.client.peer is not None  # else an earlier supervisor recorded it
+        # Only the agent knows the code that an earlier one sent, and nobody has checked that: the
+        # line of the beginning has the hash.
+        known = execution.request.code or None if own else None
+        begun_s, code = self._begun.pop(execution, (None, known))
         self._untold.discard(execution)
         facts = _execution_facts(execution)
-        # The earlier supervisor recorded what it began.
-        facts.update(_outcome_facts(execution, began=execution.sent_s is not None))
-        if execution.request.client.peer is None and execution.session.taken_up:
+        facts["outcome"] = execution.outcome
+        if not began and execution.outcome in ("interrupted", "lost"):
+            facts["outcome"] = "not-run"
+        if isinstance(answer, RunOutcome):
+            facts["exit_code"] = answer.outcome.exit_code
+            facts["duration_s"] = round(answer.outcome.duration_s, 6)
+            if answer.limit_events:
+                facts["limits"] = [event.kind for event in answer.limit_events]
+        elif answer is not None:
+            facts["error"], facts["why"] = answer.code, answer.message
+        if not own and execution.session.taken_up:
             facts["taken_up"] = True
         if begun_s is not None:
             facts["elapsed_s"] = round(self.journal.wall() - begun_s, 6)
@@ -213,7 +223,7 @@ class Recorder:
     def _session_ended(self, session: Session) -> None:
         if session.tenancy is None:  # a spare that nobody took
             return
-        facts = {"reason": session.end_reason, "executions": session.executions}
+        facts = {"reason": session.end_reason, "executions": session.runs.count}
         self.say("session_ended", {**_session_facts(session), **facts})
 
     def _operation(self, event: SupervisorEvent) -> None:
@@ -246,15 +256,6 @@ def _line_with(at_s: float, facts: Mapping[str, Any], code: str | None, whole: b
 def _filled(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Remove facts with empty values."""
     return {key: value for key, value in facts.items() if value not in (None, "", [], ())}
-
-
-def _code_of(execution: Execution) -> str | None:
-    """Code of an execution whose beginning this supervisor did not see. For a session that was
-    taken over, only the agent knows the code, and nobody has checked that: the line of the
-    beginning has the hash.
-    """
-    request = execution.request
-    return None if request.client.peer is None else request.code or None
 
 
 def _client_facts(client: ClientIdentity) -> dict[str, Any]:
@@ -298,35 +299,6 @@ def _job_outcome(job: JobFacts) -> dict[str, Any]:
         "exit_code": job.exit_code,
         "duration_s": job.duration_s,
     }
-
-
-def _outcome_facts(execution: Execution, *, began: bool) -> dict[str, Any]:
-    answer = execution.answer
-    if isinstance(answer, RunOutcome):
-        outcome = answer.outcome
-        facts: dict[str, Any] = {
-            "outcome": _word(answer, began=began),
-            "exit_code": outcome.exit_code,
-            "duration_s": round(outcome.duration_s, 6),
-        }
-        if answer.limit_events:
-            facts["limits"] = [event.kind for event in answer.limit_events]
-        return facts
-    assert isinstance(answer, NsmError), "it has one of the two when it is finished"
-    return {
-        "outcome": "lost" if began else "not-run",
-        "error": answer.code,
-        "why": answer.message,
-    }
-
-
-def _word(answer: RunOutcome, *, began: bool) -> str:
-    outcome = answer.outcome
-    if outcome.timed_out:
-        return "timeout"
-    if outcome.interrupted:
-        return "interrupted" if began else "not-run"
-    return "ok" if outcome.exit_code == 0 else "error"
 
 
 def _shown(value: object) -> object:

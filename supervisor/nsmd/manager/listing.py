@@ -81,7 +81,7 @@ def live_row(
     """Row of a session that belongs to a client."""
     assert session.tenancy is not None
     mount = session.spec.project
-    confinement, running = session.confinement, session.running
+    confinement, running = session.confinement, session.runs.running
     held = 0 if confinement is None else confinement.held_bytes()
     return SessionRow(
         id=session.id,
@@ -93,14 +93,14 @@ def live_row(
         state=session.state.value,
         age_s=now - session.created_s,
         idle_s=0.0 if session.state.value == "running" else now - session.active_s,
-        executions=session.executions,
+        executions=session.runs.count,
         memory_bytes=_larger(memory_bytes, usage.memory_bytes + held if usage else None),
         cpu_s=usage.cpu_s if usage else None,
         pid=session.pid,
         limited_by=confinement.enforcement.memory if confinement is not None else None,
         processes=usage.processes if usage else None,
         running_s=running.runs_s(now) if running is not None else None,
-        queued=session.runs.queued,
+        queued=len(session.runs.waiting),
         taken_up=session.taken_up,
         checkpoints=session.runs.checkpoints,
         outdated=session.jail is not None and session.jail.outdated,

@@ -222,7 +222,7 @@ class RunService:
                 return execution.join(on_output)
         request, live, environment = self.place(request, session)
         check_runs_code(environment)
-        busy = live is not None and (live.running is not None or live.runs.queued > 0)
+        busy = live is not None and (live.runs.running is not None or bool(live.runs.waiting))
         one_shot = (session or name) is None
         check_request(request, self._settings, environment, one_shot=one_shot, busy=busy)
         timeout_s, clamped_from_s = time_limit(request.timeout_s, environment)
@@ -377,7 +377,7 @@ class RunService:
         try:
             made = await self.fork(original, wanted, 1, client=client.name, made_by=call_id)
         except ForkRefusedError as error:
-            busy = original.running is not None or original.runs.queued
+            busy = original.runs.running is not None or original.runs.waiting
             hint = (
                 "Call again when that has ended"
                 if busy

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import trio
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nsmd.network.decisions import Decision
     from nsmd.sessions.session import Session
 
+
+ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
 
 _KEPT_CODE_CHARS = 500
 """Longer code is dropped: thousands of results are remembered, and code may have megabytes."""
@@ -71,6 +73,8 @@ class Execution:
         told_id: its id, as the agent says, if another supervisor began it.
         submitted_s, sent_s: times of the request and of its sending to the agent, on trio's clock.
         sent_at: Unix time when that supervisor sent it, as the agent says; else None.
+        queued_behind: another execution of the session was in front of it.
+        outcome: how it ended, in a word, once it has.
         input_ended: its client has sent all of its standard input.
         input_lost: its standard input has ended early, since its client is gone.
     """
@@ -100,11 +104,12 @@ class Execution:
         self.submitted_s = trio.current_time()
         self.sent_s: float | None = None
         self._decided = 0  # decisions about its session's network when it was sent
-        self._queued_behind = False
+        self.queued_behind = False
         self._tell: Callable[[RunOutcome | NsmError], None] | None = None
         self._finished: trio.Event | None = None  # made when somebody waits
         self._sent: trio.Event | None = None  # likewise
         self.answer: RunOutcome | NsmError | None = None
+        self.outcome: ExecutionOutcome = "lost"
 
     def __repr__(self) -> str:
         state = "done" if self.done else "running" if self.sent_s is not None else "queued"
@@ -181,14 +186,15 @@ class Execution:
 
     def interrupt(self) -> None:
         """Ask for an interrupt; the answer then says `interrupted`."""
-        self.session.interrupt(self)
+        self.session.runs.interrupt(self)
 
     def join(self, on_output: OutputSink | None = None) -> Execution:
         """Add a caller that lost its connection and asks again over another."""
         self._callers += 1
         if on_output is not None and not self.done:
             self._sinks = (*self._sinks, on_output)
-            self.session.stream(self)
+            if self.session.runs.running is self:
+                self.session.runs.stream()
         return self
 
     def abandon(self, on_output: OutputSink | None = None) -> None:
@@ -224,10 +230,6 @@ class Execution:
             known["stdin"] = True
         return known
 
-    def note_queued_behind(self) -> None:
-        """Note that another execution of the session is in front of this one."""
-        self._queued_behind = True
-
     def note_sent(self) -> None:
         """Note that it goes to the agent now."""
         self.sent_s = trio.current_time()
@@ -244,7 +246,10 @@ class Execution:
         """Give the answer, once; later ones are ignored."""
         if self.answer is not None:
             return
-        self.answer = self._result(answer) if isinstance(answer, Outcome) else answer
+        if isinstance(answer, Outcome):
+            self.answer, self.outcome = self._result(answer), _word(answer)
+        else:
+            self.answer = answer
         tell, self._tell = self._tell, None
         if tell is not None:
             tell(self.answer)  # first, since somebody waits
@@ -258,7 +263,7 @@ class Execution:
 
     def _result(self, outcome: Outcome) -> RunOutcome:
         waited = 0.0
-        if self._queued_behind:
+        if self.queued_behind:
             waited = (self.sent_s or trio.current_time()) - self.submitted_s
         environment = self.session.spec.environment
         added = (*self.origin.notes, *([_INPUT_LOST] if self.input_lost else ()))
@@ -312,6 +317,14 @@ def _refused(decisions: Iterable[Decision]) -> list[str]:
         if decision.host:
             hosts[f"{decision.host}:{decision.port}{why.get(decision.verdict, '')}"] = None
     return list(hosts)
+
+
+def _word(outcome: Outcome) -> ExecutionOutcome:
+    if outcome.timed_out:
+        return "timeout"
+    if outcome.interrupted:
+        return "interrupted"
+    return "error" if outcome.exit_code else "ok"
 
 
 def out_of_time(reason: str) -> Outcome:

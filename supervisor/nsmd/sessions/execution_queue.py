@@ -38,6 +38,8 @@ class ExecutionQueue:
     """Executions of one session.
 
     Attributes:
+        waiting: executions that wait, in order of arrival.
+        count: number of executions sent to the agent.
         checkpoints: earlier states that undo can go back to, as the agent said last.
     """
 
@@ -47,7 +49,6 @@ class ExecutionQueue:
         "_answered_before",
         "_lateness",
         "_overdue",
-        "_queue",
         "_returns",
         "_session",
         "_streamed",
@@ -55,11 +56,12 @@ class ExecutionQueue:
         "checkpoints",
         "count",
         "running",
+        "waiting",
     )
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._queue: list[Execution] = []
+        self.waiting: list[Execution] = []
         self.running: Execution | None = None
         self.count = 0
         self.checkpoints = 0
@@ -73,27 +75,22 @@ class ExecutionQueue:
         self._lateness = Lateness()
 
     def __repr__(self) -> str:
-        return f"<ExecutionQueue of {self._session.id}: {self.running}, {len(self._queue)} queued>"
-
-    @property
-    def queued(self) -> int:
-        """Number of executions that wait."""
-        return len(self._queue)
+        return f"<ExecutionQueue of {self._session.id}: {self.running}, {len(self.waiting)} queued>"
 
     # For clients.
 
     def add(self, execution: Execution) -> None:
         """Add an execution behind all others."""
-        if self._queue or self.running is not None:
-            execution.note_queued_behind()
-        self._queue.append(execution)
+        if self.waiting or self.running is not None:
+            execution.queued_behind = True
+        self.waiting.append(execution)
 
     def interrupt(self, execution: Execution | None = None) -> bool:
         """Interrupt one execution, or the running one; return whether there was one."""
         session = self._session
-        if execution is not None and execution in self._queue:
-            self._queue.remove(execution)
-            self._never_ran(execution, interrupted_early())
+        if execution is not None and execution in self.waiting:
+            self.waiting.remove(execution)
+            self._finish(execution, interrupted_early(), ran=False)
             if execution.origin.one_shot:
                 session.end("one-shot interrupted before it began")
             return True
@@ -112,7 +109,7 @@ class ExecutionQueue:
 
     def find(self, execution_id: str) -> Execution | None:
         """Find an execution that runs or waits."""
-        for execution in (self.running, *self._queue):
+        for execution in (self.running, *self.waiting):
             if execution is not None and execution_id in (execution.id, execution.told_id):
                 return execution
         return None
@@ -193,7 +190,7 @@ class ExecutionQueue:
     def send_next(self) -> None:
         """Send the first waiting execution to the agent."""
         session = self._session
-        execution = self.running = self._queue.pop(0)
+        execution = self.running = self.waiting.pop(0)
         self.count += 1
         session.active_s = self._session.timers.now()
         self._agent_id = f"{self.count}.{execution.id}"
@@ -289,11 +286,9 @@ class ExecutionQueue:
         for execution in (self._answered_before or {}).values():
             execution.finish(error)
         if running is not None:
-            self._session.transcript.finish(error)
-            running.finish(error)
-            self._finished(running)
-        while self._queue:
-            self._never_ran(self._queue.pop(0), error)
+            self._finish(running, error)
+        while self.waiting:
+            self._finish(self.waiting.pop(0), error, ran=False)
 
     def close(self) -> None:
         """Stop the timers."""
@@ -330,7 +325,7 @@ class ExecutionQueue:
         session = self._session
         execution, self.running, self._agent_id = self.running, None, ""
         self._overdue.disarm()
-        session.active_s = self._session.timers.now()
+        session.active_s = session.timers.now()
         if execution is not None:
             if (confinement := session.confinement) is not None:
                 outcome = answer if isinstance(answer, Outcome) else None
@@ -340,9 +335,7 @@ class ExecutionQueue:
                 answer = self._without_repetition(execution, answer)
                 if session.jail is not None and (remarks := session.jail.remarks()):
                     answer = replace(answer, notes=(*answer.notes, *remarks))
-            execution.finish(answer)  # first, since somebody waits
-            session.transcript.finish(answer)
-            self._finished(execution)
+            self._finish(execution, answer)
         session.answered(execution)
 
     def _without_repetition(self, execution: Execution, outcome: Outcome) -> Outcome:
@@ -395,21 +388,19 @@ class ExecutionQueue:
         what = f"its code ran longer than {execution.origin.timeout_s:g} s, and its agent"
         reason = f"{what} can only be stopped as a whole"
         self.running, self._agent_id = None, ""
-        answer = out_of_time(reason)
-        execution.finish(answer)
-        self._session.transcript.finish(answer)
-        self._finished(execution)
+        self._finish(execution, out_of_time(reason))
         self._session.end(reason)
 
-    def _never_ran(self, execution: Execution, answer: Outcome | NsmError) -> None:
-        self._session.transcript.never_ran(execution.id, execution.request, answer)
-        execution.finish(answer)
-        self._finished(execution)
-
-    def _finished(self, execution: Execution) -> None:
-        self._session.events.publish(
-            "execution_finished", session=self._session.id, subject=execution
-        )
+    def _finish(
+        self, execution: Execution, answer: Outcome | NsmError, *, ran: bool = True
+    ) -> None:
+        session, request = self._session, execution.request
+        execution.finish(answer)  # first, since somebody waits
+        if ran:
+            session.transcript.finish(answer)
+        else:
+            session.transcript.never_ran(execution.id, request, answer)
+        session.events.publish("execution_finished", session=session.id, subject=execution)
 
 
 def _arguments_in(argv: Sequence[str], project: ProjectMount | None) -> list[str]:

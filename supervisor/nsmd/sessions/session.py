@@ -147,7 +147,7 @@ class Session:
             requests=self.requests,
             nursery=nursery,
             listener=earlier.listener if earlier is not None else None,
-            changed=self._changed,
+            changed=lambda: manager.session_changed(self),
         )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
@@ -167,16 +167,6 @@ class Session:
     def name(self) -> str | None:
         """Its name in its scope; None for a one-shot or a spare."""
         return self.tenancy.name if self.tenancy else None
-
-    @property
-    def running(self) -> Execution | None:
-        """Execution that runs now; None if none does."""
-        return self.runs.running
-
-    @property
-    def executions(self) -> int:
-        """Number of executions sent to its agent."""
-        return self.runs.count
 
     @property
     def live(self) -> bool:
@@ -208,27 +198,18 @@ class Session:
         """
         if not self.live:
             raise self.ended_error()
-        if self.runs.queued >= self.limits.max_queued:
+        if len(self.runs.waiting) >= self.limits.max_queued:
             raise OverloadedError(
-                f"Session {self._label()} has {self.runs.queued} executions waiting already.",
+                f"Session {self._label()} has {len(self.runs.waiting)} executions waiting already.",
                 hint="Wait for some to finish, or use another session name.",
             )
         self.runs.add(execution)
         self._feed(LifecycleEvent.SUBMITTED)
 
-    def interrupt(self, execution: Execution | None = None) -> bool:
-        """Interrupt one execution, or the running one; return whether there was one."""
-        return self.runs.interrupt(execution)
-
     def follow(self) -> None:
         """Note a reader that follows the transcript: from now on output comes while code runs."""
         self.transcript.followers += 1
         self.runs.stream()
-
-    def stream(self, execution: Execution) -> None:
-        """Stream the output of an execution from now on."""
-        if execution is self.running:
-            self.runs.stream()
 
     def unfollow(self) -> None:
         """Remove a reader that follows."""
@@ -304,7 +285,7 @@ class Session:
         self._feed(LifecycleEvent.READY)
         self.events.publish("session_ready", session=self.id, subject=self)
         self._manager.session_ready(self)
-        if self.runs.queued:
+        if self.runs.waiting:
             self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_resumed(self, link: AgentLink, resumed: ResumedFrame) -> None:
@@ -330,7 +311,7 @@ class Session:
         self.events.publish("session_taken_up", session=self.id, subject=self)
         if self.name is None and running is None:
             self.end("no code of the one-shot was under way when its supervisor ended")
-        elif self.runs.queued and self.runs.running is None:
+        elif self.runs.waiting and self.runs.running is None:
             self._feed(LifecycleEvent.SUBMITTED)
 
     def agent_gone(self) -> None:
@@ -373,9 +354,6 @@ class Session:
             case _:
                 self.requests.receive_answer(frame)
 
-    def _changed(self) -> None:
-        self._manager.session_changed(self)
-
     # For its executions and timers.
 
     def answered(self, execution: Execution | None) -> None:
@@ -383,7 +361,7 @@ class Session:
             self.end("one-shot finished")
         else:
             self._feed(
-                LifecycleEvent.ANSWERED_MORE if self.runs.queued else LifecycleEvent.ANSWERED
+                LifecycleEvent.ANSWERED_MORE if self.runs.waiting else LifecycleEvent.ANSWERED
             )
 
     def offers(self, capability: str) -> bool:
@@ -403,29 +381,26 @@ class Session:
     def _feed(self, event: LifecycleEvent) -> None:
         self.state, effects = advance(self.state, event)
         for effect in effects:
-            self._carry_out(effect)
-
-    def _carry_out(self, effect: Effect) -> None:
-        match effect:
-            case Effect.SEND_NEXT:
-                self.runs.send_next()
-            case Effect.ARM_IDLE:
-                self._idle_timer.begin()
-            case Effect.DISARM_IDLE:
-                self._idle_timer.stop()
-            case Effect.ASK_ACTIVITY:
-                self._idle_timer.ask(can_tell=self.offers("status"))
-            case Effect.KILL:
-                self.end_reason = self.forks.end(self._label(), self.end_reason)
-                self._agent_session.end()
-            case Effect.FAIL_ALL:
-                error = self._failure or self.ended_error()
-                self.runs.fail(error)
-                self.requests.fail(error)
-            case Effect.REPORT:
-                self._report()
-            case _:
-                assert_never(effect)
+            match effect:
+                case Effect.SEND_NEXT:
+                    self.runs.send_next()
+                case Effect.ARM_IDLE:
+                    self._idle_timer.begin()
+                case Effect.DISARM_IDLE:
+                    self._idle_timer.stop()
+                case Effect.ASK_ACTIVITY:
+                    self._idle_timer.ask(can_tell=self.offers("status"))
+                case Effect.KILL:
+                    self.end_reason = self.forks.end(self._label(), self.end_reason)
+                    self._agent_session.end()
+                case Effect.FAIL_ALL:
+                    error = self._failure or self.ended_error()
+                    self.runs.fail(error)
+                    self.requests.fail(error)
+                case Effect.REPORT:
+                    self._report()
+                case _:
+                    assert_never(effect)
 
     def _report(self) -> None:
         self.runs.close()

@@ -13,17 +13,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from nsm.wire.errors import NsmError
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.model.events import EventKind, Events, SupervisorEvent
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 from nsmd.telemetry.families import FAMILIES
-
-ExecutionOutcome = Literal["ok", "error", "timeout", "interrupted", "lost"]
 
 OWN = "(own)"
 """Label for environments of one client's entry: the client chooses their names."""
@@ -53,18 +50,6 @@ SHOWN: tuple[int, ...] = tuple(
     if 1e-4 <= bound <= 5e3 and index % len(_STEPS) in (0, 4, 7)
 )
 """Positions in `BOUNDS` of those that Prometheus gets: 1, 2.5 and 5 of each decade."""
-
-
-def outcome_of(answer: RunOutcome | NsmError | None) -> ExecutionOutcome:
-    """Outcome of an execution in a word."""
-    if not isinstance(answer, RunOutcome):
-        return "lost"
-    outcome = answer.outcome
-    if outcome.timed_out:
-        return "timeout"
-    if outcome.interrupted:
-        return "interrupted"
-    return "error" if outcome.exit_code else "ok"
 
 
 class Histogram:
@@ -272,7 +257,7 @@ class Counts:
                 pass
 
     def _execution_finished(self, event: SupervisorEvent, execution: Execution) -> None:
-        env, outcome = self.environment_of(execution.session), outcome_of(execution.answer)
+        env, outcome = self.environment_of(execution.session), execution.outcome
         submitted_s, sent_s = execution.submitted_s, execution.sent_s
         if execution.earlier:  # nobody knows how long it has taken
             self._add("nsm_executions_taken_up", env, outcome)

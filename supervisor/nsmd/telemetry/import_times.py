@@ -75,11 +75,12 @@ class ImportTimes:
         execution = event.subject
         assert isinstance(execution, Execution), "that is what finishes"
         answer, session = execution.answer, execution.session
-        if isinstance(answer, RunOutcome) and can_preload(session.spec.environment):
-            imports = answer.outcome.imports
-            # A session that is forgotten does not come back as one that imports nothing.
-            if imports or session.executions <= 1:
-                self.add(session.spec.environment, session.id, imports)
+        if not isinstance(answer, RunOutcome):
+            return
+        imports = answer.outcome.imports
+        # A session that is forgotten does not come back as one that imports nothing.
+        if (imports or session.runs.count <= 1) and can_preload(session.spec.environment):
+            self.add(session.spec.environment, session.id, imports)
 
     def add(self, environment: Environment, session: str, imports: _Times) -> None:
         """Note the slow imports of an execution."""

@@ -22,7 +22,6 @@ from nsmd.model.values import ClientIdentity
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.jobs import JobStarted
 from nsmd.sessions.session import Session
-from nsmd.telemetry.counts import outcome_of
 
 MAX_KEPT = 4096
 """Largest number of events; each takes some 500 bytes."""
@@ -106,7 +105,7 @@ def _about(event: SupervisorEvent, subject: object) -> dict[str, Any]:
             about["client"] = client.name
             if event.kind == "execution_finished":
                 took_s = None if subject.earlier else event.at_s - subject.submitted_s
-                return {**about, "outcome": outcome_of(subject.answer), "duration_s": took_s}
+                return {**about, "outcome": subject.outcome, "duration_s": took_s}
             return about
         case Session():
             about = {"env": subject.spec.environment.name}

@@ -244,7 +244,7 @@ async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.
         await manager.wait_reattached("quick/work")
         quick = it.run_service.named("quick", "work")
         assert quick is not None
-        assert (quick.state.value, quick.executions) == ("idle", 3)
+        assert (quick.state.value, quick.runs.count) == ("idle", 3)
         assert manager.earlier_executions.state_of("x", "quick", "work") == "never"
         assert manager.earlier_executions.state_of("x", "silent", "work") == "unknown"
         assert not manager.all_found

@@ -206,7 +206,7 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
         early = it.submit("early")
         assert it.session.state is SessionState.STARTING
         assert (await early.wait()).outcome.stdout == "early"
-        assert (it.session.executions, it.session.taken_up) == (8, 2)
+        assert (it.session.runs.count, it.session.taken_up) == (8, 2)
         assert (await it.submit("late").wait()).outcome.stdout == "late"
         (told,) = it.watcher.resumed
         assert told[1].recent == ("1.x",)
@@ -249,7 +249,7 @@ async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
         go.set()
         assert (await execution.wait()).outcome.stdout == "done"
         assert (await queued.wait()).outcome.stdout == "next"
-        assert it.session.executions == 6
+        assert it.session.runs.count == 6
 
 
 @pytest.mark.parametrize(("said_s", "held_s"), [(40, 40), (9999, 500), (-9999, 0)])

@@ -42,7 +42,7 @@ async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Cloc
         assert result.outcome.stdout == "1 + 1"
         assert result.session_name == "a"
         assert result.waited_s == 0
-        assert it.session.executions == 1
+        assert it.session.runs.count == 1
         assert it.session.state is SessionState.IDLE
 
 

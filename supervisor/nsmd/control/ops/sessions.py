@@ -316,4 +316,4 @@ def _killed(session: Session) -> dict[str, Any]:
 async def interrupt(call: Call, target: str) -> dict[str, Any]:
     """Interrupt the code that a session runs."""
     session = call.find(target)
-    return {"interrupted": session.interrupt(), "session": session.id}
+    return {"interrupted": session.runs.interrupt(), "session": session.id}

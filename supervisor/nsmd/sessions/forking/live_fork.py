@@ -409,13 +409,13 @@ def check_forkable(original: Session) -> None:
         raise _refused(
             original, f"only Python and Bash sessions can, and this is {environment.interpreter}"
         )
-    running = original.running
+    running = original.runs.running
     if running is not None and running.request.undo:
         raise ForkRefusedError(
             f"Session {original.name or original.id!r} cannot be forked during an undo.",
             hint="Fork it when that has ended.",
         )
-    if running is not None or original.runs.queued:
+    if running is not None or original.runs.waiting:
         raise ForkRefusedError(
             f"Session {original.name or original.id!r} cannot be forked while code runs in it.",
             hint="Wait for its result, or `nsm interrupt` it.",

@@ -83,7 +83,7 @@ async def test_what_runs_and_what_waits() -> None:
         await peer.start("run", env="python", code="two", session="a")
         while "a" not in [session.name for session in it.run_service.live_sessions()]:
             await trio.testing.wait_all_tasks_blocked()
-        while not (session := it.run_service.find("a")).runs.queued or session.running is None:
+        while not (runs := it.run_service.find("a").runs).waiting or runs.running is None:
             await trio.testing.wait_all_tasks_blocked()
         other = await it.connect()
         found = await inspected(other, "a")
