@@ -119,6 +119,7 @@ class FakeRunner:
         self.asked_environments: list[ClientIdentity] = []
         self.subscribers: list[Callable[[], None]] = []
         self.sources: list[Sources | None] = []
+        self.catalog = self.prewarm = self
         self.looks = 0
         self.inherit: Sequence[str] = ()
         self.instance = ""

@@ -251,11 +251,11 @@ class _Connection:
                     capabilities=CAPABILITIES,
                     pid=os.getpid(),
                     rights=tuple(sorted(self._rights)),
-                    inherit=tuple(self._services.run_service.inherit),
+                    inherit=tuple(self._services.run_service.catalog.inherit),
                     instance=self._services.run_service.instance,
                 )
                 self._send(ours)
-                self._services.run_service.greet(message.name or "unknown", self._scope)
+                self._services.run_service.prewarm.greet(message.name or "unknown", self._scope)
 
     def _send(self, message: ServerMessage, descriptor: int | None = None) -> None:
         data = self._protocol.send(message)

@@ -164,7 +164,8 @@ class Deduplication:
             # An agent that was taken over may claim ids that it never got, future ones included.
             # That must not keep code out of other sessions.
             self._executions.rename(claimed, f"{claimed.session.id}.{wanted}")
-        if wanted in self._executions:
+            claimed = None
+        if claimed is not None:
             raise BadRequestError(
                 f"Execution {wanted!r} exists already; the code was not run again.",
                 hint="Ask for its result, or choose another id.",

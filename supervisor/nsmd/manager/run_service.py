@@ -8,8 +8,9 @@ bound.
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -111,7 +112,7 @@ class RunService:
         self.retries = Deduplication(session_manager.executions, session_manager.earlier_executions)
         self.instance = self.retries.instance
         self.lister = SessionLister(measure or measure_in_threads())
-        self._prewarm = Prewarm(catalog, self._spec, session_manager.pool.expect)
+        self.prewarm = Prewarm(catalog, self._spec, session_manager.pool.expect)
         catalog.subscribe(self._environments_changed)
 
     def __repr__(self) -> str:
@@ -126,19 +127,9 @@ class RunService:
 
     # Queries.
 
-    def environments(self, client: ClientIdentity) -> Sequence[Environment]:
-        return self.catalog.environments(client)
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        return self.catalog.subscribe(changed)
-
     @property
     def keeps_checkpoints(self) -> bool:
         return self._settings.session.undo > 0
-
-    @property
-    def inherit(self) -> Sequence[str]:
-        return self.catalog.inherit
 
     async def search_environments(self, client: ClientIdentity | None = None) -> None:
         """Look again for the environments of a client, or of all."""
@@ -187,14 +178,9 @@ class RunService:
             except BadProjectError:
                 mount = None  # the client learns that when it asks for something
             if mount is not None:
-                self.expect(ClientIdentity(name="", scope="", project=mount, sources=sources))
+                client = ClientIdentity(name="", scope="", project=mount, sources=sources)
+                self.prewarm.expect(client)
             yield
-
-    def expect(self, client: ClientIdentity) -> None:
-        self._prewarm.expect(client)
-
-    def greet(self, program: str, scope: str) -> None:
-        self._prewarm.greet(program, scope)
 
     # Running code.
 
@@ -237,7 +223,7 @@ class RunService:
             timeout_s=timeout_s,
             clamped_from_s=clamped_from_s,
             one_shot=session is None and name is None,
-            environments=self.environments(request.client),
+            environments=partial(self.catalog.environments, request.client),
             notes=((note,) if note else ()) + self.catalog.notes(request.client, environment),
         )
         finished = self._first_finished if origin.created else self._executions.finished
@@ -262,7 +248,13 @@ class RunService:
             default = self.catalog.preferred(request.client, request.language) or default
             request = replace(request, env=env_left_open(request, own or None, usable, default))
         live = session or self._meant(request)
-        self._check_open(live=live is not None)
+        if self._ending.draining and (refusal := self._ending.refusal(live=live is not None)):
+            raise refusal
+        if self.session_manager.closing:
+            raise ShuttingDownError(
+                "The supervisor is shutting down; the code was not run.",
+                hint="Try again in a moment: the next call starts a new supervisor.",
+            )
         if live is None and request.must_exist:
             raise no_session(request.session)
         if live is None:
@@ -279,15 +271,6 @@ class RunService:
     def unfinished(self) -> Sequence[Execution]:
         """Executions that run or wait, in order of arrival."""
         return self._executions.unfinished()
-
-    def _check_open(self, *, live: bool) -> None:
-        if (refusal := self._ending.refusal(live=live)) is not None:
-            raise refusal
-        if self.session_manager.closing:
-            raise ShuttingDownError(
-                "The supervisor is shutting down; the code was not run.",
-                hint="Try again in a moment: the next call starts a new supervisor.",
-            )
 
     def execution(self, execution_id: str, scope: str | None = None) -> Execution:
         """Find a running or remembered execution."""
@@ -520,7 +503,7 @@ class RunService:
             made_by=client.made_by,
         )
         made = self.session_manager.take(spec, tenancy, confined=bound is not None, pooled=pooled)
-        self._prewarm.used(client, environment.name)
+        self.prewarm.used(client, environment.name)
         return made
 
     def _spec(self, environment: Environment, mount: ProjectMount | None) -> JailSpec:

@@ -83,9 +83,11 @@ class SessionIndex:
             UnreadableSessionError: that session lives, and cannot be used.
             SessionHiddenError: it may be one that is hidden.
         """
+        session = self._named.get((scope, name))
+        if session is not None and session.live:
+            return session
         if (unread := self.unread.named(scope, name)) is not None:
             raise unread.error()
-        session = self._named.get((scope, name))
         if session is None and (scope, name) in self._hidden and self._silent is not None:
             raise _hidden(name, self._silent)
         return session

@@ -414,7 +414,7 @@ async def serve_attachment(
             if client_limits is not None:
                 attach = attach.kept_to(client_limits, confined=confined)
             if attach.project is not None:
-                runner.expect(
+                runner.prewarm.expect(
                     ClientIdentity(name="", scope="", project=attach.project, bound=attach.bound)
                 )
             if not attach.confined:
@@ -424,7 +424,7 @@ async def serve_attachment(
                     )
                 )
             serve = await endpoint.serve()
-            wanted = runner.inherit if attach.inherits else ()
+            wanted = runner.catalog.inherit if attach.inherits else ()
             numbered = attach.id is not None
             await stream.send_all(
                 accepted(

@@ -44,8 +44,7 @@ def call_of(ctx: Context) -> McpRequest | None:
 
 def number_of(ctx: Context) -> Number | None:
     """Number with which a shim would repeat the request."""
-    call = call_of(ctx)
-    return None if call is None else call.number
+    return ctx.request.number if isinstance(ctx.request, McpRequest) else None
 
 
 def began_before_s(ctx: Context) -> float:
@@ -77,11 +76,8 @@ async def report(ctx: Context, seconds: float, text: str) -> None:
     await ctx.session.report_progress(seconds, None, text)
 
 
-def client_name(ctx: Context) -> str:
-    """Return the name that the client gives itself."""
-    params = ctx.session.client_params
-    given = params.client_info.name if params is not None else ""
-    # It appears in terminals, logs and names of scopes.
+def client_name(given: str) -> str:
+    """The name that a client gives itself, as it appears in terminals, logs and scopes."""
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in given[:_MAX_CLIENT_CHARS])
     return name.strip("-") or "unknown"
 
@@ -167,7 +163,7 @@ View = tuple[tuple[Environment, ...], bool]
 """Environments to run code in, and whether there are programs of the host to start."""
 
 Subscribe = Callable[[Callable[[], None]], Callable[[], None]]
-"""Like `nsmd.manager.run_service.RunService.subscribe`."""
+"""Like `nsmd.environments.catalog.Catalog.subscribe`."""
 
 Send = Callable[[JSONRPCMessage], Awaitable[None]]
 

@@ -104,6 +104,9 @@ class Endpoint:
         self._had_programs = False
         self._way: Way = way
         self._roots = ClientRoots()
+        # The project is known without the client's roots.
+        self._is_told = attach.confined or bool(attach.variables.get("PROJECT_DIR"))
+        self._known: tuple[str, ProjectMount | None, ClientIdentity] | None = None
         self._found: tuple[str | None, tuple[ProjectMount | None, str]] | None = None
         self._described: tuple[ProjectMount | None] | None = None  # set once the tools were listed
         self._info = {"name": _NAME, "version": __version__}
@@ -114,7 +117,9 @@ class Endpoint:
         self, send: Callable[[JSONRPCMessage], Awaitable[None]] | None = None
     ) -> None:
         """Tell the client of changes that it did not ask about, until cancelled."""
-        await self._listed.announce((self._runner.subscribe, self._subscribe_programs), send)
+        await self._listed.announce(
+            (self._runner.catalog.subscribe, self._subscribe_programs), send
+        )
 
     def _make_server(self) -> Server[Any]:
         """Make the SDK's server with these handlers."""
@@ -150,7 +155,7 @@ class Endpoint:
             client = self._client_with(ctx, None)
         else:
             client = self._client_with(ctx, project)
-            self._runner.expect(client)
+            self._runner.prewarm.expect(client)
         if project is None and not self._is_told and self._roots.to_be_asked(ctx):
             reason = describe.ASKED_LATER
         self._described = (project,)
@@ -316,7 +321,18 @@ class Endpoint:
         )
 
     async def _client(self, ctx: Context) -> ClientIdentity:
-        project, _ = await self._project(ctx)
+        """The client, with its project.
+
+        Finding that takes a dozen system calls, so it is looked for again only with the next list
+        of tools, or if the root is another one. The run service notices a replaced directory.
+
+        Raises `BadProjectError`.
+        """
+        project, _ = self._project_at(None if self._is_told else await self._roots.first(ctx))
+        if self._described not in (None, (project,)):
+            # The tool's description names another one, since the client had not sent its roots yet.
+            self._described = (project,)
+            await ctx.session.send_tool_list_changed()
         return self._client_with(ctx, project)
 
     def _caller(self, client: ClientIdentity) -> Caller:
@@ -332,12 +348,15 @@ class Endpoint:
 
     def _view(self, client: ClientIdentity) -> View:
         """Return the view that a client would get now."""
-        return tuple(self._runner.environments(client)), self._has_programs()
+        return tuple(self._runner.catalog.environments(client)), self._has_programs()
 
     def _client_with(self, ctx: Context, project: ProjectMount | None) -> ClientIdentity:
-        name = client_name(ctx)
-        attach = self._attach
-        return ClientIdentity(
+        params = ctx.session.client_params
+        given = params.client_info.name if params is not None else ""
+        if self._known is not None and self._known[:2] == (given, project):
+            return self._known[2]
+        name, attach = client_name(given), self._attach
+        client = ClientIdentity(
             name=name,
             scope=attach.scope or f"{name}:{clean(project.path) if project else '-'}",
             project=project,
@@ -349,21 +368,8 @@ class Endpoint:
             bound=attach.bound,
             resumes=attach.resumes,
         )
-
-    async def _project(self, ctx: Context) -> tuple[ProjectMount | None, str]:
-        """Find the project of this client, or the reason why there is none.
-
-        Finding it takes a dozen system calls, so it is looked for again only with the next list of
-        tools, or if the root is another one. The run service notices a replaced directory.
-
-        Raises `BadProjectError`.
-        """
-        project, reason = self._project_at(None if self._is_told else await self._roots.first(ctx))
-        if self._described not in (None, (project,)):
-            # The tool's description names another one, since the client had not sent its roots yet.
-            self._described = (project,)
-            await ctx.session.send_tool_list_changed()
-        return project, reason
+        self._known = given, project, client
+        return client
 
     def _project_at(self, root: str | None) -> tuple[ProjectMount | None, str]:
         if self._attach.confined:
@@ -377,11 +383,6 @@ class Endpoint:
                 ),
             )
         return self._found[1]
-
-    @property
-    def _is_told(self) -> bool:
-        """True if the project is known without the client's roots."""
-        return self._attach.confined or bool(self._attach.variables.get("PROJECT_DIR"))
 
     async def _roots_changed(self, ctx: Context, _params: NotificationParams | None) -> None:
         self._roots.forget()

@@ -215,33 +215,30 @@ async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFee
     Cancellation: if the client cancelled the call, it is interrupted; otherwise the client is gone,
     and the call is abandoned.
     """
-    outcome: T | NsmError | None = None
     try:
-        if feed is None:
-            outcome = await _value_of(call)
+        return await (call.wait() if feed is None else _reported(call, ctx, feed))
+    except NsmError:
+        raise
+    except BaseException:
+        if taken_back(ctx):
+            call.interrupt()
         else:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(feed.run, partial(report, ctx))
-                outcome = await _value_of(call)
-                if isinstance(feed, LineFeed):
-                    feed.end()  # lines that wait are reported first
-                else:
-                    nursery.cancel_scope.cancel()
-    finally:
-        if outcome is None:
-            if taken_back(ctx):
-                call.interrupt()
-            else:
-                call.abandon()
-    assert outcome is not None
+            call.abandon()
+        raise
+
+
+async def _reported(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFeed) -> T:
+    outcome: T | NsmError
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run, partial(report, ctx))
+        try:
+            outcome = await call.wait()
+        except NsmError as error:
+            outcome = error  # raised in a nursery, it would be in a group
+        if isinstance(feed, LineFeed):
+            feed.end()  # lines that wait are reported first
+        else:
+            nursery.cancel_scope.cancel()
     if isinstance(outcome, NsmError):
         raise outcome
     return outcome
-
-
-async def _value_of(call: Handle[T]) -> T | NsmError:
-    """Return the outcome, with errors as values: raised in a nursery, they would be in a group."""
-    try:
-        return await call.wait()
-    except NsmError as error:
-        return error

@@ -153,11 +153,12 @@ class Router:
             # those abandon their executions.
             nursery.cancel_scope.cancel()
 
-    async def send(self, message: JSONRPCMessage) -> None:
-        """Queue a message for the client; waits while the client does not read.
+    async def send(self, item: SessionMessage, /) -> None:
+        """Queue a message of a server loop for the client; waits while the client does not read.
 
         Raises `anyio.BrokenResourceError`.
         """
+        message = item.message
         match message:
             case JSONRPCRequest():
                 message = message.model_copy(update={"id": f"{self._id_prefix}{message.id}"})
@@ -174,25 +175,37 @@ class Router:
                 }
                 message = message.model_copy(update={"params": {**params, "_meta": meta}})
             case JSONRPCResponse() | JSONRPCError() if message.id is not None:
-                await self._answer(_client_id(message.id), message)
+                request_id = _client_id(message.id)
+                try:
+                    await self._queue(message.model_copy(update={"id": request_id}))
+                finally:
+                    # Only now, since a waiting answer counts as under way.
+                    self._calls.pop(request_id, None)
                 return
             case _:
                 pass
         await self._queue(message)
 
-    async def _answer(self, request_id: RequestId, message: JSONRPCResponse | JSONRPCError) -> None:
-        try:
-            await self._queue(message.model_copy(update={"id": request_id}))
-        finally:
-            self._forget(request_id)  # only now, since a waiting answer counts as under way
+    # A server loop ends its output stream: not the other's, which writes to the same client.
 
-    async def _refuse(self, answer: JSONRPCMessage) -> None:
-        """Answer what no loop has got. Not by `send`: a request under way that has the same id
-        would lose it.
-        """
-        await self._queue(answer)
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        return None
 
     async def _queue(self, message: JSONRPCMessage) -> None:
+        """Queue a message as it is, for example an answer to what no loop has got: `send` would
+        take the id from a request under way that has the same.
+        """
         try:
             await self._out.send(messages.encode(message))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -210,7 +223,7 @@ class Router:
 
     async def _announce(self) -> None:
         with suppress(anyio.BrokenResourceError):  # the client is gone; the reader sees that, too
-            await self._endpoint.announce(self.send)
+            await self._endpoint.announce(self._queue)
 
     # Inputs.
 
@@ -223,15 +236,14 @@ class Router:
         options = self._server.create_initialization_options(
             NotificationOptions(tools_changed=True)
         )
-        output = _Output(self)
         with self._inputs[era]:
             if era is Era.HANDSHAKE:
                 # The same as `Server.run` for this era, without its search for the era.
                 await serve_loop(
-                    self._server, messages, output, lifespan_state=None, init_options=options
+                    self._server, messages, self, lifespan_state=None, init_options=options
                 )
             else:
-                await self._server.run(messages, output, options)
+                await self._server.run(messages, self, options)
 
     async def _read(self, first_bytes: bytes) -> None:
         buffer = jsonlines.LineBuffer()
@@ -254,7 +266,7 @@ class Router:
 
     async def _take(self, line: bytes | jsonlines.TooLong) -> None:
         if isinstance(line, jsonlines.TooLong):
-            await self._refuse(messages.too_long(line))
+            await self._queue(messages.too_long(line))
             return
         if not line.strip():
             return
@@ -262,34 +274,30 @@ class Router:
         if self._attachment_id is not None:
             number, line = split_number(line, self._attachment_id)
         if why := messages.why_too_complex(line):
-            await self._refuse(messages.misshapen(line, why))
+            await self._queue(messages.misshapen(line, why))
             return
         for message in messages.decode(line):
-            if isinstance(message, messages.ErrorAnswer):
-                await self._refuse(messages.error_message(message))
-            else:
-                await self._route(message, number)
-
-    async def _route(self, message: JSONRPCMessage, number: Number | None) -> None:
-        match message:
-            case JSONRPCRequest():
-                await self._route_request(message, number)
-            case JSONRPCNotification(method="notifications/cancelled"):
-                await self._route_cancellation(message)
-            case JSONRPCNotification():
-                # Only the handshake revisions have any others.
-                await self._inputs[Era.HANDSHAKE].send(SessionMessage(message))
-            case JSONRPCResponse() | JSONRPCError():
-                await self._route_answer(message)
+            match message:
+                case messages.ErrorAnswer():
+                    await self._queue(messages.error_message(message))
+                case JSONRPCRequest():
+                    await self._route_request(message, number)
+                case JSONRPCNotification(method="notifications/cancelled"):
+                    await self._route_cancellation(message)
+                case JSONRPCNotification():
+                    # Only the handshake revisions have any others.
+                    await self._inputs[Era.HANDSHAKE].send(SessionMessage(message))
+                case JSONRPCResponse() | JSONRPCError():
+                    await self._route_answer(message)
 
     async def _route_request(self, request: JSONRPCRequest, number: Number | None) -> None:
         if request.id in self._calls:
             why = f"Invalid request: id {str(request.id)[:80]!r} is in use"
             refusal = messages.ErrorAnswer(id=request.id, code=INVALID_REQUEST, message=why)
-            await self._refuse(messages.error_message(refusal))
+            await self._queue(messages.error_message(refusal))
             return
         if len(self._calls) >= MAX_CALLS:
-            await self._refuse(messages.too_many(request, MAX_CALLS))
+            await self._queue(messages.too_many(request, MAX_CALLS))
             return
         call = McpRequest(era=_era_of(request), number=number)
         self._calls[request.id] = call
@@ -318,34 +326,7 @@ class Router:
             await self._inputs[Era.HANDSHAKE].send(SessionMessage(own))
 
     async def _unanswered(self, request_id: RequestId) -> None:
-        self._forget(request_id)
-
-    def _forget(self, request_id: RequestId) -> None:
         self._calls.pop(request_id, None)
-
-
-class _Output:
-    """Output stream of a server loop (the SDK's `WriteStream`)."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-
-    async def send(self, item: SessionMessage, /) -> None:
-        await self._router.send(item.message)
-
-    async def aclose(self) -> None:
-        """Do nothing: the other loop writes to the same client."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        return None
 
 
 def _sdk_id(request_id: RequestId) -> RequestId:

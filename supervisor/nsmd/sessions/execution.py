@@ -62,7 +62,7 @@ class Origin:
     clamped_from_s: float | None
     one_shot: bool
     notes: tuple[str, ...] = ()
-    environments: Sequence[Environment] = ()
+    environments: Callable[[], Sequence[Environment]] = tuple
 
 
 class Execution:
@@ -300,7 +300,7 @@ class Execution:
             network=network.rule,
             refused=_refused(network.refused_since(self._decided)),
             keeps_state=not self.origin.one_shot,
-            environments=self.origin.environments,
+            environments=self.origin.environments(),
             environment=self.session.spec.environment,
             has_input=self.request.stdin,
         )

@@ -39,7 +39,7 @@ async def envs(call: Call, *, preload: bool = False) -> list[dict[str, Any]]:
     """List the environments, after a look for changes in their sources."""
     run_service, services = call.services.run_service, call.services
     if call.confined:
-        mine = run_service.environments(call.as_client())
+        mine = run_service.catalog.environments(call.as_client())
         return [_listed(CatalogEntry(item=each), services) for each in mine]
     await run_service.search_environments()
     await services.project_environments.ready()

@@ -94,7 +94,7 @@ def _options_in(arguments: Mapping[str, object]) -> RunOptions:
 
 def request_of(call: Call, place: Place, options: RunOptions, code: str = "") -> RunRequest:
     """Make the request to run code, or to find the session for a program."""
-    inherited = check_inherited(call.services.run_service.inherit, place.variables)
+    inherited = check_inherited(call.services.run_service.catalog.inherit, place.variables)
     project = _project(call, place)
     wanted = place.project
     return RunRequest(

@@ -88,7 +88,7 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
         other = run_service.submit(RunRequest(client=client, env="bash", code="x"))
         assert (await other.wait()).outcome.stdout == "None []"
         assert not results
-        names = [e.name for e in run_service.environments(client) if e.problem is None]
+        names = [e.name for e in run_service.catalog.environments(client) if e.problem is None]
         assert names == ["python", "bash", "project"]
         gate.opened.set()
     assert results[0].outcome.stdout == "bash ['the development shell', 'shellHook', 'the end']"
@@ -120,7 +120,7 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
         launching(able) as launcher,
         registry_of(world, "TOKEN", settings=settings, launcher=launcher) as run_service,
     ):
-        assert run_service.inherit == ("TOKEN",)
+        assert run_service.catalog.inherit == ("TOKEN",)
         one = world.client(inherited=(("TOKEN", "first hush"),))
         other = world.client(inherited=(("TOKEN", "second hush"),))
         for client, name in ((one, "a"), (one, "b"), (other, "c"), (other, "d")):

@@ -269,7 +269,7 @@ async def test_a_long_execution_has_less_of_the_processor(enforcer: LimitEnforce
                 becomes_true, lambda: it.facts()["cpu_weight"] == 100 // PART, "it is lowered"
             )
             await trio.to_thread.run_sync(lowered)  # the kernel tells nobody of it
-            assert world.session("a").interrupt()
+            assert world.session("a").runs.interrupt()
         assert it.facts()["cpu_weight"] == 100
 
 
