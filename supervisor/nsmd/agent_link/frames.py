@@ -7,7 +7,7 @@ ends only that session. `docs/contributing/agent-protocol.md` describes the fram
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -222,23 +222,18 @@ def _is_import(module: str, seconds: float) -> bool:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class _Counted(NamedTuple):
-    """Lists and maps of an outcome, whose lengths are checked before the outcome is read. `Outcome`
-    itself belongs to the model, which does not know the limits of frames.
-    """
-
-    displays: Annotated[tuple[Any, ...], at_most(MAX_DISPLAYS, "displays")] = ()
-    truncated: Annotated[Mapping[str, Any], at_most(MAX_TRUNCATED, "streams")] = _NOTHING
-    imports: Annotated[Mapping[str, Any], at_most(MAX_IMPORTS, "imports")] = _NOTHING
-
-
-_COUNTED = frozenset(_Counted._fields)
+_MOST = {"displays": MAX_DISPLAYS, "truncated": MAX_TRUNCATED, "imports": MAX_IMPORTS}
+"""Lengths of lists and maps of an outcome, checked before it is read. `Outcome` belongs to the
+model, which does not know the limits of frames.
+"""
 
 
 def _outcome(told: dict[str, Any]) -> Outcome:
     """Read an outcome, and shorten texts and lists that are too long."""
-    if told.keys() & _COUNTED:
-        decode(_Counted, told)
+    for name, most in _MOST.items():
+        items = told.get(name, ())
+        if isinstance(items, list | dict) and len(cast("Sized", items)) > most:
+            raise DecodeError(items, f"at most {most} items").within(name)
     if isinstance(notes := told.get("notes"), list):
         told = {**told, "notes": notes[:MAX_NOTES]}
     return _bounded(decode(Outcome, told))

@@ -285,8 +285,8 @@ class AgentLink:
         """Read what the socket has now; empty for nothing. Raises as `read` does."""
         try:
             # recv(2) drops descriptors.
-            receive = self._receive_descriptor if self._awaiting else self._receive_bytes
-            data = receive()
+            awaits = bool(self._awaiting)
+            data = self._receive_descriptor() if awaits else self._channel.recv(CHUNK_BYTES)
         except BlockingIOError:
             return b""
         except OSError:
@@ -333,9 +333,6 @@ class AgentLink:
                 self._claimable[id_] = descriptor
         elif has_one and isinstance(frame, FileFrame):
             raise AgentProtocolError("a descriptor did not come with its frame")
-
-    def _receive_bytes(self) -> bytes:
-        return self._channel.recv(CHUNK_BYTES)
 
     def _receive_descriptor(self) -> bytes:
         """Read, and keep the descriptor that comes with the data."""

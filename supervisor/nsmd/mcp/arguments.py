@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from nsm.dataclass import dataclass
 from nsm.suggestion import did_you_mean
@@ -13,10 +14,6 @@ from nsm.wire.errors import BadRequestError, CodeTooLargeError
 from nsmd.model import names
 from nsmd.model.values import MAX_CODE_BYTES
 
-_NAMES = (
-    *("code", "env", "session", "timeout_seconds"),
-    *("background", "job", "stop", "reset", "undo", "fork_of"),
-)
 _DIRECTORIES = ("cwd", "directory", "workdir", "working_dir", "working_directory")
 _NOTHING = ("", "null", "none", "undefined")
 _FLAGS = {"true": True, "false": False, **dict.fromkeys(_NOTHING, False)}
@@ -70,24 +67,26 @@ def parse_arguments(arguments: object) -> RunArguments:
         raise BadRequestError(
             f"The arguments must be an object, not {_kind(arguments)}.", hint=_EXAMPLE
         )
-    given = _with_env(given)
-    for name, value in given.items():
-        if name not in _NAMES and value is not None:
-            raise _unknown(name)
-    session, timeout_s = _session(given.get("session")), _timeout(given.get("timeout_seconds"))
+    read: dict[str, Any] = {}
+    for name, value in _with_env(given).items():
+        if value is not None:
+            if (reader := _READERS.get(name)) is None:
+                raise _unknown(name)
+            read[name] = reader(value)
+    session, timeout_s = read.get("session"), read.get("timeout_seconds")
     background, stop, reset, undo = (
-        _flag(name, given.get(name)) for name in ("background", "stop", "reset", "undo")
+        read.get(name, False) for name in ("background", "stop", "reset", "undo")
     )
-    job = job_id(given.get("job"), session)
-    fork_of = _fork_of(given.get("fork_of"))
+    job = job_id(read.get("job"), session)
+    fork_of = read.get("fork_of")
     if fork_of is not None and (job is not None or background or reset or undo):
         raise BadRequestError(
             "`fork_of` runs `code` in a new session, and goes with `env` and `session` only.",
             hint="Make two calls. The code was not run.",
         )
-    code, env = given.get("code"), given.get("env")
+    code, env = read.get("code"), read.get("env")
     if job is not None:
-        if code not in (None, "") or background or reset or undo:
+        if code or background or reset or undo:
             raise BadRequestError(
                 "`job` asks about a job, so the call can run no code.",
                 hint="Make two calls. The code was not run.",
@@ -96,7 +95,7 @@ def parse_arguments(arguments: object) -> RunArguments:
     if stop:
         raise BadRequestError("`stop` needs `job`: the id of the job to end.", hint=_JOB_EXAMPLE)
     if undo:
-        if code not in (None, "") or background or reset or session in (None, names.NEW):
+        if code or background or reset or session in (None, names.NEW):
             raise BadRequestError(
                 "`undo` takes back the last call of `session`, and runs no code.",
                 hint='Make two calls. Example: {"session": "work", "undo": true}.',
@@ -109,9 +108,13 @@ def parse_arguments(arguments: object) -> RunArguments:
             "`reset` is about the session's interpreter, which `background` does not use.",
             hint="Make two calls. The code was not run.",
         )
+    if code is None and not reset:
+        raise BadRequestError("`code` is missing.", hint=_EXAMPLE)
+    if env is None and not (reset or fork_of):
+        raise BadRequestError("`env` is missing: the environment to run in.", hint=_EXAMPLE)
     return RunArguments(
-        code="" if reset and code is None else _code(code),
-        env="" if (reset or fork_of) and env is None else _env(env),
+        code=code or "",
+        env=env or "",
         session=session,
         timeout_s=timeout_s,
         background=background,
@@ -143,16 +146,14 @@ def _unknown(name: str) -> BadRequestError:
             "`language` and `env` name two environments.",
             hint="Give `env` only. The code was not run.",
         )
-    guess = did_you_mean(name, _NAMES, cutoff=0.5)
+    guess = did_you_mean(name, list(_READERS), cutoff=0.5)
     return BadRequestError(
         f"`run` has no argument {_shown(name)}.",
-        hint=f"{guess}It takes {', '.join(_NAMES)}. The code was not run.",
+        hint=f"{guess}It takes {', '.join(_READERS)}. The code was not run.",
     )
 
 
 def _code(code: object) -> str:
-    if code is None:
-        raise BadRequestError("`code` is missing.", hint=_EXAMPLE)
     if not isinstance(code, str):
         raise BadRequestError(f"`code` must be a string, not {_kind(code)}.", hint=_EXAMPLE)
     try:
@@ -173,15 +174,13 @@ def _code(code: object) -> str:
 
 
 def _env(env: object) -> str:
-    if env is None:
-        raise BadRequestError("`env` is missing: the environment to run in.", hint=_EXAMPLE)
     if not isinstance(env, str):
         raise BadRequestError(f"`env` must be a string, not {_kind(env)}.", hint=_EXAMPLE)
     return env
 
 
 def _session(session: object) -> str | None:
-    if session is None or _is_nothing(session):
+    if _is_nothing(session):
         return None
     if not isinstance(session, str):
         raise BadRequestError(
@@ -192,7 +191,7 @@ def _session(session: object) -> str | None:
 
 
 def _fork_of(session: object) -> str | None:
-    if session is None or _is_nothing(session):
+    if _is_nothing(session):
         return None
     if not isinstance(session, str):
         raise BadRequestError(
@@ -230,15 +229,15 @@ def job_id(job: object, session: str | None) -> JobId | None:
 
 
 def _flag(name: str, value: object) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is True
+    if isinstance(value, bool):
+        return value
     if isinstance(value, str) and (word := value.strip().casefold()) in _FLAGS:
         return _FLAGS[word]
     raise BadRequestError(f"`{name}` must be true or false, not {_kind(value)}.", hint=_EXAMPLE)
 
 
 def _timeout(timeout: object) -> float | None:
-    if timeout is None or _is_nothing(timeout):
+    if _is_nothing(timeout):
         return None
     if isinstance(timeout, str):
         with suppress(ValueError):
@@ -260,6 +259,21 @@ def _timeout(timeout: object) -> float | None:
             hint="Leave it out for the environment's own limit; more than that is clamped.",
         )
     return seconds
+
+
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "code": _code,
+    "env": _env,
+    "session": _session,
+    "timeout_seconds": _timeout,
+    "background": partial(_flag, "background"),
+    "job": lambda job: job,  # it may leave out the session
+    "stop": partial(_flag, "stop"),
+    "reset": partial(_flag, "reset"),
+    "undo": partial(_flag, "undo"),
+    "fork_of": _fork_of,
+}
+"""Arguments in the order in which they are told, and how the value of each is read."""
 
 
 def _is_nothing(value: object) -> bool:

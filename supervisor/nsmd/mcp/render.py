@@ -268,9 +268,14 @@ def render_result(
     outcome = result.outcome
     shown = _show(outcome, max_chars)
     body, cut = _body(outcome, shown.text, max_chars)
-    notes = _session_notes(result, name_chosen) + _image_notes(result, shown.omitted_images)
-    notes += _outcome_notes(result, cut) + _longer(result)
-    notes += [one_line(note, MAX_NOTE_CHARS) for note in result.notes]
+    notes = _session_notes(result, name_chosen)
+    if shown.omitted_images:
+        notes.append(_image_note(result, shown.omitted_images))
+    if said := _outcome_notes(result, cut):
+        notes.append("; ".join(said))
+    if outcome.timed_out:
+        notes += _longer(result)
+    notes += [one_line(note, MAX_NOTE_CHARS) for note in (*outcome.notes, *result.denials)]
     if not body and not outcome.exit_code:
         body = "(no output)\n"
     if body and notes and not body.endswith("\n"):
@@ -338,19 +343,23 @@ def _body(outcome: Outcome, displayed: str, max_chars: int) -> tuple[str, dict[s
     """Combine stdout, stderr and displayed values within the limit. Also returns the number of
     characters left out of each here.
     """
-    parts = [settled(clean(outcome.stdout)), settled(clean(outcome.stderr)), clean(displayed)]
-    # Each stream has its share: a flood of one must not push the other out.
-    grants = shares([len(part) for part in parts], max_chars)
-    names = ("stdout", "stderr", "displays")
-    missing = [outcome.truncated.get(name, NOTHING_OMITTED).omitted_bytes for name in names]
-    cut = [head_and_tail(*each) for each in zip(parts, grants, missing, strict=True)]
-    stdout, stderr, shown = (text for text, _ in cut)
-    body = stdout
-    if stderr:
+    streams = {"stdout": outcome.stdout, "stderr": outcome.stderr}
+    parts = {name: settled(clean(text)) for name, text in streams.items() if text}
+    if displayed:
+        parts["displays"] = clean(displayed)
+    cut: dict[str, int] = {}
+    sizes = list(map(len, parts.values()))
+    if sum(sizes) > max_chars:
+        # Each stream has its share: a flood of one must not push the other out.
+        for name, granted in zip(parts, shares(sizes, max_chars), strict=True):
+            missing = outcome.truncated.get(name, NOTHING_OMITTED).omitted_bytes
+            parts[name], cut[name] = head_and_tail(parts[name], granted, missing)
+    body = parts.get("stdout", "")
+    if stderr := parts.get("stderr"):
         body = line_end(body) + _STDERR_HEADING + stderr
-    if shown:
+    if shown := parts.get("displays"):
         body = line_end(body) + shown
-    return body, {name: omitted for name, (_, omitted) in zip(names, cut, strict=True)}
+    return body, cut
 
 
 def _session_notes(result: RunOutcome, name_chosen: bool) -> list[str]:
@@ -378,22 +387,19 @@ def _session_notes(result: RunOutcome, name_chosen: bool) -> list[str]:
     return notes
 
 
-def _image_notes(result: RunOutcome, omitted: int) -> list[str]:
-    if not omitted:
-        return []
+def _image_note(result: RunOutcome, omitted: int) -> str:
     left_out = "1 image" if omitted == 1 else f"{omitted} images"
     where = "" if result.session_name is not None else ", in a session,"
     target = f"{result.session_name or 'SESSION'}:PATH"
     instead = "in a call that succeeds" if result.outcome.exit_code else "fewer or smaller ones"
-    note = (
+    return (
         f"{left_out} left out: show {instead}, or save to files{where} from where a person gets "
         f"them with `nsm cp {target} .`"
     )
-    return [note]
 
 
 def _outcome_notes(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
-    """Describe the outcome: no line, or one."""
+    """Describe the outcome, in parts of one line."""
     outcome = result.outcome
     said: list[str] = []
     if outcome.timed_out:
@@ -406,26 +412,7 @@ def _outcome_notes(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
     if outcome.interpreter_restarted and result.session_name is not None:
         why = one_line(outcome.restart_reason, 200).rstrip(".")
         said.append(f"interpreter restarted (state lost){': ' if why else ''}{why}")
-    said += _truncation(result, cut)
-    return ["; ".join(said)] if said else []
-
-
-def _longer(result: RunOutcome) -> list[str]:
-    """Advice for code that was stopped at its time limit: how to run for longer."""
-    longest_s = result.longest_s
-    if not result.outcome.timed_out or longest_s is None:
-        return []
-    if result.timeout_s < longest_s:
-        return [f"timeout_seconds may be up to {_seconds(longest_s).removesuffix(' s')}"]
-    if not result.keeps_state:
-        return []
-    where = "this session" if result.session_name is not None else "a session"
-    return [f"longer work: `background` in {where}, then ask with `job`"]
-
-
-def _truncation(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
-    said: list[str] = []
-    truncated = result.outcome.truncated
+    truncated = outcome.truncated
     for stream, truncation in sorted(truncated.items()):
         note = f"{stream} truncated"
         if not cut.get(stream):  # else only the line in the text knows how much
@@ -442,6 +429,19 @@ def _truncation(result: RunOutcome, cut: Mapping[str, int]) -> list[str]:
             "a file in a session and read parts of it"
         )
     return said
+
+
+def _longer(result: RunOutcome) -> list[str]:
+    """Advice for code that was stopped at its time limit: how to run for longer."""
+    longest_s = result.longest_s
+    if longest_s is None:
+        return []
+    if result.timeout_s < longest_s:
+        return [f"timeout_seconds may be up to {_seconds(longest_s).removesuffix(' s')}"]
+    if not result.keeps_state:
+        return []
+    where = "this session" if result.session_name is not None else "a session"
+    return [f"longer work: `background` in {where}, then ask with `job`"]
 
 
 def _extras(result: RunOutcome, omitted_chars: int) -> dict[str, Any]:
