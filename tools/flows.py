@@ -115,7 +115,10 @@ class Counter:
         if (name := named(frame)) is not None and not is_asked_by_trio(frame):
             depth, around = 0, frame.f_back
             while around is not None:
-                depth += named(around) is not None
+                if named(around) is not None:
+                    depth += 1
+                    if is_asked_by_trio(around):
+                        return
                 around = around.f_back
             self._calls.append(Call(name, depth))
 

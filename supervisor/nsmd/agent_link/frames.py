@@ -231,9 +231,9 @@ model, which does not know the limits of frames.
 def _outcome(told: dict[str, Any]) -> Outcome:
     """Read an outcome, and shorten texts and lists that are too long."""
     for name, most in _MOST.items():
-        items = told.get(name, ())
+        items: object = told.get(name)
         if isinstance(items, list | dict) and len(cast("Sized", items)) > most:
-            raise DecodeError(items, f"at most {most} items").within(name)
+            raise DecodeError(told[name], f"at most {most} items").within(name)
     if isinstance(notes := told.get("notes"), list):
         told = {**told, "notes": notes[:MAX_NOTES]}
     return _bounded(decode(Outcome, told))
