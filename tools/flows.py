@@ -47,7 +47,7 @@ AT_ONCE = "NSM_FLOWS_AT_ONCE"
 """Variable that has a supervisor count from its start."""
 
 KEEPING = ("nsmd/restart/", "nsmd/fdstore/")
-"""What takes up the sessions of an earlier supervisor; all else does the same for new ones."""
+"""Packages that take up the sessions of an earlier supervisor; all else is as for new ones."""
 
 REPEATS = 5
 

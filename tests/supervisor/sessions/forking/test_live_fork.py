@@ -23,8 +23,9 @@ def test_a_busy_session_is_refused_with_what_it_does(undo: int, why: str) -> Non
         name="work",
         spec=SimpleNamespace(environment=SimpleNamespace(interpreter="python", image=None)),
         jail=None,
-        running=SimpleNamespace(request=SimpleNamespace(undo=undo)),
-        runs=SimpleNamespace(queued=False),
+        runs=SimpleNamespace(
+            waiting=(), running=SimpleNamespace(request=SimpleNamespace(undo=undo))
+        ),
     )
     with pytest.raises(ForkRefusedError, match=f"'work' cannot be forked {why}"):
         check_forkable(cast("Session", original))
