@@ -29,6 +29,7 @@ from sandbox.linux import (
     shut_abstract_sockets,
 )
 from sandbox.overlay_layers import OverlayLayers
+from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import PythonWorker, run_worker
 
@@ -85,7 +86,8 @@ def prepare(
     directory = workspace or ("/workspace" if os.path.isdir("/workspace") else os.getcwd())
     available = {name: path for name, path in found.items() if path}
     c_library()  # made here, since each fork would have to make it
-    return Agent(os.path.abspath(__file__), available, os.path.realpath(directory), limits)
+    session = SharedSession(os.path.abspath(__file__), os.path.realpath(directory), limits)
+    return Agent(session, available)
 
 
 def serve(
@@ -117,9 +119,9 @@ def serve(
         workers: arguments of `ImageWorkers`, if the image's Python can be forked.
     """
     prctl(PR_SET_DUMPABLE, 0)
-    agent.layers = [OverlayLayers(*each) for each in layers]
+    agent.session.layers = [OverlayLayers(*each) for each in layers]
     if workers is not None:
-        agent.workers = ImageWorkers(*workers)
+        agent.session.workers = ImageWorkers(*workers)
     if host_network:
         shut_abstract_sockets()
     try:

@@ -37,7 +37,7 @@ from sandbox.template.preloading import (
     read_font_lists,
 )
 from sandbox.template.server import TemplateServer
-from sandbox.template.session import MAX_ERROR
+from sandbox.template.session import MAX_ERROR, TemplateFacts
 
 del sys.path[0]  # unbundled
 
@@ -141,10 +141,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         failures = {**without, **now}
         # After the others, so that what each fork uses lies together in memory.
         agent = load_agent(agent_path)
-        template = TemplateServer(control, agent, system_calls, host_network=host_network)
+        template = TemplateFacts(agent, system_calls, host_network=host_network)
         template.worker = prepare_worker(agent, hooks)
-        template.failed = {name: failures[name] for name in wanted if name in failures}
-        template.imported = imported
+        server = TemplateServer(control, template)
+        server.failed = {name: failures[name] for name in wanted if name in failures}
+        server.imported = imported
         if image:
             plan = ImagePlan(
                 image["program"],
@@ -154,12 +155,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
                 template.last_capability,
             )
             python = keep_image_python(plan, wanted, control)
-            template.failed, template.imported = python.failed, python.imported
+            server.failed, server.imported = python.failed, python.imported
             template.requests = python.requests
         template.font_lists = read_font_lists()
         template.directories = empty_scratch()
-        template.lists_fonts = not image
-        session, fd, own, group = template.serve()
+        server.lists_fonts = not image
+        session, fd, own, group = server.serve()
     except Exception as error:
         text = str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):

@@ -17,13 +17,14 @@ import each other's names at the top only and without `as`, and only `resources`
 - `tracing`: stopped processes that are brought into the namespaces of a session.
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
-- `execution`: pieces of code that run, from a request to its result.
+- `session`: what all parts of the agent share, and the way to the supervisor.
+- `requests`: requests to run code, as values.
+- `execution`: pieces of code that run, from a request to its result; set-ups before them.
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
 - `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.
 - `file_facts`: facts of files beside their content.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
-- `setups`: code that an interpreter runs before any other.
 - `completions`: whether a text is a whole input, and how it could go on.
 - `checks`: the process that looks at such a text.
 - `jobs`: programs that run beside the interpreters, and requests about them.
@@ -52,7 +53,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `certificates`: certificates that programs of the session trust.
 - `framing`: bytes to messages and back; the supervisor uses it, too.
 - `protocol`: version and capabilities, which the supervisor knows, too.
-- `fields`: checks of single fields of messages.
+- `fields`: fields of requests, read and checked.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `gpus`: GPUs that a process uses; the supervisor looks for them, too.
 - `variables`: environment variables of a Python that runs already.

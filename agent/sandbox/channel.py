@@ -21,6 +21,9 @@ UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
 
 
+LAG_BYTES = 1024 * 1024
+"""Unacknowledged bytes above which output is no longer streamed but merged."""
+
 RECENT = 64
 """Executions that are known to have had a result, for whoever asks a new supervisor."""
 

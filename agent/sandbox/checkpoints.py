@@ -25,10 +25,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sandbox.agent import Agent
-    from sandbox.execution import CurrentExecution
     from sandbox.file_states import Entry
-    from sandbox.interpreters.base import Interpreter
+    from sandbox.interpreters.base import CurrentExecution, Interpreter
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.session import SharedSession
 
 
 ANSWER_MS = 2000
@@ -78,22 +78,22 @@ class Checkpoint:
 class Checkpoints:
     """Checkpoints of a session's Python, the newest last; the newest is the present state."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, session: SharedSession, trees: ProcessTrees) -> None:
+        self._session = session
+        self._trees = trees
+        trees.find_helpers = self._find_processes
+        trees.exit_handlers.append(lambda pid, _status, _usage: self._on_exit(pid))
         self._kept: list[Checkpoint] = []
         self._contents = ContentStore()
         self._target: Checkpoint | None = None
         self._faults = 0
-        self._ending: set[int] = set()
         self.is_stale = False
 
-    @property
-    def pids(self) -> set[int]:
-        """Processes of checkpoints."""
+    def _find_processes(self) -> None:
+        """Take what those have said that have not told yet which process they are."""
         for each in self._kept:
             if not each.pid:
-                self._read(each)
-        return {each.pid for each in self._kept if each.pid} | self._ending
+                self._receive(each)
 
     def count(self, *, is_present: bool) -> int:
         """Number of states that can be gone back to.
@@ -101,7 +101,7 @@ class Checkpoints:
         Args:
             is_present: the newest is the present state; else that has none yet.
         """
-        earlier = self._kept[:-1] if is_present else self._kept[-self._agent.limits.undo :]
+        earlier = self._kept[:-1] if is_present else self._kept[-self._session.limits.undo :]
         return sum(not each.refusal for each in earlier)
 
     # Making them.
@@ -124,7 +124,7 @@ class Checkpoints:
         if isinstance(interpreter, PythonInterpreter) and self._kept:
             self._note_memory(interpreter)
             self._kept.append(made := Checkpoint())
-            while len(self._kept) > self._agent.limits.undo + 1:
+            while len(self._kept) > self._session.limits.undo + 1:
                 self._drop(self._kept.pop(0))
             if len(self._kept) > 1 and self._kept[-2].files:
                 # The worker forks while the agent looks at the files: after one success, the files
@@ -143,19 +143,19 @@ class Checkpoints:
         while True:
             before = next((each for each in reversed(self._kept) if each.files), checkpoint)
             known, known_layers = before.files, before.layers
-            look = FileLook(self._contents, self._agent.limits.undo_bytes, mapped)
+            look = FileLook(self._contents, self._session.limits.undo_bytes, mapped)
             checkpoint.files, checkpoint.layers = {}, ()
             try:
                 for path in self._directories():
                     checkpoint.files[path] = look.at(path, known.get(path))
-                overlays = self._agent.layers
+                overlays = self._session.layers
                 known_layers = known_layers or [None] * len(overlays)
                 checkpoint.layers = [
                     each.look(look, layer) for each, layer in zip(overlays, known_layers)
                 ]
                 look.check()
             except TooMuchError as error:
-                fits = error.total_bytes <= self._agent.limits.undo_bytes
+                fits = error.total_bytes <= self._session.limits.undo_bytes
                 if fits and self._kept[0] is not checkpoint:
                     self._drop(self._kept.pop(0))
                     continue
@@ -167,8 +167,8 @@ class Checkpoints:
             return
 
     def _directories(self) -> list[str]:
-        found = [self._agent.workspace]
-        if self._agent.pid == 1 and os.path.ismount(TEMPORARY):
+        found = [self._session.workspace]
+        if self._session.pid == 1 and os.path.ismount(TEMPORARY):
             found.append(TEMPORARY)
         return found
 
@@ -185,7 +185,7 @@ class Checkpoints:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
         checkpoint.link = ours
-        self._agent.poller.watch(ours.fileno(), lambda _: self._read(checkpoint))
+        self._session.poller.watch(ours.fileno(), lambda _: self._read(checkpoint))
         try:
             interpreter.freeze(theirs.detach())
         except FrameError as error:
@@ -219,12 +219,13 @@ class Checkpoints:
     def _know(self, checkpoint: Checkpoint, pid: int) -> None:
         """Take the process that calls itself a checkpoint; its pid comes from the kernel."""
         row = read_process(pid)
-        leaders = {each.pid for each in self._agent.live_interpreters()}
-        if checkpoint.pid or pid in leaders or row is None or row.parent != self._agent.pid:
+        leaders = {each.pid for each in self._trees.live_interpreters()}
+        if checkpoint.pid or pid in leaders or row is None or row.parent != self._session.pid:
             self._lose(checkpoint, "code of the session interfered")
             return
         checkpoint.pid = pid
-        self._agent.trees.orphans.pop(pid, None)
+        self._trees.helpers.add(pid)
+        self._trees.orphans.pop(pid, None)
 
     def _lose(self, checkpoint: Checkpoint, why: str) -> None:
         self._drop(checkpoint)
@@ -233,18 +234,16 @@ class Checkpoints:
     def _drop(self, checkpoint: Checkpoint) -> None:
         """End the process of a checkpoint, and forget its files."""
         if checkpoint.link is not None:
-            self._agent.poller.forget(checkpoint.link.fileno())
+            self._session.poller.forget(checkpoint.link.fileno())
             checkpoint.link.close()
             checkpoint.link = None
         if checkpoint.pid:
             signal_child(checkpoint.pid, signal.SIGKILL)
-            self._ending.add(checkpoint.pid)
             checkpoint.pid = 0
         checkpoint.files, checkpoint.layers = {}, ()
 
-    def on_exit(self, pid: int) -> None:
+    def _on_exit(self, pid: int) -> None:
         """Handle the end of a process, which may be one of a checkpoint."""
-        self._ending.discard(pid)
         for checkpoint in self._kept:
             if checkpoint.pid == pid:
                 checkpoint.pid = 0
@@ -261,11 +260,11 @@ class Checkpoints:
         faults = minor_faults(interpreter.pid)
         new, self._faults = max(0, faults - self._faults), faults
         self._kept[-1].bound_bytes = new * PAGE_BYTES
-        limit = self._agent.limits.undo_bytes
+        limit = self._session.limits.undo_bytes
         if self._contents.bytes + sum(each.bound_bytes for each in self._kept) <= limit:
             return
         while len(self._kept) > 1:
-            held = held_bytes(self.pids, interpreter.pid)
+            held = held_bytes({each.pid for each in self._kept if each.pid}, interpreter.pid)
             for each in self._kept:
                 each.bound_bytes = held // len(self._kept)
             if self._contents.bytes + held <= limit:
@@ -274,15 +273,18 @@ class Checkpoints:
 
     # Going back.
 
-    def undo(self, execution: CurrentExecution, steps: object) -> None:
-        """Go back by so many calls, as the running execution."""
+    def undo(self, execution: CurrentExecution, steps: object) -> int | None:
+        """Go back by so many calls, as the running execution.
+
+        Returns:
+            The exit code; None if the interpreter is still to say that it is done, or was ended.
+        """
         interpreter = execution.interpreter
         try:
             target = self._find(interpreter, steps)
         except UnkeptError as error:
             interpreter.captures["stderr"].write(f"nothing was undone: {error}\n".encode())
-            self._agent.executions.finish(execution, 1)
-            return
+            return 1
         assert isinstance(interpreter, PythonInterpreter), "others have no checkpoints"
         mapped = mapped_files(interpreter.pid)
         while self._kept[-1] is not target:
@@ -296,18 +298,18 @@ class Checkpoints:
                 back.to(path, entry)
             except OSError as error:
                 back.failed.append(f"{path} ({error.strerror})")
-        for overlay, layer in zip(self._agent.layers, target.layers):
+        for overlay, layer in zip(self._session.layers, target.layers):
             if layer is not None:
                 back.failed += overlay.go_back(self._contents, layer, has_mapped=bool(mapped))
         self._tell(interpreter, steps, back)
-        if target.has_process:
-            self._target = target
-            try:
-                interpreter.thaw(target.pid, execution.number, self._wake)
-            except OSError as error:
-                self._fail(execution, f"the checkpoint cannot be woken: {error.strerror}")
-        else:
-            self._agent.executions.finish(execution, 0)
+        if not target.has_process:
+            return 0
+        self._target = target
+        try:
+            interpreter.thaw(target.pid, execution.number, self._wake)
+        except OSError as error:
+            interpreter.end(f"the checkpoint cannot be woken: {error.strerror}")
+        return None
 
     def _end(self, interpreter: Interpreter) -> None:
         """End an interpreter and all that it started, so that nothing more is written to files.
@@ -317,20 +319,20 @@ class Checkpoints:
         """
         if self._stop_alone(interpreter):
             signal_child(interpreter.pid, signal.SIGKILL)
-            self._ending.add(interpreter.pid)
+            self._trees.helpers.add(interpreter.pid)
             interpreter.forget("")
         else:
             interpreter.discard("")
-        self._agent.reap()
+        self._trees.reap()
 
     def _stop_alone(self, interpreter: Interpreter) -> bool:
         """Stop an interpreter; return whether it has stopped, and nothing else is to be ended."""
-        agent, pid = self._agent, interpreter.pid
-        if agent.live_interpreters() != [interpreter] or agent.has_jobs:
+        trees, pid = self._trees, interpreter.pid
+        if not trees.is_alone(interpreter):
             return False
         signal_child(pid, signal.SIGSTOP)
         told = select.poll()
-        told.register(agent.wakeup_fd, select.POLLIN)
+        told.register(trees.wakeup_fd, select.POLLIN)
         deadline = time.monotonic() + ANSWER_MS / 1000
         how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         while os.waitid(os.P_PID, pid, how) is None:
@@ -339,8 +341,10 @@ class Checkpoints:
                 return False
             told.poll(left_s * 1000)
             with contextlib.suppress(BlockingIOError):
-                os.read(agent.wakeup_fd, READ_BYTES)
-        return not (read_children(agent.pid) - agent.helpers - {pid} or has_children_of(pid))
+                os.read(trees.wakeup_fd, READ_BYTES)
+        trees.find_helpers()
+        others = read_children(self._session.pid) - trees.helpers - {pid}
+        return not (others or has_children_of(pid))
 
     def _wake(self, order: str, descriptors: list[int]) -> None:
         """Send a checkpoint what it needs to be the worker.
@@ -353,8 +357,9 @@ class Checkpoints:
             raise OSError(0, "it is gone")
         socket.send_fds(target.link, [THAW + order.encode()], descriptors)
         # From now on it is the worker.
-        self._agent.poller.forget(target.link.fileno())
+        self._session.poller.forget(target.link.fileno())
         target.link.close()
+        self._trees.helpers.discard(target.pid)
         target.link, target.pid = None, 0
 
     def _find(self, interpreter: Interpreter, steps: object) -> Checkpoint:
@@ -406,9 +411,9 @@ class Checkpoints:
         text = f"undid {calls}: variables, working directory and files are as they were before\n"
         interpreter.captures["stdout"].write(text.encode())
         interpreter.add_note(words_of(count))
-        copy_stays = not self._agent.layers and _has_overlay()
+        copy_stays = not self._session.layers and _has_overlay()
         interpreter.add_note(f"{NOT_TAKEN_BACK}{NOR_THE_COPY if copy_stays else ''}")
-        if self._agent.live_jobs():
+        if self._trees.jobs:
             interpreter.add_note("jobs go on, and files that they write are as they were, too")
         if back.failed:
             interpreter.add_note(f"not as they were: {', '.join(back.failed)}")
@@ -420,9 +425,6 @@ class Checkpoints:
             newest = self._kept[-1]
             if newest.has_process and not newest.pid:
                 self._copy(newest, interpreter)
-
-    def _fail(self, execution: CurrentExecution, why: str) -> None:
-        self._agent.executions.end_interpreter(execution.interpreter, why)
 
 
 def words_of(count: int) -> str:

@@ -1,4 +1,7 @@
-"""Pieces of code that run, one at a time: from a request to its result."""
+"""Pieces of code that run, one at a time: from a request to its result.
+
+Before any other code an interpreter runs the steps of its set-up, each time it starts.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,32 @@ import signal
 import time
 
 from sandbox.capture import Preview
-from sandbox.fields import are_arguments, as_object, is_id, is_seconds, is_whole
+from sandbox.checkpoints import Checkpoints
+from sandbox.fields import RequestError, as_object, is_whole
+from sandbox.fork_bombs import ForkBombs
 from sandbox.framing import FrameError
+from sandbox.interpreters import INTERPRETERS, Interpreters
+from sandbox.interpreters.base import CurrentExecution, InterpreterEvents
+from sandbox.limits import GRACE_S
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
+from sandbox.requests import ExecuteRequest, Step, steps_of
 from sandbox.standard_input import StandardInput
+from sandbox.stopping import Stopper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
-    from sandbox.processes import Process
-    from sandbox.setups import Step
+    from sandbox.limits import Limits
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.session import SharedSession
 
 
-GRACE_S = 2.0
-"""Time between the interrupt and the kill, where the request does not say."""
+VARIABLES_S = 10.0
+"""Time limit for sending variables to a running interpreter, which takes less than a millisecond.
+"""
 
 UNDO_IS_OFF = b"nothing was undone: undo was turned off when this session began\n"
 
@@ -34,68 +45,16 @@ NOTED_CODE = 2000
 REHEARSAL_S = 10.0
 """An interpreter that has not run code that does nothing by then is killed."""
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-TICK_PIDS = 10_000
-"""More process ids than a machine gives out within a tick, and less than a third of the fewest that
-it has, 32,768."""
-
-LAG_BYTES = 1024 * 1024
-"""Unacknowledged bytes above which output is no longer streamed but merged."""
-
-
-class CurrentExecution:
-    """The piece of code that runs now, and how far it is on the way to being stopped.
-
-    Attributes:
-        step: its step of a set-up, if it is one.
-        one_shot: the session ends with it.
-        undoes: it undoes others.
-    """
-
-    def __init__(
-        self,
-        request_id: str | int,
-        number: int,
-        interpreter: Interpreter,
-        grace_s: float,
-        last_pid: int,
-    ) -> None:
-        self.id = request_id
-        self.number = number
-        self.interpreter = interpreter
-        self.grace_s = grace_s
-        self.preview: Preview | None = None
-        self.step: Step | None = None
-        self.one_shot = False
-        self.undoes = False
-        self.started = time.monotonic()
-        self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
-        self.last_pid = last_pid
-        self.timed_out = False
-        self.interrupted = False
-
-    @property
-    def stopping(self) -> bool:
-        return self.timed_out or self.interrupted
-
-    def has_started(self, row: Process) -> bool:
-        """Return whether a process belongs to this execution, not to an earlier one.
-
-        A clock tick is long: the last execution may have started something within the same one.
-        Pids grow, and begin again with low ones after the highest.
-        """
-        if row.started == self.started_ticks:
-            ahead = row.pid - self.last_pid
-            return 0 < ahead < TICK_PIDS or ahead < -TICK_PIDS
-        return row.started > self.started_ticks
-
 
 class Executor:
     """Runs the code of requests, one after another, and answers each with a result.
 
+    Args:
+        programs: interpreter name → path of the program.
+
     Attributes:
-        rehearses: nobody is to hear of what runs.
+        running: what runs; None while nothing does.
+        checkpoints: None where there is no undo, or nothing to undo yet.
         count: executions so far that a request asked for.
         number: number of the newest execution, steps of set-ups included.
         waiting: a request to run code, which waits for the set-up of its interpreter.
@@ -103,11 +62,27 @@ class Executor:
         notes: notes about executions for a new supervisor, by their ids.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self.rehearses = False
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, programs: Mapping[str, str]
+    ) -> None:
+        self._session = session
+        self._trees = trees
+        self._stopper = Stopper(session.poller, self.end_input)
+        self._fork_bombs = ForkBombs(session, trees)
+        self.checkpoints: Checkpoints | None = None
+        events = InterpreterEvents(
+            self._on_done, self._end_interpreter, self._stopper.on_interruptible
+        )
+        self.interpreters = Interpreters(
+            (name, INTERPRETERS[name](session, trees, events, program))
+            for name, program in programs.items()
+        )
+        trees.interpreters.extend(self.interpreters.values())
+        trees.exit_handlers.append(lambda pid, status, _usage: self._on_exit(pid, status))
+        self.running: CurrentExecution | None = None
+        self._knows_setup = False
         self.count = self.number = 0
-        self.waiting: Mapping[str, Any] | None = None
+        self.waiting: ExecuteRequest | None = None
         self.input: StandardInput | None = None
         self.notes: dict[str, dict[str, Any]] = {}
         self._newest = NewestPid()
@@ -116,14 +91,32 @@ class Executor:
         """Prepare for executions, in the process that is to serve."""
         self._newest.open()
 
-    def rehearse(self, interpreter: Interpreter) -> None:
+    def prestart(self, name: str, adopted: Sequence[int], *, rehearse: bool) -> None:
+        """Have an interpreter up.
+
+        Args:
+            adopted: arguments of `Interpreter.adopt`, if it runs already.
+            rehearse: if it is Python, it runs code that does nothing.
+        """
+        interpreter = self.interpreters[name]
+        if adopted:
+            interpreter.adopt(*adopted)
+            return
+        try:
+            interpreter.start()
+        except OSError:
+            return  # the first execution will say why
+        if name == "python" and rehearse:
+            self._rehearse(interpreter)
+
+    def _rehearse(self, interpreter: Interpreter) -> None:
         """Have it run code that does nothing, of which nobody hears.
 
         A fork's memory is copied page by page when it is first written to, which is most of the
         time of a first execution. A session that was kept ready has that behind it.
         """
         self.number = -1
-        self.rehearses = True
+        self._session.rehearses = True
         self.execute(
             {
                 "id": 0,
@@ -133,149 +126,134 @@ class Executor:
                 "grace_s": 0.0,
             }
         )
-        while self._agent.running is not None:
-            self._agent.poller.turn()
-        self.rehearses = False
+        while self.running is not None:
+            self._session.poller.turn()
+        self._session.rehearses = False
         self.count = self.number = 0
         interpreter.has_state = False
         interpreter.lost = ""
 
-    def _keep_note(self, message: Mapping[str, Any]) -> None:
-        """Keep what the supervisor wants to be told of an execution should it forget."""
-        note = as_object(message.get("note"))
-        if note is None:
+    def limit(self, limits: Limits) -> None:
+        """Take new limits of the session, for interpreters that wait, too."""
+        known, self._session.limits = self._session.limits.resources, limits
+        if self.running is not None:
             return
-        kept = self._agent.channel.kept_results
+        for interpreter in self.interpreters.values():
+            if interpreter.pid:
+                interpreter.captures = {
+                    stream: capture if capture.total_bytes else self._session.new_capture(stream)
+                    for stream, capture in interpreter.captures.items()
+                }
+                # Those of its start hold already, and a filter may keep us from setting them.
+                if limits.resources and limits.resources != known:
+                    interpreter.limit(limits.resources)
+
+    def go_on_with_output(self) -> None:
+        """Show more of what is printed, as the supervisor has caught up."""
+        if self.running is not None and self.running.preview is not None:
+            self.running.preview.schedule()
+
+    def _keep_note(self, request: ExecuteRequest) -> None:
+        """Keep what the supervisor wants to be told of an execution should it forget."""
+        if request.note is None:
+            return
+        kept = self._session.channel.kept_results
         self.notes = {known: its for known, its in self.notes.items() if known in kept}
-        self.notes[str(message["id"])] = {"note": note, "code": message["code"][:NOTED_CODE]}
+        self.notes[str(request.id)] = {"note": request.note, "code": request.code[:NOTED_CODE]}
 
     def running_id(self) -> str | int | None:
         """The execution that runs, or waits for the set-up of its interpreter."""
         if self.waiting is not None:
-            request_id: str | int = self.waiting["id"]
-            return request_id
-        if self._agent.running is None or self._agent.running.step is not None:
+            return self.waiting.id
+        if self.running is None or self.running.step is not None:
             return None
-        return self._agent.running.id
+        return self.running.id
 
     def execute(self, message: Mapping[str, Any]) -> None:
-        request_id, code, name = (
-            message.get("id"),
-            message.get("code"),
-            message.get("interpreter"),
-        )
-        timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
-        if not is_id(request_id):
-            self._agent.fail("execute needs an id")
+        request = ExecuteRequest(message)
+        if request.acknowledged is not None:
+            self._session.channel.acknowledge(request.acknowledged)
+        self._execute(request)
+
+    def _execute(self, request: ExecuteRequest) -> None:
+        interpreter = self.interpreters.named(request.interpreter)
+        if self.running is not None:
+            if self.running.step is None or self.waiting is not None:
+                raise RequestError("another execution is running: wait for its result")
+            self._keep_note(request)
+            self.waiting = request
             return
-        if not isinstance(code, str):
-            self._agent.fail("execute needs code, a text", request_id)
-            return
-        if not (timeout_s is None or is_seconds(timeout_s)) or not is_seconds(grace_s):
-            self._agent.fail(
-                "timeout_s and grace_s must be numbers of seconds, 0 or more", request_id
-            )
-            return
-        rooms = reply_bytes, reply_chars = message.get("reply_bytes"), message.get("reply_chars")
-        if not all(room is None or (is_whole(room) and room > 0) for room in rooms):
-            self._agent.fail(
-                "reply_bytes and reply_chars must be whole numbers above 0", request_id
-            )
-            return
-        if is_whole(message.get("ack")):
-            self._agent.channel.acknowledge(message["ack"])
-        interpreter = self._agent.interpreters.get(name) if isinstance(name, str) else None
-        if interpreter is None:
-            have = ", ".join(sorted(self._agent.interpreters))
-            self._agent.fail(
-                f"interpreter {name!r} is not in this session, which has {have}", request_id
-            )
-            return
-        if self._agent.running is not None:
-            if self._agent.running.step is not None and self.waiting is None:
-                self._keep_note(message)
-                self.waiting = message
-            else:
-                self._agent.fail("another execution is running: wait for its result", request_id)
-            return
-        if message.get("undo") is not None:
-            self._undo(message, interpreter, float(grace_s))
+        if request.undo is not None:
+            self._undo(request, interpreter)
             return
         try:
-            if interpreter.pid and message.get("reset") is True:
-                self.end_interpreter(interpreter, "was reset as this call asked")
+            if interpreter.pid and request.reset:
+                interpreter.end("was reset as this call asked")
             elif interpreter.pid and not interpreter.is_intact():
-                self.end_interpreter(interpreter, "lost descriptors that belong to nsm to code")
+                interpreter.end("lost descriptors that belong to nsm to code")
             if not interpreter.pid:
-                # As long as there was one, every orphan was its own, and nobody had to look.
-                if len(others := self._agent.live_interpreters()) == 1:
-                    self._agent.trees.note_orphans(others[0])
+                self._trees.note_before_another()
                 interpreter.start()
         except OSError as error:
             self.end_input()
-            self._agent.fail(f"cannot start {interpreter.program}: {error}", request_id)
-            return
+            raise RequestError(f"cannot start {interpreter.program}: {error}") from None
         try:
-            if message.get("stdin") is True and self.input is None:
-                self.input = StandardInput(self._agent, request_id)
+            if request.stdin and self.input is None:
+                self.input = StandardInput(self._session, self._trees, request.id)
         except OSError as error:
-            self._agent.fail(f"cannot make standard input: {error}", request_id)
-            return
-        self._keep_note(message)
+            raise RequestError(f"cannot make standard input: {error}") from None
+        self._keep_note(request)
         if interpreter.steps:
-            self.waiting = message
-            self._agent.setups.go_on(interpreter)
+            self.waiting = request
+            self._go_on(interpreter)
             return
-        one_shot = message.get("one_shot") is True
-        if not one_shot and not self.rehearses:
-            checkpoints = self._agent.keep_checkpoints()
+        if not request.one_shot and not self._session.rehearses:
+            checkpoints = self._keep_checkpoints()
             if checkpoints is not None:
                 checkpoints.before(interpreter)
-        execution = self.begin(request_id, interpreter, float(grace_s))
-        execution.one_shot = one_shot
-        if message.get("stream") is True:
+        execution = self._begin(request.id, interpreter, request.grace_s)
+        execution.one_shot = request.one_shot
+        if request.stream:
             self._show_output(execution)
-        if timeout_s is not None:
-            self._agent.poller.at(
-                "stop", execution.started + timeout_s, self._agent.stopper.on_timeout
-            )
+        if request.timeout_s is not None:
+            self._stopper.limit(execution, request.timeout_s)
+        reply_bytes = request.reply_bytes or self._session.limits.reply_bytes
         for capture in interpreter.captures.values():
-            capture.bound_reply(reply_bytes or self._agent.limits.reply_bytes, reply_chars)
+            capture.bound_reply(reply_bytes, request.reply_chars)
         interpreter.resume_output()
-        argv = message.get("argv")
-        interpreter.argv = argv if are_arguments(argv) else []
+        interpreter.argv = request.argv
         try:
             interpreter.send_code(
                 execution.number,
-                code,
-                one_shot=one_shot,
+                request.code,
+                one_shot=request.one_shot,
                 stdin="" if self.input is None else self.input.open_path(),
             )
         except (FrameError, OSError) as error:  # too large, or no memory left for it
-            self._agent.stopper.cancel_timers()
-            self._agent.running = None
+            self._stopper.cancel_timers()
+            self.running = interpreter.execution = None
             self.end_input()
-            self._agent.fail(f"cannot hand over the code: {error}", request_id)
+            raise RequestError(f"cannot hand over the code: {error}") from None
 
-    def _undo(self, message: Mapping[str, Any], interpreter: Interpreter, grace_s: float) -> None:
+    def _undo(self, request: ExecuteRequest, interpreter: Interpreter) -> None:
         """Undo the last executions."""
-        self._keep_note(message)
-        execution = self.begin(message["id"], interpreter, grace_s)
+        self._keep_note(request)
+        execution = self._begin(request.id, interpreter, request.grace_s)
         for stream in ("stdout", "stderr"):
-            interpreter.captures.setdefault(stream, self._agent.new_capture(stream))
-        checkpoints = self._agent.keep_checkpoints()
+            interpreter.captures.setdefault(stream, self._session.new_capture(stream))
+        checkpoints = self._keep_checkpoints()
         if checkpoints is None:
             interpreter.captures["stderr"].write(UNDO_IS_OFF)
-            self.finish(execution, 1)
+            self._finish(execution, 1)
             return
         execution.undoes = True
-        if message.get("timeout_s") is not None:
-            self._agent.poller.at(
-                "stop", execution.started + message["timeout_s"], self._agent.stopper.on_timeout
-            )
-        checkpoints.undo(execution, message["undo"])
+        if request.timeout_s is not None:
+            self._stopper.limit(execution, request.timeout_s)
+        exit_code = checkpoints.undo(execution, request.undo)
+        if exit_code is not None:
+            self._finish(execution, exit_code)
 
-    def begin(
+    def _begin(
         self, request_id: str | int, interpreter: Interpreter, grace_s: float
     ) -> CurrentExecution:
         """Make another execution the running one."""
@@ -283,40 +261,44 @@ class Executor:
         self.count += request_id != ""  # a step of a set-up has no id
         pid = self._newest.pid()
         execution = CurrentExecution(request_id, self.number, interpreter, grace_s, pid)
-        self._agent.running = execution
+        self.running = interpreter.execution = execution
         return execution
+
+    def _keep_checkpoints(self) -> Checkpoints | None:
+        """The checkpoints of the session; None where there is no undo."""
+        if self.checkpoints is None and self._session.limits.undo:
+            self.checkpoints = Checkpoints(self._session, self._trees)
+        return self.checkpoints
 
     def _show_output(self, execution: CurrentExecution) -> None:
         """Stream an execution's output from now on, beginning with what there is already."""
 
         def send(stream: str, text: str) -> None:
-            self._agent.send({"type": "output", "id": execution.id, "stream": stream, "text": text})
+            self._session.send(
+                {"type": "output", "id": execution.id, "stream": stream, "text": text}
+            )
 
-        execution.preview = Preview(
-            self._agent.poller, send, lambda: self._agent.channel.lag_bytes <= LAG_BYTES
-        )
+        execution.preview = Preview(self._session.poller, send, self._session.may_send)
         execution.preview.begin(execution.interpreter.captures)
 
     def stream(self, message: Mapping[str, Any]) -> None:
-        execution = self._agent.running
+        execution = self.running
         if execution is None or self.running_id() != message.get("id"):
             return
         if self.waiting is not None:
-            self.waiting = {**self.waiting, "stream": True}
+            self.waiting.stream = True
         elif not execution.preview:
             self._show_output(execution)
 
     def take_input(self, message: Mapping[str, Any]) -> None:
         """Take input for the execution that runs, or waits for the set-up of its interpreter."""
-        if not is_id(message.get("id")):
-            self._agent.fail("input needs an id")
-        elif self.input is not None and self.input.execution == message.get("execution"):
+        if self.input is not None and self.input.execution == message.get("execution"):
             self.input.take(message)
         else:
             offset = message.get("offset")
             told = offset if is_whole(offset) else 0
             answer = {"type": "input_taken", "id": message["id"], "offset": told, "open": False}
-            self._agent.send(answer)
+            self._session.send(answer)
 
     def end_input(self) -> None:
         """Drop the input that is left of an execution."""
@@ -325,21 +307,21 @@ class Executor:
             self.input = None
 
     def interrupt(self, message: Mapping[str, Any]) -> None:
-        execution, request_id = self._agent.running, message.get("id")
+        execution, request_id = self.running, message.get("id")
         if execution is None or request_id is None or self.running_id() != request_id:
-            self._agent.send({"type": "idle", "id": request_id})
+            self._session.send({"type": "idle", "id": request_id})
             return
         if self.waiting is not None:
             self.waiting = None
             self.end_input()
-            self._agent.send(_never_began(request_id))
+            self._session.send(_never_began(request_id))
         if not execution.stopping:
             execution.interrupted = True
-            self._agent.stopper.interrupt(execution)
+            self._stopper.interrupt(execution)
 
-    def on_done(self, interpreter: Interpreter, number: object, exit_code: object) -> None:
+    def _on_done(self, interpreter: Interpreter, number: object, exit_code: object) -> None:
         """The interpreter says that the code's foreground has ended."""
-        execution = self._agent.running
+        execution = self.running
         if execution is None or execution.interpreter is not interpreter:
             return
         if execution.number == number:
@@ -349,27 +331,33 @@ class Executor:
             # A search for processes takes long: not if nothing has been started.
             if execution.step is None and self._newest.pid() != execution.last_pid:
                 may_wait = not (execution.stopping or execution.one_shot)
-                if self._agent.fork_bombs.end(interpreter, may_wait=may_wait):
+                if self._fork_bombs.end(interpreter, may_wait=may_wait):
                     code = code or 137
-            self.finish(execution, code)
+            self._finish(execution, code)
 
-    def end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int = 137) -> None:
+    def _end_interpreter(self, interpreter: Interpreter, reason: str, exit_code: int) -> None:
         """Kill an interpreter that can't go on, and answer for what it ran."""
         sentence = f"{interpreter.name} {reason}; its state and its background processes are gone"
-        execution = self._agent.running
+        execution = self.running
         runs = interpreter.runs
         interpreter.has_state = interpreter.has_state or runs
         interpreter.discard(sentence)
         if execution is not None and runs:
-            self.finish(execution, exit_code)
+            self._finish(execution, exit_code)
 
-    def on_death(self, interpreter: Interpreter, status: int) -> None:
+    def _on_exit(self, pid: int, status: int) -> None:
+        """Handle the end of a child, if it is an interpreter."""
+        for interpreter in self.interpreters.values():
+            if interpreter.pid == pid:
+                self._on_death(interpreter, status)
+
+    def _on_death(self, interpreter: Interpreter, status: int) -> None:
         if interpreter.link is not None:
             interpreter.link.drain()
         if not interpreter.pid:
             return
         interpreter.on_exit()
-        execution = self._agent.running
+        execution = self.running
         if execution is not None and execution.interpreter is interpreter:
             self._note_background(execution)
         if os.WIFSIGNALED(status):
@@ -383,9 +371,9 @@ class Executor:
             expected = True
         if interpreter.ends_with_code and interpreter.runs and expected and execution is not None:
             interpreter.discard("")
-            self.finish(execution, exit_code)
+            self._finish(execution, exit_code)
         else:
-            self.end_interpreter(interpreter, reason, exit_code)
+            interpreter.end(reason, exit_code)
 
     def _note_background(self, execution: CurrentExecution) -> None:
         """Say what ends with a one-shot though its code had put it into the background."""
@@ -394,7 +382,7 @@ class Executor:
         unclear = {b"", command_of(execution.interpreter.pid)}
         commands: list[bytes] = []
         for _ in range(EXEC_LOOKS):
-            commands = [command_of(pid) for pid in self._agent.trees.background()]
+            commands = [command_of(pid) for pid in self._trees.background()]
             if not unclear.intersection(commands):
                 break
             time.sleep(EXEC_LOOK_S)  # a helper is a copy of the interpreter until it executes
@@ -408,22 +396,22 @@ class Executor:
                 "wait for them, or run the code in a session"
             )
 
-    def finish(self, execution: CurrentExecution, exit_code: int) -> None:
+    def _finish(self, execution: CurrentExecution, exit_code: int) -> None:
         if execution.step is not None:
-            self._agent.setups.finish_step(execution, execution.step, exit_code)
+            self._finish_step(execution, execution.step, exit_code)
             return
         interpreter = execution.interpreter
-        self._agent.stopper.cancel_timers()
+        self._stopper.cancel_timers()
         self.end_input()
         if execution.stopping and interpreter.pid:
-            self._agent.stopper.signal_latecomers(execution)
+            self._stopper.signal_latecomers(execution)
         captures = interpreter.take_output()
         if execution.preview is not None:
             execution.preview.finish()
         results = {stream: capture.result() for stream, capture in captures.items()}
-        self._agent.running = None
-        if self._agent.live_interpreters() != [interpreter] or self._agent.has_jobs:
-            self._agent.trees.note_orphans(interpreter)
+        self.running = interpreter.execution = None
+        if not self._trees.is_alone(interpreter):
+            self._trees.note_orphans(interpreter)
         reason = interpreter.lost
         if interpreter.pid:
             interpreter.lost = ""
@@ -451,19 +439,128 @@ class Executor:
             message["notes"] = notes
         if imports := interpreter.take_imports():
             message["imports"] = imports
-        checkpoints = self._agent.checkpoints
+        checkpoints = self.checkpoints
         if checkpoints is not None:
             message["checkpoints"] = checkpoints.count(is_present=execution.undoes)
         try:
-            self._agent.send(message)
+            self._session.send(message)
         except FrameError as error:
             message["displays"] = []
             message["stderr"] += f"\n[displays left out: {error}]\n"
-            self._agent.send(message)
+            self._session.send(message)
         if checkpoints is not None and execution.undoes:
             checkpoints.renew(interpreter)
         elif checkpoints is not None and not execution.one_shot:
             checkpoints.after(interpreter)
+
+    # Set-up.
+
+    def read_setup(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[Step]] | None:
+        """Read the first set-up of a `hello`.
+
+        Raises:
+            RequestError: it is not valid.
+        """
+        given = as_object(message.get("setup"))
+        if given is None or self._knows_setup:
+            return None
+        return self.interpreters.named(given.get("interpreter")), steps_of(given)
+
+    def take_setup(self, interpreter: Interpreter, steps: list[Step]) -> None:
+        self._knows_setup = True
+        interpreter.setup = steps
+        if interpreter.pid and not interpreter.has_state and self.running is None:
+            interpreter.steps = interpreter.needed(steps)
+            self._go_on(interpreter)
+
+    def set_variables(self, variables: Mapping[str, str]) -> None:
+        """Have code find them from now on, in interpreters that run as well."""
+        new = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+        if not new:
+            return
+        os.environ.update(new)
+        for interpreter in [each for each in self.interpreters.values() if each.pid]:
+            unused = self.running is None and not interpreter.has_state
+            if unused and interpreter.reads_variables_at_start:
+                interpreter.start_over()
+                continue
+            step = Step("network", interpreter.variables_code(new), VARIABLES_S, GRACE_S)
+            step.late = True
+            interpreter.steps.append(step)
+            if self.running is None:
+                self._go_on(interpreter)
+
+    def _go_on(self, interpreter: Interpreter) -> None:
+        """Run the next step of a set-up, or what waited for the last one."""
+        if interpreter.steps:
+            self._begin_step(interpreter, interpreter.steps[0])
+            return
+        interpreter.end_setup()
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            try:
+                self._execute(waiting)
+            except RequestError as error:
+                self._session.fail(str(error), waiting.id)
+
+    def _begin_step(self, interpreter: Interpreter, step: Step) -> None:
+        interpreter.begin_step()
+        execution = self._begin("", interpreter, step.grace_s)
+        execution.step = step
+        self._stopper.limit(execution, step.timeout_s)
+        try:
+            interpreter.send_code(execution.number, step.code)
+        except (FrameError, OSError) as error:
+            self._finish_step(execution, step, 0, f"could not be handed over: {error}")
+
+    def _finish_step(
+        self, execution: CurrentExecution, step: Step, exit_code: int, why: str = ""
+    ) -> None:
+        """Go on with the next step, in a fresh interpreter if this one has ended it.
+
+        Args:
+            why: it could not be run.
+        """
+        interpreter = execution.interpreter
+        self._stopper.cancel_timers()
+        if execution.stopping and interpreter.pid:
+            self._stopper.signal_latecomers(execution)
+        said = interpreter.take_output()["stderr"].result()[0]
+        interpreter.take_displays()
+        interpreter.take_notes()
+        self.running = interpreter.execution = None
+        if not self._trees.is_alone(interpreter):
+            self._trees.note_orphans(interpreter)
+        if interpreter.pid and not interpreter.is_intact():
+            interpreter.end("lost descriptors that belong to nsm")
+        if not interpreter.pid:
+            why = f"is left out from now on: {interpreter.lost}"
+        elif execution.timed_out:
+            why = f"was interrupted after {step.timeout_s:g} s"
+        elif execution.interrupted:
+            why = "was interrupted"
+        elif exit_code != 0 and said.strip():  # a hook's last command may well be a test
+            why = f"failed with exit code {exit_code}"
+        if why:
+            interpreter.complain(step, why, said)
+        if not step.late:
+            interpreter.has_state = False
+            interpreter.lost = ""
+        if interpreter.pid:
+            del interpreter.steps[0]
+        else:
+            # It would end the next one as well.
+            interpreter.setup = [each for each in interpreter.setup if each is not step]
+            try:
+                interpreter.start()
+            except OSError as error:
+                interpreter.end_setup()
+                waiting, self.waiting = self.waiting, None
+                if waiting is not None:
+                    self.end_input()
+                    self._session.fail(f"cannot start {interpreter.program}: {error}", waiting.id)
+                return
+        self._go_on(interpreter)
 
 
 def _never_began(request_id: object) -> dict[str, Any]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+    from collections.abc import Mapping
+    from typing import Any, TypeGuard, TypeVar
+
+    Default = TypeVar("Default")
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -14,6 +18,73 @@ _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.AS
 
 MAX_MODULE = 100
 """Characters of a module's name."""
+
+
+class RequestError(ValueError):
+    """A request cannot be carried out; the message says why."""
+
+
+def text_field(message: Mapping[str, Any], name: str) -> str:
+    """
+    Raises:
+        RequestError: it is not there, or no text.
+    """
+    value = message.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{name} must be a text")
+    return value
+
+
+def seconds_field(message: Mapping[str, Any], name: str, default: Default) -> float | Default:
+    """
+    Raises:
+        RequestError: it is there, and no number of seconds.
+    """
+    value = message.get(name)
+    if value is None:
+        return default
+    if not is_seconds(value):
+        raise RequestError(f"{name} must be a number of seconds, 0 or more")
+    return value
+
+
+def whole_field(
+    message: Mapping[str, Any], name: str, default: Default, *, low: int = 0, high: int = 2**53
+) -> int | Default:
+    """
+    Raises:
+        RequestError: it is there, and no whole number in these bounds.
+    """
+    value = message.get(name)
+    if value is None:
+        return default
+    if not is_whole(value) or not low <= value <= high:
+        most = "or more" if high == 2**53 else f"to {high}"
+        raise RequestError(f"{name} must be a whole number, {low} {most}")
+    return value
+
+
+def flag_field(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """
+    Raises:
+        RequestError: it is there, and neither true nor false.
+    """
+    value = message.get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false")
+    return value
+
+
+def data_field(message: Mapping[str, Any]) -> bytes:
+    """The bytes of `data`, which is base64; none where it is left out.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    try:
+        return b64decode(message.get("data", ""), validate=True)
+    except (ValueError, TypeError):
+        raise RequestError("data must be base64") from None
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
@@ -51,7 +122,7 @@ def is_id(value: object) -> TypeGuard[str | int]:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -6,12 +6,11 @@ import errno
 import os
 import stat
 
-from sandbox.fields import is_whole
+from sandbox.fields import RequestError, data_field, flag_field, text_field, whole_field
 from sandbox.files import FileReader, FileWriter, append_to
 from sandbox.linux import c_library
 from sandbox.paths import (
     MAX_PAGE,
-    TransferError,
     absolute_path,
     entry_of,
     fail_with,
@@ -73,14 +72,14 @@ class FileRequests:
         if kind == "file_put":
             return self._put(path, message)
         if kind == "file_stat":
-            return self._stat(path, follow=flag_of(message, "follow", default=False))
+            return self._stat(path, follow=flag_field(message, "follow", default=False))
         if kind == "file_entries":
             return self._entries(path, message)
         if kind == "file_remove":
-            return self._remove(path, recursive=flag_of(message, "recursive", default=False))
+            return self._remove(path, recursive=flag_field(message, "recursive", default=False))
         if kind == "file_rename":
             return self._rename(path, message)
-        return self._make(path, parents=flag_of(message, "parents", default=False))
+        return self._make(path, parents=flag_field(message, "parents", default=False))
 
     @staticmethod
     def _make(path: str, *, parents: bool) -> dict[str, Any]:
@@ -97,9 +96,8 @@ class FileRequests:
 
     @staticmethod
     def _entries(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        after, count = message.get("after", ""), message.get("count", MAX_PAGE)
-        if not isinstance(after, str) or not is_whole(count) or not 0 < count <= MAX_PAGE:
-            raise TransferError(f"after is a name, and count 1 to {MAX_PAGE}", errno.EINVAL)
+        after = text_field(message, "after") if "after" in message else ""
+        count = whole_field(message, "count", MAX_PAGE, low=1, high=MAX_PAGE)
         directory = open_directory(path)
         try:
             entries, more = page_of(directory, after, count)
@@ -115,11 +113,8 @@ class FileRequests:
 
     @staticmethod
     def _get(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        offset, count = message.get("offset", 0), message.get("bytes", CHUNK_BYTES)
-        if not is_whole(offset) or not 0 <= offset < 2**53:
-            raise TransferError("offset must be a whole number from 0", errno.EINVAL)
-        if not is_whole(count) or not 0 <= count <= CHUNK_BYTES:
-            raise TransferError(f"bytes must be 0 to {CHUNK_BYTES}", errno.EINVAL)
+        offset = whole_field(message, "offset", 0)
+        count = whole_field(message, "bytes", CHUNK_BYTES, high=CHUNK_BYTES)
         file = FileReader(path)
         try:
             data, eof = file.read_at(offset, count)
@@ -136,13 +131,13 @@ class FileRequests:
 
     @staticmethod
     def _put(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        data, permissions = data_of(message), permissions_of(message)
-        if flag_of(message, "parents", default=False):
+        data, permissions = data_of(message), whole_field(message, "permissions", None)
+        if flag_field(message, "parents", default=False):
             make_directories(os.path.dirname(path) or "/")
-        if flag_of(message, "append", default=False):
+        if flag_field(message, "append", default=False):
             where, size = append_to(path, data, permissions)
             return {"type": "file_closed", "path": where, "size": size}
-        overwrite = flag_of(message, "overwrite", default=True)
+        overwrite = flag_field(message, "overwrite", default=True)
         file = FileWriter(path, permissions, overwrite=overwrite)
         try:
             file.write(data)
@@ -202,7 +197,7 @@ class FileRequests:
 
     def _rename(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
         target = absolute_path(self._workspace, message.get("to"))
-        overwrite = flag_of(message, "overwrite", default=True)
+        overwrite = flag_field(message, "overwrite", default=True)
         here, name = open_parent(path)
         try:
             there, new_name = open_parent(target)
@@ -251,28 +246,6 @@ def rename_to_free(here: int, name: str, there: int, new_name: str) -> None:
         fail_with(ctypes.get_errno())
 
 
-def flag_of(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """
-    Raises:
-        TransferError: the field is neither true nor false.
-    """
-    value = message.get(name, default)
-    if not isinstance(value, bool):
-        raise TransferError(f"{name} must be true or false", errno.EINVAL)
-    return value
-
-
-def permissions_of(message: Mapping[str, Any]) -> int | None:
-    """
-    Raises:
-        TransferError: they are no number.
-    """
-    permissions = message.get("permissions")
-    if permissions is not None and not (is_whole(permissions) and permissions >= 0):
-        raise TransferError("permissions must be a whole number, 0 or more", errno.EINVAL)
-    return permissions
-
-
 def text_of_data(data: bytes) -> str:
     """Bytes of a file, as frames have them."""
     from binascii import b2a_base64
@@ -284,15 +257,11 @@ def data_of(message: Mapping[str, Any]) -> bytes:
     """The bytes that a request has for a file.
 
     Raises:
-        TransferError: too many, or none at all.
-        ValueError: no base64.
+        RequestError: too many, or none at all.
     """
-    from base64 import b64decode
-
-    text = message.get("data")
-    if not isinstance(text, str) or len(text) > 2 * CHUNK_BYTES:
-        raise TransferError(f"data must be base64 of at most {CHUNK_BYTES} bytes", errno.EINVAL)
-    data = b64decode(text, validate=True)
+    if len(text_field(message, "data")) > 2 * CHUNK_BYTES:
+        raise RequestError(f"data must be base64 of at most {CHUNK_BYTES} bytes")
+    data = data_field(message)
     if len(data) > CHUNK_BYTES:
-        raise TransferError(f"data has more than {CHUNK_BYTES} bytes", errno.EINVAL)
+        raise RequestError(f"data has more than {CHUNK_BYTES} bytes")
     return data

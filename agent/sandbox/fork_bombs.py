@@ -28,9 +28,10 @@ from sandbox.processes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandbox.agent import Agent
     from sandbox.interpreters.base import Interpreter
+    from sandbox.process_trees import ProcessTrees
     from sandbox.processes import Process
+    from sandbox.session import SharedSession
 
 
 BOMB_SEARCH_INTERVAL_S = 0.001
@@ -73,8 +74,9 @@ class Copies:
 class ForkBombs:
     """Ends the copies of interpreters that code leaves behind, once they are a fork bomb."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, session: SharedSession, trees: ProcessTrees) -> None:
+        self._session = session
+        self._trees = trees
         # Interpreters, by pid, of which copies of copies were there when code had ended.
         self._suspected: set[int] = set()
 
@@ -117,7 +119,7 @@ class ForkBombs:
     @property
     def _limit(self) -> int:
         """How many processes the session may have; 0 if that is not limited."""
-        return self._agent.limits.resources.get("processes", 0)
+        return self._session.limits.resources.get("processes", 0)
 
     def _watch(
         self, interpreter: Interpreter, copies: Copies, until: float, after_s: float
@@ -137,19 +139,20 @@ class ForkBombs:
                     self._watch(interpreter, copies, until, 2 * after_s)
 
         if copies.all and now < until:
-            self._agent.poller.at(f"copies of {interpreter.name}", now + after_s, search)
+            self._session.poller.at(f"copies of {interpreter.name}", now + after_s, search)
 
     def _find_copies(self, interpreter: Interpreter) -> Copies:
-        agent = self._agent
+        trees, agent = self._trees, self._session.pid
         own = read_process(interpreter.pid)
-        apart = {*agent.helpers, *(each.pid for each in agent.trees.owners())}
-        first = (agent.trees.children.pids() | read_children(interpreter.pid)) - apart
+        trees.find_helpers()
+        apart = {*trees.helpers, *(each.pid for each in trees.owners())}
+        first = (trees.children.pids() | read_children(interpreter.pid)) - apart
         if own is None or not own.stack or not any(_may_be_copy(pid, own) for pid in first):
             return Copies([], [], 0)
         table = read_processes()
         # Without forks of the session, which /proc shows, too.
-        below = tree_of(table, agent.pid, [agent.pid])
-        rows = [table[pid] for pid in below - apart - {agent.pid}]
+        below = tree_of(table, agent, [agent])
+        rows = [table[pid] for pid in below - apart - {agent}]
         copies = [row for row in rows if row.alive and row.stack == own.stack]
         of_copies = [row for row in copies if row.parent != interpreter.pid]
         return Copies(copies, of_copies, len(below))

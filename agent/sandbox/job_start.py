@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any
 
-    from sandbox.interpreters.base import Interpreter
-
 
 WHY_NOT_STARTED = {
     errno.ENOENT: "no such program, or the interpreter that its first line names is missing",
@@ -150,20 +148,19 @@ UNBUFFERED = {"python": ("-u",)}
 """Options with which output comes as it is printed."""
 
 
-def write_program(interpreter: Interpreter, code: str, directory: str) -> tuple[str, ...]:
+def write_program(name: str, program: str, code: Sequence[str], directory: str) -> tuple[str, ...]:
     """Write code as a program for an interpreter; returns its arguments, the file last.
 
-    The set-up of the interpreter comes first, as in its own process.
-
     Args:
+        name, program: the interpreter's, and the path of its program.
+        code: that of its set-up comes first, as in its own process.
         directory: where it looks for modules that belong to the code.
 
     Raises:
         JobRefusal: the file cannot be written.
     """
-    name = interpreter.name
     path = os.path.join(directory, f".nsm-job-{os.urandom(4).hex()}{SUFFIXES[name]}")
-    text = "\n".join((*(step.code for step in interpreter.setup), code))
+    text = "\n".join(code)
     if name == "node" and "await" in text and "require" in text and text[:2] != "#!":
         text = REQUIRE + text
     try:
@@ -174,7 +171,7 @@ def write_program(interpreter: Interpreter, code: str, directory: str) -> tuple[
             os.unlink(path)
         number = error.errno or 0
         raise JobRefusal(f"the code cannot be written: {os.strerror(number)}", number) from None
-    return (interpreter.program, *UNBUFFERED.get(name, ()), path)
+    return (program, *UNBUFFERED.get(name, ()), path)
 
 
 def find_program(name: str, path: str) -> str:

@@ -9,11 +9,21 @@ import os
 import signal
 import time
 
-from sandbox.execution import GRACE_S, LAG_BYTES
-from sandbox.fields import are_arguments, as_object, as_texts, is_argument, is_seconds, is_whole
+from sandbox.fields import (
+    RequestError,
+    are_arguments,
+    as_object,
+    as_texts,
+    data_field,
+    is_argument,
+    seconds_field,
+    text_field,
+    whole_field,
+)
 from sandbox.job import JobProcess
 from sandbox.job_output import OutputStore, cut_character
 from sandbox.job_start import JobRefusal, terminal_type, write_program
+from sandbox.limits import GRACE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sandbox.agent import Agent
-    from sandbox.interpreters.base import Interpreter
+    from sandbox.interpreters import Interpreters
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.session import SharedSession
 
 
 MAX_JOBS = 256
@@ -68,8 +79,14 @@ JOB_REQUESTS = (
 class Jobs:
     """The jobs of the session, and who waits for them. Made when the first one is asked for."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, interpreters: Interpreters
+    ) -> None:
+        self._session = session
+        self._trees = trees
+        self._interpreters = interpreters
+        trees.had_jobs = True
+        trees.exit_handlers.append(self._on_exit)
         self._store = OutputStore("/tmp")  # noqa: S108  # the session's own
         self._jobs: dict[str, JobProcess] = {}
         self._live: dict[int, JobProcess] = {}
@@ -82,8 +99,9 @@ class Jobs:
         return f"<Jobs {len(self._live)} live of {len(self._jobs)}>"
 
     @property
-    def live(self) -> list[JobProcess]:
-        return list(self._live.values())
+    def live(self) -> list[str]:
+        """Ids of the jobs that run."""
+        return [job.id for job in self._live.values()]
 
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         """Answer a request, now or when there is something to tell."""
@@ -98,19 +116,20 @@ class Jobs:
                     self._send_facts(request_id, job, known=known is not None)
             elif kind == "job_list":
                 facts = [job.facts() for job in self._jobs.values()]
-                self._agent.send({"type": "jobs", "id": request_id, "jobs": facts})
+                self._session.send({"type": "jobs", "id": request_id, "jobs": facts})
             else:
                 self._about(request_id, self._job(message), message)
-        except JobRefusal as error:
+        except (JobRefusal, RequestError) as error:
             self._fail(request_id, error)
 
-    def _fail(self, request_id: str | int, error: JobRefusal) -> None:
-        code = errno.errorcode.get(error.number, "")
+    def _fail(self, request_id: str | int, error: JobRefusal | RequestError) -> None:
+        number = error.number if isinstance(error, JobRefusal) else errno.EINVAL
+        code = errno.errorcode.get(number, "")
         answer = {"type": "job_error", "id": request_id, "message": str(error), "code": code}
-        self._agent.send(answer)
+        self._session.send(answer)
 
     def _send_facts(self, request_id: str | int, job: JobProcess, *, known: bool = False) -> None:
-        self._agent.send({"type": "job", "id": request_id, "job": job.facts(), "known": known})
+        self._session.send({"type": "job", "id": request_id, "job": job.facts(), "known": known})
 
     # Start and end.
 
@@ -118,17 +137,17 @@ class Jobs:
         argv: Any = message.get("argv")
         code, interpreter = message.get("code"), message.get("interpreter")
         if code is not None:
-            argv = [self._interpreter(code, interpreter).program]
+            code = text_field(message, "code")
+            argv = [self._interpreters.named(interpreter).program]
         cwd, env = message.get("cwd"), as_texts(message.get("env"))
-        timeout_s, grace_s = message.get("timeout_s"), message.get("grace_s", GRACE_S)
+        timeout_s = seconds_field(message, "timeout_s", None)
+        grace_s = seconds_field(message, "grace_s", GRACE_S)
         if not are_arguments(argv):
             raise JobRefusal("argv must be a list of texts without NUL, the program first")
         if env is None:
             raise JobRefusal("env must have names of variables, and values without NUL")
         if not (cwd is None or is_argument(cwd)):
             raise JobRefusal("cwd must be a path")
-        if not (timeout_s is None or is_seconds(timeout_s)) or not is_seconds(grace_s):
-            raise JobRefusal("timeout_s and grace_s must be numbers of seconds, 0 or more")
         size = None
         terminal: Any = message.get("tty")
         if terminal is not None:
@@ -139,13 +158,14 @@ class Jobs:
                 f"{MAX_JOBS} jobs run in this session, which is the limit: stop one first",
                 errno.EAGAIN,
             )
-        if not self._count and len(others := self._agent.live_interpreters()) == 1:
-            # Until now every orphan was that of the one interpreter, and nobody had to look.
-            self._agent.trees.note_orphans(others[0])
-        cwd = os.path.join(self._agent.workspace, cwd) if cwd else self._agent.workspace
+        if not self._count:
+            self._trees.note_before_another()
+        cwd = os.path.join(self._session.workspace, cwd) if cwd else self._session.workspace
         file = None
         if code is not None:
-            *argv, file = write_program(self._interpreter(code, interpreter), code, cwd)
+            its = self._interpreters.named(interpreter)
+            text = (*(step.code for step in its.setup), code)
+            *argv, file = write_program(its.name, its.program, text, cwd)
             argv.append(file)
         log = self._store.open_log(time.monotonic)
         try:
@@ -156,10 +176,10 @@ class Jobs:
                 env=env,
                 stdin=message.get("stdin") is True,
                 tty=size,
-                limits=self._agent.limits.resources,
-                has_forks=self._agent.has_forks,
+                limits=self._session.limits.resources,
+                has_forks=self._session.has_forks,
                 log=log,
-                poller=self._agent.poller,
+                poller=self._session.poller,
                 changed=self._changed,
                 paused=self._on_paused,
             )
@@ -170,21 +190,16 @@ class Jobs:
         job.file = file
         self._count += 1
         self._jobs[job.id] = self._live[job.pid] = job
+        self._trees.jobs.append(job)
         if isinstance(key := message.get("key"), str):
             self._keys[key] = job.id
             if len(self._keys) > KEPT_KEYS:
                 del self._keys[next(iter(self._keys))]
         if timeout_s is not None:
-            self._agent.poller.at(
+            self._session.poller.at(
                 f"job {job.id} limit", job.started + timeout_s, lambda: self._on_limit(job, grace_s)
             )
         return job
-
-    def _interpreter(self, code: object, name: object) -> Interpreter:
-        found = self._agent.interpreters.get(name) if isinstance(name, str) else None
-        if not isinstance(code, str) or found is None:
-            raise JobRefusal("code must be a text, for an interpreter of this session")
-        return found
 
     def _on_limit(self, job: JobProcess, grace_s: float) -> None:
         job.timed_out = True
@@ -196,15 +211,15 @@ class Jobs:
         Of a job that has ended, kill what it has left behind.
         """
         if not job.pid:
-            self._agent.trees.kill_left(job)
+            self._trees.kill_left(job)
         if not job.pid or job.stopping:
             return
         job.stopping = True
         # What becomes an orphan from now on is the job's.
-        self._agent.trees.note_others_orphans(job)
+        self._trees.note_others_orphans(job)
         now = time.monotonic()
-        self._agent.poller.at(f"job {job.id} term", now + grace_s / 2, lambda: self._end(job))
-        self._agent.poller.at(f"job {job.id} kill", now + grace_s, lambda: self._kill(job))
+        self._session.poller.at(f"job {job.id} term", now + grace_s / 2, lambda: self._end(job))
+        self._session.poller.at(f"job {job.id} kill", now + grace_s, lambda: self._kill(job))
         job.interrupt()
         job.go_on()
 
@@ -215,27 +230,28 @@ class Jobs:
 
     def _kill(self, job: JobProcess) -> None:
         if job.pid:
-            self._agent.trees.kill(job)
+            self._trees.kill(job)
 
-    def on_exit(self, pid: int, wait_status: int, usage: resource.struct_rusage) -> None:
+    def _on_exit(self, pid: int, wait_status: int, usage: resource.struct_rusage) -> None:
         """Handle the end of a child of the agent, if the child is a job."""
         job = self._live.get(pid)
         if job is None:
             return
         for timer in ("limit", "term", "kill", "oom", "news"):
-            self._agent.poller.cancel(f"job {job.id} {timer}")
-        self._agent.trees.note_orphans(job)
+            self._session.poller.cancel(f"job {job.id} {timer}")
+        self._trees.note_orphans(job)
         if job.stopping:
-            self._agent.trees.kill(job)
+            self._trees.kill(job)
         del self._live[pid]
+        self._trees.jobs.remove(job)
         job.has_ended(wait_status, usage)
         _remove(job.file)
-        self._agent.poller.at(f"job {job.id} ended", 0.0, lambda: self._tell_end(job))
+        self._session.poller.at(f"job {job.id} ended", 0.0, lambda: self._tell_end(job))
 
     def _tell_end(self, job: JobProcess) -> None:
-        with self._agent.channel.together():
+        with self._session.channel.together():
             self._on_news(job)  # answers to those who wait come first
-            self._agent.send({"type": "job_ended", "job": job.facts()})
+            self._session.send({"type": "job_ended", "job": job.facts()})
         self._forget_old()
 
     def _forget_old(self) -> None:
@@ -243,7 +259,7 @@ class Jobs:
             job = next(each for each in self._jobs.values() if not each.pid)
             del self._jobs[job.id]
             for request in self._waiting.pop(job.id, ()):
-                self._agent.poller.cancel(_timer(request))
+                self._session.poller.cancel(_timer(request))
                 self._fail(request["id"], _unknown(job.id))
             self._paused.discard(job)
             job.close()
@@ -252,10 +268,7 @@ class Jobs:
     # Requests about a job.
 
     def _job(self, message: Mapping[str, Any]) -> JobProcess:
-        job_id = message.get("job")
-        if not isinstance(job_id, str):
-            raise JobRefusal("job must be the id of a job, a text")
-        return self._known(job_id)
+        return self._known(text_field(message, "job"))
 
     def _known(self, job_id: str) -> JobProcess:
         job = self._jobs.get(job_id)
@@ -271,30 +284,23 @@ class Jobs:
             self._answer_or_wait(job, message)
             return
         if kind == "job_signal":
-            number: Any = message.get("signal")
-            if not is_whole(number) or not 0 <= number <= signal.SIGRTMAX:
-                raise JobRefusal(f"signal must be a number, 0 to {signal.SIGRTMAX}")
+            number = whole_field(message, "signal", 0, high=signal.SIGRTMAX)
             if number == signal.SIGINT:
                 job.interrupt()
             else:
                 job.send_signal(number)
         elif kind == "job_stop":
-            grace_s = message.get("grace_s", GRACE_S)
-            if not is_seconds(grace_s):
-                raise JobRefusal("grace_s must be a number of seconds, 0 or more")
-            self._stop(job, grace_s)
+            self._stop(job, seconds_field(message, "grace_s", GRACE_S))
         else:
             job.resize(*_size_of(message))
         self._send_facts(request_id, job)
 
     def _answer_or_wait(self, job: JobProcess, message: Mapping[str, Any]) -> None:
-        wait_s = message.get("wait_s", 0)
-        if not is_seconds(wait_s) or wait_s > MAX_WAIT_S:
-            raise JobRefusal(f"wait_s must be a number of seconds, 0 to {MAX_WAIT_S:g}")
+        wait_s = min(seconds_field(message, "wait_s", 0), MAX_WAIT_S)
         waiting = self._waiting.setdefault(job.id, [])
         if not self._answer(job, message, last=wait_s == 0 or len(waiting) >= MAX_WAITING):
             waiting.append(message)
-            self._agent.poller.at(
+            self._session.poller.at(
                 _timer(message),
                 time.monotonic() + wait_s,
                 lambda: self._on_waited(job, message),
@@ -307,7 +313,7 @@ class Jobs:
     def _changed(self, job: JobProcess) -> None:
         """Answer requests that wait, in this turn: a job has printed, read or ended."""
         if self._waiting.get(job.id):
-            self._agent.poller.at(f"job {job.id} news", 0.0, lambda: self._on_news(job))
+            self._session.poller.at(f"job {job.id} news", 0.0, lambda: self._on_news(job))
 
     def _on_news(self, job: JobProcess) -> None:
         waiting, self._waiting[job.id] = self._waiting.get(job.id, []), []
@@ -318,11 +324,11 @@ class Jobs:
     def _settle(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
         try:
             settled = self._answer(job, message, last=last)
-        except JobRefusal as error:
+        except (JobRefusal, RequestError) as error:
             self._fail(message["id"], error)
             settled = True
         if settled:
-            self._agent.poller.cancel(_timer(message))
+            self._session.poller.cancel(_timer(message))
         return settled
 
     def _answer(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
@@ -345,35 +351,33 @@ class Jobs:
         """Nobody waits any more: whoever asked is gone."""
         for waiting in self._waiting.values():
             for message in waiting:
-                self._agent.poller.cancel(_timer(message))
+                self._session.poller.cancel(_timer(message))
             waiting.clear()
 
     def _read(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
-        count, reader = message.get("bytes", MAX_READ), message.get("reader")
+        count, reader = (
+            whole_field(message, "bytes", MAX_READ, high=MAX_READ),
+            message.get("reader"),
+        )
         if isinstance(reader, str):
-            self._read_on(job, message, reader)
+            self._read_on(job, message, reader, count)
             return True
-        offset = message.get("offset", 0)
-        if not is_whole(count) or not 0 <= count <= MAX_READ:
-            raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
-        if not is_whole(offset) or not 0 <= offset <= job.log.size:
-            raise JobRefusal(f"offset must be a whole number, 0 to {job.log.size}")
+        offset = whole_field(message, "offset", 0, high=job.log.size)
         if message.get("hold") is True:
             self._hold(job, offset)
-        lags = self._agent.channel.lag_bytes > LAG_BYTES
+        lags = not self._session.may_send()
         has_news = job.wait_status is not None or (count > 0 and offset < job.log.size)
         if not last and (lags or not has_news):
             return False
         self._send_output(job, message, offset, 0 if lags else count)
         return True
 
-    def _read_on(self, job: JobProcess, message: Mapping[str, Any], reader: str) -> None:
+    def _read_on(
+        self, job: JobProcess, message: Mapping[str, Any], reader: str, count: int
+    ) -> None:
         """Answer a new reader with the output after that of all earlier ones; a known reader gets
         the same output again.
         """
-        count: Any = message.get("bytes", MAX_READ)
-        if not is_whole(count) or not 0 <= count <= MAX_READ:
-            raise JobRefusal(f"bytes must be a whole number, 0 to {MAX_READ}")
         offset, size = job.answered_reads.get(reader, (job.next_read_offset, count))
         begin, _, data = job.log.read(offset, min(count, size))
         follows = job.wait_status is None or begin + len(data) < job.log.size
@@ -401,7 +405,7 @@ class Jobs:
         }
         if "known" in message:
             answer["known"] = message["known"]
-        self._agent.send(answer)
+        self._session.send(answer)
         return begin + len(data)
 
     def _hold(self, job: JobProcess, offset: int) -> None:
@@ -412,7 +416,7 @@ class Jobs:
     def _on_paused(self, job: JobProcess) -> None:
         """Note that a job waits for its reader; it goes on when the reader's time is over."""
         self._paused.add(job)
-        self._agent.poller.at(f"job {job.id} hold", job.log.held_until, self._resume_output)
+        self._session.poller.at(f"job {job.id} hold", job.log.held_until, self._resume_output)
 
     def _resume_output(self) -> None:
         waiting, self._paused = self._paused, set()
@@ -421,10 +425,7 @@ class Jobs:
 
     def _write(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
         ends, key = message.get("eof") is True, message.get("key")
-        try:
-            data = base64.b64decode(message.get("data", ""), validate=True)
-        except (ValueError, TypeError):
-            raise JobRefusal("data must be base64") from None
+        data = data_field(message)
         taken = job.written.get(key) if isinstance(key, str) else None
         if taken is None:
             before_it = any(each["type"] == "job_write" for each in self._waiting.get(job.id, ()))
@@ -438,7 +439,7 @@ class Jobs:
                 if len(job.written) > KEPT_WRITES:
                     del job.written[next(iter(job.written))]
         answer = {"type": "job_written", "id": message["id"], "taken": taken}
-        self._agent.send({**answer, "job": job.facts()})
+        self._session.send({**answer, "job": job.facts()})
         return True
 
 
@@ -462,13 +463,12 @@ def _size_of(given: object) -> tuple[int, int]:
     """Rows and columns of a terminal.
 
     Raises:
-        JobRefusal: they are none.
+        RequestError: they are none.
     """
     size = as_object(given) or {}
-    rows: Any = size.get("rows")
-    columns: Any = size.get("columns")
-    if not is_whole(rows) or not is_whole(columns):
-        raise JobRefusal("a terminal needs rows and columns, whole numbers")
-    if not 0 < rows <= MAX_SIDE or not 0 < columns <= MAX_SIDE:
-        raise JobRefusal(f"rows and columns must be 1 to {MAX_SIDE}")
+    rows, columns = (
+        whole_field(size, name, None, low=1, high=MAX_SIDE) for name in ("rows", "columns")
+    )
+    if rows is None or columns is None:
+        raise RequestError("a terminal needs rows and columns")
     return rows, columns

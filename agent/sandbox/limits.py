@@ -26,6 +26,10 @@ UNDO_BYTES = 256 * 1024 * 1024
 """Default memory of checkpoints."""
 
 
+GRACE_S = 2.0
+"""Time between the interrupt and the kill, where the request does not say."""
+
+
 class Limits:
     """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
 

@@ -7,14 +7,14 @@ import select
 import socket
 import time
 
-from sandbox.fields import is_id
+from sandbox.fields import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from sandbox.agent import Agent
+    from sandbox.session import SharedSession
 
 
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
@@ -44,30 +44,27 @@ class PortConnector:
     one, and this session none of the host's.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, session: SharedSession) -> None:
+        self._session = session
         self._channels: list[socket.socket] = []
         self._connecting: dict[socket.socket, socket.socket] = {}
 
     def open(self, message: Mapping[str, Any]) -> None:
         """Make a channel for a new relay."""
-        request_id = message.get("id")
-        if not is_id(request_id) or not self._agent.channel.passes_descriptors:
-            self._agent.fail("ports needs an id, and a channel that is a socket", request_id)
-            return
+        if not self._session.channel.passes_descriptors:
+            raise RequestError("ports needs a channel that is a socket")
         if len(self._channels) >= MAX_CHANNELS:
             self._close(self._channels[0])
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
-            self._agent.fail(f"cannot make a channel for ports: {error.strerror}", request_id)
-            return
+            raise RequestError(f"cannot make a channel for ports: {error.strerror}") from None
         ours.setblocking(False)
         self._channels.append(ours)
-        self._agent.poller.watch(ours.fileno(), lambda _: self._receive(ours))
-        answer = {"type": "ports", "id": request_id}
+        self._session.poller.watch(ours.fileno(), lambda _: self._receive(ours))
+        answer = {"type": "ports", "id": message["id"]}
         why = "cannot make a channel for ports"
-        self._agent.send_descriptor(answer, theirs.detach(), why)
+        self._session.send_descriptor(answer, theirs.detach(), why)
 
     def _close(self, channel: socket.socket) -> None:
         if channel not in self._channels:
@@ -76,7 +73,7 @@ class PortConnector:
         for connection in [each for each, its in self._connecting.items() if its is channel]:
             self._forget(connection)
             connection.close()
-        self._agent.poller.forget(channel.fileno())
+        self._session.poller.forget(channel.fileno())
         channel.close()
 
     def _receive(self, channel: socket.socket) -> None:
@@ -143,12 +140,12 @@ class PortConnector:
                 worst = _worse(failed, error or errno.ECONNREFUSED)
                 self._connect(channel, number, port, addresses, worst)
 
-        self._agent.poller.watch(
+        self._session.poller.watch(
             connection.fileno(),
             lambda _: settle(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)),
             select.POLLOUT,
         )
-        self._agent.poller.at(
+        self._session.poller.at(
             f"port {connection.fileno()}",
             time.monotonic() + CONNECT_S,
             lambda: settle(errno.ETIMEDOUT),
@@ -156,8 +153,8 @@ class PortConnector:
 
     def _forget(self, connection: socket.socket) -> None:
         del self._connecting[connection]
-        self._agent.poller.forget(connection.fileno())
-        self._agent.poller.cancel(f"port {connection.fileno()}")
+        self._session.poller.forget(connection.fileno())
+        self._session.poller.cancel(f"port {connection.fileno()}")
 
     def _made(
         self, channel: socket.socket, connection: socket.socket, number: int, error: int

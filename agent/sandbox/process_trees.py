@@ -7,7 +7,8 @@ import os
 import signal
 import time
 
-from sandbox.linux import identity_of
+from sandbox.framing import READ_BYTES
+from sandbox.linux import PR_SET_CHILD_SUBREAPER, identity_of, prctl, set_handler
 from sandbox.processes import (
     Children,
     await_end,
@@ -19,11 +20,35 @@ from sandbox.processes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
+    from typing import Protocol
 
-    from sandbox.agent import Agent
-    from sandbox.interpreters.base import Interpreter
-    from sandbox.job import JobProcess
+    from sandbox.session import SharedSession
+
+    class Pipe(Protocol):
+        """Output of processes, as the agent reads it."""
+
+        @property
+        def identity(self) -> tuple[int, int]: ...
+
+    class Owner(Protocol):
+        """Owner of processes: an interpreter or a job.
+
+        Its `pid` is 0 when it is not running; `leader` leads the session of its processes.
+        """
+
+        @property
+        def is_job(self) -> bool: ...
+        @property
+        def pid(self) -> int: ...
+        @property
+        def leader(self) -> int: ...
+        @property
+        def pipes(self) -> Mapping[str, Pipe]: ...
+
+    ExitHandler = Callable[[int, int, resource.struct_rusage], None]
 
 
 END_S = 2.0
@@ -31,57 +56,112 @@ END_S = 2.0
 
 
 class ProcessTrees:
-    """Knows whose each process of the session is.
+    """Knows whose each process of the session is, and reaps those that are the agent's children.
 
     Attributes:
+        interpreters: those of the session, whether they run or not.
+        jobs: jobs that run.
+        had_jobs: there has been a job.
         orphans: processes whose parent has ended, and the interpreters and jobs that they are of.
         children: children of the agent.
+        helpers: children that are nobody's, since code has not started them, until they are reaped.
+        find_helpers: called before it is looked whose a process is, to add to `helpers`.
+        exit_handlers: called with the pid, status and usage of each child that has ended.
+        wakeup_fd: can be read when a child has ended or stopped.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self.orphans: dict[int, Interpreter | JobProcess] = {}
+    wakeup_fd: int
+
+    def __init__(self, session: SharedSession) -> None:
+        self._session = session
+        self.interpreters: list[Owner] = []
+        self.jobs: list[Owner] = []
+        self.had_jobs = False
+        self.orphans: dict[int, Owner] = {}
         self.children = Children()
+        self.helpers: set[int] = set()
+        self.find_helpers: Callable[[], None] = no_helpers
+        self.exit_handlers: list[ExitHandler] = []
+
+    def open(self) -> None:
+        """Begin, in the process that is to serve."""
+        self.children.open()
+        if self._session.pid != 1:  # to which orphans come by themselves
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.wakeup_fd, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        set_handler(signal.SIGCHLD, wake_up)
+        self._session.poller.watch(self.wakeup_fd, lambda _: self.reap())
+
+    def reap(self) -> None:
+        """Take the ends of children."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wakeup_fd, READ_BYTES)
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                # Code has made this process its tracer (PTRACE_TRACEME), and would wait for it.
+                signal_child(pid, signal.SIGKILL)
+                continue
+            self.orphans.pop(pid, None)
+            self.helpers.discard(pid)
+            for handle in self.exit_handlers:
+                handle(pid, status, usage)
+
+    def live_interpreters(self) -> list[Owner]:
+        return [each for each in self.interpreters if each.pid]
+
+    def is_alone(self, interpreter: Owner) -> bool:
+        """Return whether all processes are of this interpreter: no other one runs, and no job has
+        run."""
+        return self.live_interpreters() == [interpreter] and not self.had_jobs
+
+    def note_before_another(self) -> None:
+        """Note whose the orphans are, before a second interpreter or the first job starts: until
+        then all are those of the one that runs, and nobody has to look."""
+        if len(others := self.live_interpreters()) == 1:
+            self.note_orphans(others[0])
 
     def background(self) -> set[int]:
         """The processes in the session besides the agent's and its interpreters'."""
+        self.find_helpers()
         table = read_processes()
-        ours = {
-            self._agent.pid,
-            *self._agent.helpers,
-            *(i.pid for i in self._agent.interpreters.values()),
-        }
+        ours = {self._session.pid, *self.helpers, *(each.pid for each in self.interpreters)}
         # Not all that /proc shows: it shows forks of this session, too, and hides what has made
         # itself unreadable (prctl(2), PR_SET_DUMPABLE).
-        inside = tree_of(table, self._agent.pid, [self._agent.pid])
+        inside = tree_of(table, self._session.pid, [self._session.pid])
         hidden = self.children.pids() - inside
         return (hidden | {pid for pid in inside if table[pid].alive}) - ours
 
-    def owners(self) -> list[Interpreter | JobProcess]:
+    def owners(self) -> list[Owner]:
         """All whose processes are to be told apart: interpreters and jobs that run, and jobs that
         have left processes behind."""
-        live: list[Interpreter | JobProcess] = [*self._agent.live_interpreters()]
-        live += self._agent.live_jobs()
         left = {each for each in self.orphans.values() if each.is_job and not each.pid}
-        return [*live, *left]
+        return [*self.live_interpreters(), *self.jobs, *left]
 
-    def note_orphans(self, owner: Interpreter | JobProcess) -> None:
+    def note_orphans(self, owner: Owner) -> None:
         """Remember whose the orphans are that have not been seen yet; later nothing tells.
 
         Args:
             owner: the one that was running, or whose end has made them orphans.
         """
+        self.find_helpers()
         leaders = {each.pid for each in self.owners()}
-        for pid in self.children.pids() - leaders - self._agent.helpers - set(self.orphans):
+        for pid in self.children.pids() - leaders - self.helpers - set(self.orphans):
             self.orphans[pid] = self._recognise(pid) or owner
 
-    def note_others_orphans(self, job: Interpreter | JobProcess) -> None:
+    def note_others_orphans(self, job: Owner) -> None:
         """Remember whose the orphans are that nobody has seen yet: the job's if they are
         recognised, since nothing else tells them from those of an interpreter.
         """
         self.note_orphans(next((each for each in self.owners() if each is not job), job))
 
-    def _recognise(self, pid: int) -> Interpreter | JobProcess | None:
+    def _recognise(self, pid: int) -> Owner | None:
         """The interpreter or job in whose session an orphan is, or whose pipes it has."""
         owners = self.owners()
         with contextlib.suppress(OSError):
@@ -97,7 +177,7 @@ class ProcessTrees:
                     return owner
         return None
 
-    def kill(self, owner: Interpreter | JobProcess) -> None:
+    def kill(self, owner: Owner) -> None:
         """Kill everything that came from an interpreter or a job, daemons in their own sessions
         included, and wait until it has ended, for `END_S` at most. Processes of others live on.
 
@@ -124,17 +204,26 @@ class ProcessTrees:
                 await_end(pid, deadline)
             killed |= fresh
 
-    def kill_left(self, job: JobProcess) -> None:
+    def kill_left(self, job: Owner) -> None:
         """Kill what a job that has ended left behind."""
         if any(each is job for each in self.orphans.values()):
             self.kill(job)
 
-    def _belongings(self, owner: Interpreter | JobProcess, known: AbstractSet[int]) -> set[int]:
+    def _belongings(self, owner: Owner, known: AbstractSet[int]) -> set[int]:
         """Children of the agent that are an owner's, without those that are known."""
+        self.find_helpers()
         others = {each.pid for each in self.owners() if each is not owner}
         return {
             pid
-            for pid in self.children.pids() - known - others - self._agent.helpers
+            for pid in self.children.pids() - known - others - self.helpers
             # An orphan that has not been noted was made by the killing.
             if (self.orphans.get(pid) or self._recognise(pid) or owner) is owner
         }
+
+
+def no_helpers() -> None:
+    """Add no helpers."""
+
+
+def wake_up(_number: int, _frame: object) -> None:
+    """Handle SIGCHLD: the write to the wake-up descriptor is all that it takes."""

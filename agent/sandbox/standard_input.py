@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 
-from sandbox.fields import is_whole
+from sandbox.fields import data_field, whole_field
 from sandbox.input import Input
 from sandbox.linux import (
     DEFAULT_ACTION,
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
-    from sandbox.agent import Agent
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.session import SharedSession
 
 
 MAX_INPUT_REQUESTS = 16
@@ -43,14 +43,15 @@ class StandardInput:
         OSError: no descriptor is left.
     """
 
-    def __init__(self, agent: Agent, execution: str | int) -> None:
+    def __init__(self, session: SharedSession, trees: ProcessTrees, execution: str | int) -> None:
         self.execution = execution
         self.pid = 0
-        self._agent = agent
+        self._session = session
+        self._trees = trees
         self._requests: list[Mapping[str, Any]] = []
         self._read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(write_end, False)
-        self._input = Input(agent.poller, write_end, self._changed)
+        self._input = Input(session.poller, write_end, self._changed)
 
     def open_path(self) -> str:
         """Make the path that the interpreter opens as its standard input.
@@ -67,12 +68,13 @@ class StandardInput:
             self.pid = os.fork()
             if self.pid == 0:
                 try:
-                    _hold(self._read_end, theirs, pid_one=self._agent.pid == 1)
+                    _hold(self._read_end, theirs, pid_one=self._session.pid == 1)
                 finally:
                     os._exit(126)
         finally:
             os.close(theirs)
             if self.pid:
+                self._trees.helpers.add(self.pid)
                 os.read(ready, 1)  # returns when the child has closed its end
             os.close(ready)
         self._close_read_end()
@@ -89,25 +91,17 @@ class StandardInput:
         Its offset says which bytes it has, so that none is taken twice or left out, however often
         the supervisor or a later one sends it. Without one, it comes after all others.
         """
-        offset = message.get("offset", self._input.taken_bytes)
-        if not is_whole(offset) or not 0 <= offset <= self._input.taken_bytes:
-            self._agent.fail(
-                f"offset must be a whole number, 0 to {self._input.taken_bytes}", message["id"]
-            )
-        elif not self._answer(message):
+        whole_field(message, "offset", 0, high=self._input.taken_bytes)
+        data_field(message)
+        if not self._answer(message):
             self._requests.append(message)
             if len(self._requests) > MAX_INPUT_REQUESTS:
-                self._agent.fail("too much input waits", self._requests.pop(0)["id"])
+                self._session.fail("too much input waits", self._requests.pop(0)["id"])
 
     def _answer(self, message: Mapping[str, Any]) -> bool:
         """Take input, and tell how far all input goes; False if there is no room."""
         source = self._input
-        try:
-            data = base64.b64decode(message.get("data", ""), validate=True)
-        except (ValueError, TypeError):
-            self._agent.fail("data must be base64", message["id"])
-            return True
-        data = data[source.taken_bytes - message.get("offset", source.taken_bytes) :]
+        data = data_field(message)[source.taken_bytes - message.get("offset", source.taken_bytes) :]
         if data and source.takes_more and not source.room:
             return False
         source.write(data)
@@ -117,7 +111,7 @@ class StandardInput:
         return True
 
     def _tell(self, request_id: str | int) -> None:
-        self._agent.send(
+        self._session.send(
             {
                 "type": "input_taken",
                 "id": request_id,
@@ -128,7 +122,7 @@ class StandardInput:
 
     def _changed(self) -> None:
         if self._requests:
-            self._agent.poller.at("input", 0.0, self._go_on)
+            self._session.poller.at("input", 0.0, self._go_on)
 
     def _go_on(self) -> None:
         while self._requests and self._answer(self._requests[0]):

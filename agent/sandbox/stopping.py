@@ -9,9 +9,10 @@ from sandbox.processes import read_process, read_processes, signal_child, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandbox.agent import Agent
-    from sandbox.execution import CurrentExecution
-    from sandbox.interpreters.base import Interpreter
+    from collections.abc import Callable
+
+    from sandbox.interpreters.base import CurrentExecution, Interpreter
+    from sandbox.polling import Poller
 
 
 EARLY_S = 0.05
@@ -28,27 +29,36 @@ before each further one."""
 
 
 class Stopper:
-    """Stops the running execution, at its time limit or on request."""
+    """Stops the running execution, at its time limit or on request.
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    Args:
+        end_input: called when the code is to read no more input.
+    """
 
-    def on_timeout(self) -> None:
-        execution = self._agent.running
-        if execution is not None and not execution.stopping:
-            execution.timed_out = True
-            self.interrupt(execution)
+    def __init__(self, poller: Poller, end_input: Callable[[], None]) -> None:
+        self._poller = poller
+        self._end_input = end_input
+
+    def limit(self, execution: CurrentExecution, timeout_s: float) -> None:
+        """Have it stopped so long after its start."""
+
+        def on_timeout() -> None:
+            if not execution.stopping:
+                execution.timed_out = True
+                self.interrupt(execution)
+
+        self._poller.at("stop", execution.started + timeout_s, on_timeout)
 
     def interrupt(self, execution: CurrentExecution) -> None:
         now = time.monotonic()
-        self._agent.poller.at("stop", now + execution.grace_s, self._on_grace_over)
-        self._agent.poller.at("repeat", now + execution.grace_s / 2, self._repeat)
+        killed = f"did not stop within {execution.grace_s:g} s of an interrupt and was killed"
+        end = execution.interpreter.end
+        self._poller.at("stop", now + execution.grace_s, lambda: end(killed))
+        self._poller.at("repeat", now + execution.grace_s / 2, lambda: self._repeat(execution))
         if execution.interpreter.may_miss_interrupt and now - execution.started < EARLY_S:
-            self._agent.poller.at(
-                "early", now + REPEAT_S, lambda: self._signal(execution, wide=False)
-            )
+            self._poller.at("early", now + REPEAT_S, lambda: self._signal(execution, wide=False))
         if execution.interpreter.has_jobs:
-            self._agent.poller.at("job", now + JOB_S, lambda: self.signal_job(execution))
+            self._poller.at("job", now + JOB_S, lambda: self.signal_job(execution))
         self._signal(execution, wide=False)
         self._send_again(execution, AGAIN_S)
 
@@ -59,13 +69,12 @@ class Stopper:
             execution.interpreter.interrupt_again()
             self._send_again(execution, 2 * after_s)
 
-        self._agent.poller.at("again", time.monotonic() + after_s, send)
+        self._poller.at("again", time.monotonic() + after_s, send)
 
-    def _repeat(self) -> None:
-        if self._agent.running is not None:
-            # Node is not woken by a signal where it waits for input, but by the end of that.
-            self._agent.executions.end_input()
-            self._signal(self._agent.running, wide=True)
+    def _repeat(self, execution: CurrentExecution) -> None:
+        # Node is not woken by a signal where it waits for input, but by the end of that.
+        self._end_input()
+        self._signal(execution, wide=True)
 
     def _signal(self, execution: CurrentExecution, *, wide: bool) -> None:
         """Interrupt the interpreter and its foreground: what Ctrl-C reaches, but not processes
@@ -119,7 +128,7 @@ class Stopper:
         shell = read_process(leader)
         rests = shell is not None and shell.state == b"S"
         if not (rests and rested):
-            self._agent.poller.at(
+            self._poller.at(
                 "job",
                 time.monotonic() + (0 if rests else JOB_S),
                 lambda: self.signal_job(execution, rested=rests),
@@ -152,20 +161,12 @@ class Stopper:
             if row.alive and row.group == leader and execution.has_started(row):
                 signal_process(row, signal.SIGINT)
 
-    def _on_grace_over(self) -> None:
-        execution = self._agent.running
-        if execution is not None:
-            self._agent.executions.end_interpreter(
-                execution.interpreter,
-                f"did not stop within {execution.grace_s:g} s of an interrupt and was killed",
-            )
-
     def on_interruptible(self, interpreter: Interpreter) -> None:
         """The interpreter takes signals from now on: here is the one that came too early."""
-        execution = self._agent.running
-        if execution is not None and execution.interpreter is interpreter and execution.stopping:
+        execution = interpreter.execution
+        if execution is not None and execution.stopping:
             self._signal(execution, wide=False)
 
     def cancel_timers(self) -> None:
         for timer in ("stop", "repeat", "early", "job", "again"):
-            self._agent.poller.cancel(timer)
+            self._poller.cancel(timer)

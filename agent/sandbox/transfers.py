@@ -7,14 +7,12 @@ import errno
 import os
 
 from sandbox.archives import ArchiveProcess
-from sandbox.fields import is_whole
+from sandbox.fields import RequestError, flag_field, whole_field
 from sandbox.file_requests import (
     CHUNK_BYTES,
     FILE_REQUESTS,
     FileRequests,
     data_of,
-    flag_of,
-    permissions_of,
     text_of_data,
 )
 from sandbox.files import FileReader, FileWriter
@@ -73,6 +71,7 @@ class Transfers:
         may_send: False while the supervisor lags behind.
         passes: the channel has room for descriptors.
         watches: makes what watches files, once that is asked for.
+        helpers: takes the children that archive, unpack or remove directories.
     """
 
     def __init__(
@@ -82,12 +81,14 @@ class Transfers:
         may_send: Callable[[], bool],
         passes: Callable[[], bool] = lambda: False,
         watches: Callable[[], FileWatches] | None = None,
+        helpers: set[int] | None = None,
     ) -> None:
         self._workspace = workspace
         self._send = send
         self._may_send = may_send
         self._passes = passes
         self._make_watches = watches
+        self._helpers: set[int] = set() if helpers is None else helpers
         self._watches: FileWatches | None = None
         self._requests = FileRequests(workspace)
         self._files: dict[str | int, FileReader | FileWriter | ArchiveProcess] = {}
@@ -96,12 +97,6 @@ class Transfers:
     @property
     def ids(self) -> list[str]:
         return [str(request_id) for request_id in self._files]
-
-    @property
-    def processes(self) -> list[int]:
-        """Children of the agent that archive, unpack or remove directories."""
-        archives = (each for each in self._files.values() if isinstance(each, ArchiveProcess))
-        return [each.pid for each in archives if not each.has_ended]
 
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         """Answer a request, now or when that is possible."""
@@ -157,7 +152,7 @@ class Transfers:
             self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
             return
         path = absolute_path(self._workspace, message.get("path"))
-        recursive = flag_of(message, "recursive", default=False)
+        recursive = flag_field(message, "recursive", default=False)
         if self._watches is None:
             if self._make_watches is None:
                 raise TransferError("nothing can be watched here", errno.ENOSYS)
@@ -189,17 +184,14 @@ class Transfers:
 
     def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         self._check_room(request_id)
-        mode, passes = message.get("mode"), flag_of(message, "descriptor", default=False)
+        mode, passes = message.get("mode"), flag_field(message, "descriptor", default=False)
         whole = absolute_path(self._workspace, message.get("path"))
-        limit = message.get("limit")
-        if limit is not None and not is_whole(limit):
-            raise TransferError("limit must be a whole number", errno.EINVAL)
+        limit = whole_field(message, "limit", None)
         passes = passes and self._passes()
         if mode in ("archive", "unpack"):
             if not passes:
-                raise TransferError(f"mode {mode!r} needs descriptor", errno.EINVAL)
-            archive = ArchiveProcess(mode, whole, limit)
-            self._files[request_id] = archive
+                raise RequestError(f"mode {mode!r} needs descriptor")
+            archive = self._start(request_id, mode, whole, limit)
             self._tell(request_id, archive, archive.claim())
             return
         if mode == "read":
@@ -207,12 +199,12 @@ class Transfers:
         elif mode == "write":
             file = FileWriter(
                 whole,
-                permissions_of(message),
-                overwrite=flag_of(message, "overwrite", default=True),
+                whole_field(message, "permissions", None),
+                overwrite=flag_field(message, "overwrite", default=True),
                 limit=limit,
             )
         else:
-            raise TransferError(f"mode is {mode!r:.50}, expected 'read' or 'write'", errno.EINVAL)
+            raise RequestError(f"mode is {mode!r:.50}, expected 'read' or 'write'")
         self._files[request_id] = file
         self._tell(request_id, file, file.duplicate() if passes else None)
 
@@ -228,8 +220,15 @@ class Transfers:
         """Remove a directory with all that is in it, in a process of its own."""
         self._check_room(request_id)
         whole = absolute_path(self._workspace, message.get("path"))
-        self._files[request_id] = ArchiveProcess("remove", whole, None)
+        self._start(request_id, "remove", whole, None)
         self._waiting[request_id] = {"type": "file_close", "keep": True}
+
+    def _start(
+        self, request_id: str | int, mode: str, path: str, limit: int | None
+    ) -> ArchiveProcess:
+        archive = self._files[request_id] = ArchiveProcess(mode, path, limit)
+        self._helpers.add(archive.pid)
+        return archive
 
     def _tell(
         self,
@@ -276,11 +275,7 @@ class Transfers:
             self._drop(request_id)
             self._send(answer)
         elif kind == "file_read" and isinstance(file, FileReader):
-            count = message.get("bytes", CHUNK_BYTES)
-            if not is_whole(count) or not 0 < count <= CHUNK_BYTES:
-                raise TransferError(
-                    f"bytes is {count!r:.50}, expected 1 to {CHUNK_BYTES}", errno.EINVAL
-                )
+            count = whole_field(message, "bytes", CHUNK_BYTES, low=1, high=CHUNK_BYTES)
             if self._may_send():
                 data, eof = file.read(count)
                 text = text_of_data(data)

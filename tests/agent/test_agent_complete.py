@@ -441,8 +441,7 @@ def test_bash_has_no_answer(shared: AgentProcess) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"code": "x"}, "cursor"),
-        ({"code": "x", "cursor": 2}, "expected 0 to 1"),
+        ({"code": "x", "cursor": 2}, "whole number, 0 to 1"),
         ({"code": "x", "cursor": -1}, "cursor"),
         ({"code": "x", "cursor": True}, "cursor"),
         ({"code": "x", "cursor": 0.0}, "cursor"),

@@ -351,7 +351,7 @@ def test_what_cannot_be_opened(shared: AgentProcess, fields: dict[str, Any], wor
         ("read", "file_read", {"bytes": True}, "bytes"),
         ("read", "file_write", {"data": ""}, "direction"),
         ("write", "file_read", {"bytes": 1}, "direction"),
-        ("write", "file_write", {}, "base64"),
+        ("write", "file_write", {}, "data must be a text"),
         ("write", "file_write", {"data": "A"}, "padding|base64|valid"),
         ("write", "file_write", {"data": "\u00e4"}, "ASCII|base64"),
         ("write", "file_write", {"data": base64.b64encode(bytes(CHUNK + 1)).decode()}, "more than"),

@@ -79,23 +79,25 @@ def test_variables_are_for_shells_that_run_and_for_those_to_come(agent: AgentPro
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "words"),
     [
-        {"id": None},
-        {"port": 0},
-        {"port": 65536},
-        {"port": "80"},
-        {"port": True},
-        {"variables": []},
-        {"variables": {"A B": "x"}},
-        {"variables": {"A": 1}},
-        {"variables": {"A": "x\0y"}},
-        {"variables": {"A;touch x": "x"}},
+        ({"id": None}, "listen needs an id"),
+        ({"port": 0}, "port must be a whole number, 1 to 65535"),
+        ({"port": 65536}, "port"),
+        ({"port": "80"}, "port"),
+        ({"port": True}, "port"),
+        ({"variables": []}, "variables must have names"),
+        ({"variables": {"A B": "x"}}, "variables"),
+        ({"variables": {"A": 1}}, "variables"),
+        ({"variables": {"A": "x\0y"}}, "variables"),
+        ({"variables": {"A;touch x": "x"}}, "variables"),
     ],
 )
-def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
+def test_what_makes_no_sense_is_answered(
+    shared: AgentProcess, fields: dict[str, Any], words: str
+) -> None:
     ask(shared, **fields)
-    assert "listen" in shared.expect("error")["message"]
+    assert words in shared.expect("error")["message"]
     assert shared.python("print(1)").stdout == "1\n"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_process import AgentProcess, Interpreter, becomes_true
-from sandbox.execution import CurrentExecution
+from sandbox.interpreters.base import CurrentExecution
 from sandbox.processes import Process, read_process
 from sandbox.stopping import Stopper
 from selection import one_in
@@ -375,7 +375,7 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
     def has_started(_row: object) -> bool:
         return True
 
-    agent: Any = SimpleNamespace(poller=SimpleNamespace(at=note))
+    poller: Any = SimpleNamespace(at=note)
     with subprocess.Popen(
         ["/bin/bash", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as shell:
@@ -386,7 +386,7 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
         try:
             shell.send_signal(signal.SIGSTOP)
             becomes_true(lambda: state(shell.pid) == b"T", "stopped")
-            Stopper(agent).signal_job(execution)
+            Stopper(poller, lambda: None).signal_job(execution)
             looks.pop()()
             shell.send_signal(signal.SIGCONT)
             becomes_true(lambda: state(shell.pid) == b"S", "asleep")

@@ -21,6 +21,38 @@ SCRIPTS = sorted(PACKAGE.rglob("*.js"))
 TOOLS = {"bundle.py"}
 """Modules that need not travel."""
 
+LAYERS = [
+    names.split()
+    for names in """
+linux fields framing protocol paths limits resources variables java_trust displays gpus file_facts \
+requests shared_page bundle interpreters.bash_driver interpreters.code_file
+polling processes capture certificates channel input files archives archive_pipes file_states \
+overlay_layers job_output job_start checks interpreters.image_worker workers
+session process_trees standard_input template tracing
+interpreters
+execution stopping fork_bombs checkpoints
+jobs job completions ports transfers file_requests watches
+agent
+""".strip().splitlines()
+]
+"""Modules and packages, the lowest first: each gets from above what it needs, and asks nobody."""
+
+
+def layer_of(module: str) -> int:
+    """Layer of a module, by its own name or that of the package around it."""
+    for place in (module, module.rpartition(".")[0], module.partition(".")[0]):
+        for layer, names in enumerate(LAYERS):
+            if place in names:
+                return layer
+    raise AssertionError(f"{module} is in no layer")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of the package that a module imports, if only for types."""
+    tree = ast.parse(path.read_text())
+    found = {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return {each.partition(".")[2] for each in found if each.startswith("sandbox.")}
+
 
 def names_of(tree: ast.Module) -> list[str]:
     """Names that the top level of a module defines."""
@@ -74,6 +106,25 @@ def test_modules_import_each_other_in_the_one_way_that_a_bundle_knows(path: Path
             assert not any(alias.name.split(".")[0] == "sandbox" for alias in node.names)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "sandbox":
             assert not any(alias.asname for alias in node.names), ast.unparse(node)
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+@pytest.mark.parametrize("path", [each for each in MODULES if module_of(each)], ids=name)
+def test_a_module_imports_nothing_of_a_higher_layer(path: Path) -> None:
+    """Nor for types only: what is above passes values and functions down."""
+    own = layer_of(module_of(path))
+    assert not [each for each in imports_of(path) if layer_of(each) > own]
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    left = {module_of(path): imports_of(path) for path in MODULES}
+    while ready := {module for module, its in left.items() if not its & left.keys()}:
+        left = {module: its for module, its in left.items() if module not in ready}
+    assert not left
 
 
 def test_everything_is_in_a_bundle() -> None:

@@ -16,8 +16,25 @@ into `sandbox.workers`.
 
 from __future__ import annotations
 
+from sandbox.fields import RequestError
+from sandbox.interpreters.base import Interpreter
 from sandbox.interpreters.bash import BashInterpreter
 from sandbox.interpreters.node import NodeInterpreter
 from sandbox.interpreters.python import PythonInterpreter
 
 INTERPRETERS = {kind.name: kind for kind in (PythonInterpreter, BashInterpreter, NodeInterpreter)}
+
+
+class Interpreters(dict[str, Interpreter]):
+    """The interpreters of a session, by their names."""
+
+    def named(self, name: object) -> Interpreter:
+        """
+        Raises:
+            RequestError: there is none of this name.
+        """
+        found = self.get(name) if isinstance(name, str) else None
+        if found is None:
+            have = ", ".join(sorted(self))
+            raise RequestError(f"interpreter {name!r:.50} is not in this session, which has {have}")
+        return found

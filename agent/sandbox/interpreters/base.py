@@ -7,6 +7,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 
 from sandbox.capture import Capture, OutputPipe
 from sandbox.displays import (
@@ -34,16 +35,17 @@ from sandbox.linux import (
 )
 from sandbox.polling import NonblockingStream
 from sandbox.processes import is_ending
-from sandbox.setups import SETUP_EXCERPT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, NoReturn
 
-    from sandbox.agent import Agent
-    from sandbox.completions import InterpreterQuestion
-    from sandbox.setups import Step
+    from sandbox.capture import Preview
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.processes import Process
+    from sandbox.requests import Step
+    from sandbox.session import SharedSession
     from sandbox.shared_page import SharedPage
 
 
@@ -56,11 +58,110 @@ MAX_RESULT_NOTE = 400
 """Notes that an interpreter adds to one result, and characters of each."""
 
 
+SETUP_EXCERPT_BYTES = 4096
+"""Largest excerpt of a failed step's output, beginning and end together."""
+
+KILLED_EXIT_CODE = 137
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+TICK_PIDS = 10_000
+"""More process ids than a machine gives out within a tick, and less than a third of the fewest that
+it has, 32,768."""
+
+
+class CurrentExecution:
+    """The piece of code that runs now, and how far it is on the way to being stopped.
+
+    Attributes:
+        step: its step of a set-up, if it is one.
+        one_shot: the session ends with it.
+        undoes: it undoes others.
+    """
+
+    def __init__(
+        self,
+        request_id: str | int,
+        number: int,
+        interpreter: Interpreter,
+        grace_s: float,
+        last_pid: int,
+    ) -> None:
+        self.id = request_id
+        self.number = number
+        self.interpreter = interpreter
+        self.grace_s = grace_s
+        self.preview: Preview | None = None
+        self.step: Step | None = None
+        self.one_shot = False
+        self.undoes = False
+        self.started = time.monotonic()
+        self.started_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
+        self.last_pid = last_pid
+        self.timed_out = False
+        self.interrupted = False
+
+    @property
+    def stopping(self) -> bool:
+        return self.timed_out or self.interrupted
+
+    def has_started(self, row: Process) -> bool:
+        """Return whether a process belongs to this execution, not to an earlier one.
+
+        A clock tick is long: the last execution may have started something within the same one.
+        Pids grow, and begin again with low ones after the highest.
+        """
+        if row.started == self.started_ticks:
+            ahead = row.pid - self.last_pid
+            return 0 < ahead < TICK_PIDS or ahead < -TICK_PIDS
+        return row.started > self.started_ticks
+
+
+class InterpreterQuestion:
+    """Question to an interpreter besides running code, which may keep it too busy to answer.
+
+    Args:
+        number: tells its answer from that to a question before.
+        settle: called once, with the answer, or with nothing in it if there is none.
+    """
+
+    def __init__(self, number: int, settle: Callable[[Mapping[str, Any]], None]) -> None:
+        self.number = number
+        self._settle = settle
+        self._settled = False
+
+    def settle(self, answer: Mapping[str, Any]) -> None:
+        if not self._settled:
+            self._settled = True
+            self._settle(answer)
+
+
+class InterpreterEvents:
+    """Functions that an interpreter calls when something has happened in it.
+
+    Args:
+        done: the foreground of the code with this number has ended, with this exit code.
+        lost: the interpreter cannot go on, for this reason; exit code of what it runs.
+        interruptible: it takes signals from now on.
+    """
+
+    def __init__(
+        self,
+        done: Callable[[Interpreter, object, object], None],
+        lost: Callable[[Interpreter, str, int], None],
+        interruptible: Callable[[Interpreter], None],
+    ) -> None:
+        self.done = done
+        self.lost = lost
+        self.interruptible = interruptible
+
+
 class Interpreter:
     """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
 
     Attributes:
         pid: leader of the interpreter's session and process group; 0 when it is not running.
+        execution: what it runs; None while it waits.
         has_state: code has run in it, so that its end loses something.
         lost: why the next execution will not find the state of the last one; empty if it will.
         setup: steps that run each time it starts.
@@ -84,10 +185,15 @@ class Interpreter:
     ends_with_code = False
     """True if its process ends with the code that it runs, so that its exit loses no state."""
 
-    def __init__(self, agent: Agent, program: str) -> None:
-        self.agent = agent
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
+    ) -> None:
+        self.session = session
+        self.trees = trees
+        self.events = events
         self.program = program
         self.pid = 0
+        self.execution: CurrentExecution | None = None
         self.has_state = False
         self.lost = ""
         self.pipes: dict[str, OutputPipe] = {}
@@ -179,7 +285,11 @@ class Interpreter:
         tells more.
         """
         if not self.runs and not is_ending(self.pid):
-            self.agent.executions.end_interpreter(self, "had its control socket closed by code")
+            self.end("had its control socket closed by code")
+
+    def end(self, reason: str, exit_code: int = KILLED_EXIT_CODE) -> None:
+        """Have it killed, since it can't go on, and what it runs answered for."""
+        self.events.lost(self, reason, exit_code)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         """Apply new limits to the running interpreter."""
@@ -247,10 +357,10 @@ class Interpreter:
         """Take the ends of a new process's output and control socket."""
         self.pipes = pipes
         self._private = {}
-        poller = self.agent.poller
+        poller = self.session.poller
         for stream, pipe in pipes.items():
             self._watch_output(stream, pipe)
-            self.captures.setdefault(stream, self.agent.new_capture(stream))
+            self.captures.setdefault(stream, self.session.new_capture(stream))
         self.link = NonblockingStream(
             poller, control_fd, control_fd, self.on_data, self.on_control_end
         )
@@ -285,23 +395,23 @@ class Interpreter:
         close_others({0, 1, 2, private, *self.kept_fds()})
         # Only now may others look into this process: it held the channel until here.
         prctl(PR_SET_DUMPABLE, 1)
-        if self.agent.pid != 1:
+        if self.session.pid != 1:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         go_first_without_memory()
-        apply_limits(self.agent.limits.resources)
-        enter_directory(self.agent.workspace)
-        if self.agent.has_forks:
+        apply_limits(self.session.limits.resources)
+        enter_directory(self.session.workspace)
+        if self.session.has_forks:
             leave_forks_alone()
         self.become_program(private)
 
     def discard(self, reason: str) -> None:
         """End the process tree, if it runs, and forget it. `reason` says why state is lost."""
         if self.pid:
-            self.agent.trees.kill(self)
+            self.trees.kill(self)
         self.forget(reason)
         # Until they are reaped they count against the session's limit of processes, so that after
         # a fork bomb no new interpreter could be started.
-        self.agent.reap()
+        self.trees.reap()
 
     def forget(self, reason: str) -> None:
         """Release what belonged to a process that is gone; what it printed is kept."""
@@ -314,7 +424,7 @@ class Interpreter:
             self.question = None
         for stream, pipe in self.pipes.items():
             self._keep(stream, pipe.cut())
-            self.agent.poller.forget(pipe.read_fd)
+            self.session.poller.forget(pipe.read_fd)
             pipe.close()
         self.pipes = {}
         if self.link is not None:
@@ -363,26 +473,26 @@ class Interpreter:
             if not self.runs and self.captures[stream].full:
                 # A background flood waits for the next execution rather than spin the agent.
                 pipe.paused = True
-                self.agent.poller.change(pipe.read_fd, 0)
+                self.session.poller.change(pipe.read_fd, 0)
 
-        self.agent.poller.watch(pipe.read_fd, on_output)
+        self.session.poller.watch(pipe.read_fd, on_output)
 
     @property
     def runs(self) -> bool:
         """True if the running execution is one of this interpreter."""
-        return self.agent.running is not None and self.agent.running.interpreter is self
+        return self.execution is not None
 
     def _keep(self, stream: str, data: bytes) -> None:
         self.captures[stream].write(data)
-        execution = self.agent.running
-        if data and self.runs and execution is not None and execution.preview is not None:
+        execution = self.execution
+        if data and execution is not None and execution.preview is not None:
             execution.preview.write(stream, data)
 
     def resume_output(self) -> None:
         for pipe in self.pipes.values():
             if pipe.paused:
                 pipe.paused = False
-                self.agent.poller.change(pipe.read_fd, select.POLLIN)
+                self.session.poller.change(pipe.read_fd, select.POLLIN)
 
     def take_output(self) -> dict[str, Capture]:
         """All that was printed up to now; what comes from now on is for the next execution."""
@@ -392,7 +502,7 @@ class Interpreter:
         taken = self.captures
         # One that has caught nothing is as good as new.
         self.captures = {
-            stream: self.agent.new_capture(stream) if capture.total_bytes else capture
+            stream: self.session.new_capture(stream) if capture.total_bytes else capture
             for stream, capture in taken.items()
         }
         return taken

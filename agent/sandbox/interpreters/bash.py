@@ -24,8 +24,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sandbox.agent import Agent
+    from sandbox.interpreters.base import InterpreterEvents
+    from sandbox.process_trees import ProcessTrees
     from sandbox.processes import Process
+    from sandbox.session import SharedSession
 
 
 HOLD_S = 0.0005
@@ -92,8 +94,10 @@ class BashInterpreter(Interpreter):
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
 
-    def __init__(self, agent: Agent, program: str) -> None:
-        super().__init__(agent, program)
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
+    ) -> None:
+        super().__init__(session, trees, events, program)
         self._code: CodeFile | None = None
         self._send_again: Callable[[], None] = _nothing
         self._line = b""
@@ -123,7 +127,7 @@ class BashInterpreter(Interpreter):
         super().start()
 
     def _prepare(self) -> None:
-        first = first_descriptor(self.agent.limits.resources)
+        first = first_descriptor(self.session.limits.resources)
         self._fds = (first, first + 1, first + 2, first + 3)
         # Made with a name that nobody can foresee, and not used if it is there already.
         self._link_folder = self._link_folder or f"/tmp/.nsm-{os.urandom(8).hex()}"  # noqa: S108
@@ -161,7 +165,7 @@ class BashInterpreter(Interpreter):
             *((os.POSIX_SPAWN_CLOSE, fd) for fd in (null, *copies)),
         ]
         with contextlib.suppress(OSError):
-            os.chdir(self.agent.workspace)
+            os.chdir(self.session.workspace)
         start = functools.partial(
             os.posix_spawn,
             self.program,
@@ -171,7 +175,7 @@ class BashInterpreter(Interpreter):
             setsid=True,
             setsigdef=IGNORED_BY_PYTHON,
         )
-        return in_a_scope(start) if self.agent.has_forks else start()
+        return in_a_scope(start) if self.session.has_forks else start()
 
     def begin(self) -> None:
         self._line = b""
@@ -181,7 +185,7 @@ class BashInterpreter(Interpreter):
         self._held = ""
         self.ends_with_code = False
         values = {"abort": PARTS["abort"], "signal": self.ABORT_SIGNAL.name}
-        limits = limits_for_bash(self.agent.limits.resources)
+        limits = limits_for_bash(self.session.limits.resources)
         self._command("\n".join([self._part("begin", **values), *limits, self._report(0, 0)]))
 
     def _part(self, name: str, **values: object) -> str:
@@ -341,7 +345,7 @@ class BashInterpreter(Interpreter):
         first = self._part(
             "prepare_file" if in_place else "prepare_script",
             end=quoted(PARTS["end_script"]),
-            workspace=quoted(self.agent.workspace),
+            workspace=quoted(self.session.workspace),
         )
         path, change, words = "/dev/fd/9", "", self._words()
         if in_place:
@@ -440,9 +444,7 @@ class BashInterpreter(Interpreter):
                 numbers = (words[0], words[4], words[5])
                 if all(each.isdigit() and len(each) < 20 for each in numbers):
                     if b"r" in words[1]:
-                        self.agent.executions.end_interpreter(
-                            self, "became a restricted shell by `set -r`", int(words[0])
-                        )
+                        self.end("became a restricted shell by `set -r`", int(words[0]))
                     else:
                         if words[1]:
                             self._options = words[1].translate(None, self._added_options)
@@ -465,13 +467,12 @@ class BashInterpreter(Interpreter):
             line, status = divmod(status, 256)
             if line:
                 self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")
-            self.agent.executions.on_done(self, number, status)
+            self.events.done(self, number, status)
 
     @property
     def _should_have_read(self) -> bool:
         """True if nothing that code may want has kept the shell from reading the code."""
-        execution = self.agent.running
-        if execution is None or execution.stopping or self.ends_with_code:
+        if self.execution is None or self.execution.stopping or self.ends_with_code:
             return False
         # `shopt -s extdebug` sets both: a trap of DEBUG may forbid all commands.
         return not (b"E" in self._options and b"T" in self._options)
@@ -480,7 +481,7 @@ class BashInterpreter(Interpreter):
         """Have the shell run code again that it did not read; at the second time, end it."""
         if self._send_again is _nothing:
             reason = "cannot run code any more, as code has disabled or replaced the command `.`"
-            self.agent.executions.end_interpreter(self, reason, 127)
+            self.end(reason, 127)
             return
         self.add_note("code had disabled or replaced the command `.`, which nsm has put back")
         self._confirmations += 1
@@ -492,9 +493,7 @@ class BashInterpreter(Interpreter):
         if self._has_handlers:
             return  # code says so, which may say it thousands of times
         if status != 0:
-            self.agent.executions.end_interpreter(
-                self, "cannot set up its descriptors; is it GNU bash?"
-            )
+            self.end("cannot set up its descriptors; is it GNU bash?")
             return
         code, null, out, err = self._fds
         self.expect_private(
@@ -507,10 +506,9 @@ class BashInterpreter(Interpreter):
         )
         self._has_handlers = True
         held, self._held = self._held, ""
-        execution = self.agent.running
-        if held and execution is not None and not execution.stopping:
+        if held and self.execution is not None and not self.execution.stopping:
             self._command(held)
-        self.agent.stopper.on_interruptible(self)
+        self.events.interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         # The shell may have to restart anyway: its descriptors must lie below the limit.

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sandbox.agent import Agent
+    from sandbox.interpreters.base import InterpreterEvents
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.session import SharedSession
 
 
 WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
@@ -23,8 +25,10 @@ WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 class FramedInterpreter(Interpreter):
     """One whose control socket carries frames, as opposed to lines."""
 
-    def __init__(self, agent: Agent, program: str) -> None:
-        super().__init__(agent, program)
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
+    ) -> None:
+        super().__init__(session, trees, events, program)
         self._reader = MessageReader(WORKER_FRAME_BYTES)
         self._token = ""
 
@@ -68,9 +72,7 @@ class FramedInterpreter(Interpreter):
             try:
                 message = reader.next_message()
             except FrameError as error:
-                self.agent.executions.end_interpreter(
-                    self, f"broke its control socket's protocol: {error}"
-                )
+                self.end(f"broke its control socket's protocol: {error}")
                 return
             if message is None:
                 return
@@ -86,7 +88,7 @@ class FramedInterpreter(Interpreter):
             elif kind == "imported":
                 self.add_import(message.get("module"), message.get("seconds"))
             elif kind == "done" and message.get("token") == self._token:
-                self.agent.executions.on_done(self, message.get("id"), message.get("exit_code"))
+                self.events.done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
                 self.on_answer(message)
 

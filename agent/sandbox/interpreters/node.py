@@ -79,6 +79,6 @@ class NodeInterpreter(FramedInterpreter):
 
         def give_up() -> None:
             if self.pid == pid:
-                self.agent.executions.end_interpreter(self, "lost the thread that reports results")
+                self.end("lost the thread that reports results")
 
-        self.agent.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)
+        self.session.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)

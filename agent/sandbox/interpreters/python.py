@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import NoReturn
 
-    from sandbox.agent import Agent
-    from sandbox.setups import Step
+    from sandbox.interpreters.base import InterpreterEvents
+    from sandbox.process_trees import ProcessTrees
+    from sandbox.requests import Step
+    from sandbox.session import SharedSession
 
 
 class PythonInterpreter(FramedInterpreter):
@@ -29,8 +31,10 @@ class PythonInterpreter(FramedInterpreter):
     name = "python"
     answers = ("complete", "fork")
 
-    def __init__(self, agent: Agent, program: str) -> None:
-        super().__init__(agent, program)
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
+    ) -> None:
+        super().__init__(session, trees, events, program)
         self._page_fd = -1
         self._page: SharedPage | None = None
         self._number = 0
@@ -53,11 +57,11 @@ class PythonInterpreter(FramedInterpreter):
             os.close(self._page_fd)
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
-        workers = self.agent.workers
-        if workers is not None and not self.agent.has_forks:
+        workers = self.session.workers
+        if workers is not None and not self.session.has_forks:
             outputs = [pipes[stream].child_fd for stream in ("stdout", "stderr")]
             given = [*outputs, control_fd, self._page_fd]
-            pid = workers.fork(given, self.agent.limits.resources)
+            pid = workers.fork(given, self.session.limits.resources)
             self._is_preloaded = pid > 0
             if pid:
                 if changed := workers.changed_variables():
@@ -85,7 +89,7 @@ class PythonInterpreter(FramedInterpreter):
     def become_program(self, control_fd: int) -> NoReturn:
         if self.program == sys.executable and self._page is not None:
             raise ForkedWorker(control_fd, self._page)
-        agent_file = self.agent.file
+        agent_file = self.session.file
         for fd in (control_fd, self._page_fd):
             os.set_inheritable(fd, True)
         os.execv(
@@ -149,7 +153,7 @@ class PythonInterpreter(FramedInterpreter):
     def on_started(self) -> None:
         if self._awaits_start:  # else code says so, which may say it thousands of times
             self._awaits_start = False
-            self.agent.stopper.on_interruptible(self)
+            self.events.interruptible(self)
 
     def send_interrupt(self, number: int) -> None:
         if self._page is not None:

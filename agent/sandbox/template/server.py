@@ -23,7 +23,6 @@ from sandbox.template.kernel import (
     clone,
     set_option,
 )
-from sandbox.template.mounts import POLICY_PATH, told_by_proc
 from sandbox.template.preloading import (
     fill_gaps,
     forget_lookups,
@@ -36,9 +35,8 @@ from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
-    from sandbox.template.kernel import Filter
+    from sandbox.template.session import TemplateFacts
 
 
 PROTOCOL = 2
@@ -70,53 +68,17 @@ class TemplateServer:
     end when the first of them ends.
 
     Attributes:
-        agent: the module `sandbox_agent`.
-        system_calls: the filter of every session.
-        last_capability: the kernel's highest.
-        told_by_proc: files of /proc that no session may read.
-        pid: process id of the template, in its own namespace.
-        uid, gid: its user, in its own namespace.
-        shows_policies: its jail has a path for its sessions' policies.
-        host_network: its sessions have the network that it has, which is the host's.
-        worker: the Python worker of every session.
-        requests: socket for requests of workers of an image's Python; None without.
-        environment: variables of this process.
         failed: modules that could not be preloaded, and why.
         imported: the others, and the seconds that each import took.
-        directories: directories that preloaded modules have made, parents first.
-        font_lists: matplotlib's lists of fonts, by path.
-        lists_fonts: it has matplotlib make such a list, if there is none.
+        lists_fonts: it has matplotlib make a list of fonts, if there is none.
     """
 
-    def __init__(
-        self,
-        control: socket.socket,
-        agent: Any,
-        system_calls: Filter,
-        *,
-        host_network: bool = False,
-    ) -> None:
-        self.agent = agent
-        self.host_network = host_network
-        self.system_calls = system_calls
-        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
-            self.last_capability = int(file.read())
-        self.told_by_proc = told_by_proc()
-        self.pid = os.getpid()
-        self.uid, self.gid = os.getuid(), os.getgid()
-        self.shows_policies = os.path.exists(POLICY_PATH)
-        self.worker: Any = None
-        self.requests: socket.socket | None = None
+    def __init__(self, control: socket.socket, template: TemplateFacts) -> None:
+        self._template = template
         self.failed: Mapping[str, str] = {}
         self.imported: Mapping[str, float] = {}
-        self.directories: Sequence[str] = ()
-        self.font_lists: Mapping[str, bytes] = {}
         self.lists_fonts = False
         self._control = control
-        # Its sessions start there, and have the same variables as in a jail of their own.
-        os.environ["PWD"] = "/workspace"  # noqa: S105
-        self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
-        self.environment = dict(os.environ)
         self._message = bytearray(REQUEST_BYTES)
         self._sessions: dict[bytes, ForkedSession] = {}
         self._fillers: Sequence[object] = ()
@@ -166,7 +128,7 @@ class TemplateServer:
                     self._poll.unregister(fd)
                     os.close(fd)
                     self._listing_fonts = -1
-                    self.font_lists = read_font_lists()
+                    self._template.font_lists = read_font_lists()
                 elif fd in self._forkers:
                     self._forkers.remove(fd)
                     self._poll.unregister(fd)
@@ -253,7 +215,7 @@ class TemplateServer:
         session = self._sessions.get(asked)
         if session is None:
             try:
-                session = ForkedSession(json.loads(asked), self)
+                session = ForkedSession(json.loads(asked), self._template)
             except (ValueError, LookupError, TypeError):
                 return None
             if len(self._sessions) >= MAX_SESSIONS:
@@ -276,7 +238,8 @@ class TemplateServer:
     def _fork(self, fd: int) -> bool:
         """Fork; return whether this is the fork."""
         try:
-            return clone(NAMESPACES & ~CLONE_NEWNET if self.host_network else NAMESPACES) == 0
+            with_network = NAMESPACES & ~CLONE_NEWNET
+            return clone(with_network if self._template.host_network else NAMESPACES) == 0
         except OSError as error:
             with contextlib.suppress(OSError):  # whoever asked may not wait any more
                 os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())

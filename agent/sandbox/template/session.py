@@ -33,6 +33,7 @@ from sandbox.template.kernel import (
     write_file,
 )
 from sandbox.template.mounts import (
+    POLICY_PATH,
     cover,
     keep_mounts,
     make_copy_on_write,
@@ -40,17 +41,18 @@ from sandbox.template.mounts import (
     make_file_systems,
     make_root,
     show_policy,
+    told_by_proc,
     write_files,
 )
 from sandbox.variables import set_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from sandbox.template.kernel import Filter
-    from sandbox.template.server import TemplateServer
 
 
 SESSION_FD = 3
@@ -203,6 +205,45 @@ def drop_privileges(last_capability: int, system_calls: Filter) -> None:
     system_calls.install()
 
 
+class TemplateFacts:
+    """Values of a template for all sessions that are forked from it.
+
+    Attributes:
+        agent: the module `sandbox_agent`.
+        system_calls: the filter of every session.
+        last_capability: the kernel's highest.
+        told_by_proc: files of /proc that no session may read.
+        pid: process id of the template, in its own namespace.
+        uid, gid: its user, in its own namespace.
+        shows_policies: its jail has a path for its sessions' policies.
+        host_network: its sessions have the network that it has, which is the host's.
+        worker: the Python worker of every session.
+        requests: socket for requests of workers of an image's Python; None without.
+        environment: variables of this process.
+        directories: directories that preloaded modules have made, parents first.
+        font_lists: matplotlib's lists of fonts, by path.
+    """
+
+    def __init__(self, agent: Any, system_calls: Filter, *, host_network: bool) -> None:
+        self.agent = agent
+        self.host_network = host_network
+        self.system_calls = system_calls
+        with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+            self.last_capability = int(file.read())
+        self.told_by_proc = told_by_proc()
+        self.pid = os.getpid()
+        self.uid, self.gid = os.getuid(), os.getgid()
+        self.shows_policies = os.path.exists(POLICY_PATH)
+        self.worker: Any = None
+        self.requests: socket.socket | None = None
+        self.directories: Sequence[str] = ()
+        self.font_lists: Mapping[str, bytes] = {}
+        # Its sessions start there, and have the same variables as in a jail of their own.
+        os.environ["PWD"] = "/workspace"  # noqa: S105
+        self.variables = frozenset(b"%b=%b" % pair for pair in os.environb.items())
+        self.environment = dict(os.environ)
+
+
 class ForkedSession:
     """Session for one request, prepared before the forks that become it: one for each such request.
 
@@ -213,7 +254,7 @@ class ForkedSession:
         ValueError: a limit is not valid.
     """
 
-    def __init__(self, request: Mapping[str, Any], template: TemplateServer) -> None:
+    def __init__(self, request: Mapping[str, Any], template: TemplateFacts) -> None:
         self._request = request
         self._template = template
         self._agent = self._prepare_agent()

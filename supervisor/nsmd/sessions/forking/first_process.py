@@ -346,5 +346,5 @@ def prepare_agent(order: Mapping[str, Any]) -> Any:
         workspace="/workspace",
         limits=Limits(order["limits"]),
     )
-    agent.file = order["agent_file"]
+    agent.session.file = order["agent_file"]
     return agent
