@@ -79,7 +79,7 @@ def _api() -> str:
     others = [name for name in nsm.__all__ if name not in classes and name != "__version__"]
     lines = ["```{eval-rst}", ".. currentmodule:: nsm", ""]
     for name in classes:
-        lines += [f".. autoclass:: {name}", "   :members:", ""]
+        lines += [f".. autoclass:: {name}", "   :members:", "   :inherited-members:", ""]
     for name in others:
         lines += [f".. autoclass:: {name}", ""]
     return "\n".join([*lines, "```"])

@@ -47,11 +47,9 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
 if TYPE_CHECKING:
     from nsm._version import __version__
-    from nsm.client.async_jobs import AsyncJob
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
-    from nsm.client.job_steps import JobResult
-    from nsm.client.jobs import Job
+    from nsm.client.jobs import AsyncJob, Job, JobResult
     from nsm.client.replays import ReplayedExecution, ReplayReport
     from nsm.client.shared_sandbox import CommandResult, SharedSandbox
     from nsm.transcripts.document import SessionTranscript, read_transcript
@@ -155,12 +153,8 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.environments"
         case "Status":
             module = "nsm.wire.status"
-        case "Job":
+        case "AsyncJob" | "Job" | "JobResult":
             module = "nsm.client.jobs"
-        case "JobResult":
-            module = "nsm.client.job_steps"
-        case "AsyncJob":
-            module = "nsm.client.async_jobs"
         case "ReplayedExecution" | "ReplayReport":
             module = "nsm.client.replays"
         case "CommandResult" | "SharedSandbox":

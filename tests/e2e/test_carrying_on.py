@@ -126,7 +126,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
             for row in rows:
                 if row.name == "t":
                     continue
-                client.put_file(row.id, "/workspace/go", io.BytesIO().read)
+                client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
             assert tasks[0].outcome() == "up\n1\n"
             assert tasks[1].outcome() == ("up\n1\n", "up\n1\n")
             mcp.send("notifications/cancelled", {"requestId": 3})

@@ -20,10 +20,8 @@ from nsm.wire.errors import DisconnectedError, FateUnknownError
 from soak.load import scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from pathlib import Path
-
-    from nsm.wire.messages import Event
 
 
 class Client(nsm.Client):
@@ -36,20 +34,13 @@ class Client(nsm.Client):
 
     left: int | None = None
 
-    def call(
-        self,
-        op: str,
-        args: dict[str, Any] | None = None,
-        *,
-        on_event: Callable[[Event], object] | None = None,
-        interruptible: bool = False,
-    ) -> dict[str, Any]:
+    def _perform(self, *operation: Any) -> dict[str, Any]:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 self.left = None
                 self.kill_supervisor()
-        return super().call(op, args, on_event=on_event, interruptible=interruptible)
+        return super()._perform(*operation)
 
     def kill_supervisor(self) -> None:
         assert self.server.pid

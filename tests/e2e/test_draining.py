@@ -57,7 +57,7 @@ def test_on_sigterm_what_runs_finishes_and_is_answered(short_dir: Path) -> None:
                 pass  # the signal has not come yet
             with pytest.raises(ShuttingDownError, match="not run"):
                 client.run("1", env="python")
-            client.put_file("a", "/tmp/go", lambda _size: b"")
+            client.files("a").write_from("/tmp/go", lambda _size: b"")
         answer = call.result()
         assert isinstance(answer, nsm.RunResult), answer
         assert (answer.stdout, answer.exit_code) == ("begun\nfinished\n", 0)

@@ -100,7 +100,7 @@ def test_a_file_that_does_not_fit_leaves_nothing(client: nsm.Client, files: Sess
     pieces = iter([bytes(1_000_000)] * 70)
     # Nobody knows the size before: that is noticed when the disk is full.
     with pytest.raises(FileError) as caught:
-        client.put_file("f", "/dev/shm/old", lambda _: next(pieces, b""))
+        client.files("f").write_from("/dev/shm/old", lambda _: next(pieces, b""))
     assert caught.value.data["errno"] == "ENOSPC"
     assert names(files, "/dev/shm") == {"old"}
     assert files.read("/dev/shm/old") == b"old"
@@ -268,7 +268,7 @@ def test_a_client_that_dies_leaves_no_half_file(shared: Supervisor, files: Sessi
             return BIG[:100_000]
 
         with pytest.raises(nsm.NsmError):
-            other.put_file("f", "f", source)
+            other.files("f").write_from("f", source)
     assert files.read("f") == b"old"
     assert names(files) == {"f"}
 

@@ -103,7 +103,7 @@ def test_who_joins_late_sees_what_was_printed_and_what_follows(
     thread.start()
     follower = Follower(shared, "a")
     follower.wait_for("before")
-    client.put_file("a", "go", io.BytesIO().read)
+    client.files("a").write_from("go", io.BytesIO().read)
     thread.join()
     client.kill("a")
     follower.join()
@@ -168,16 +168,16 @@ def test_code_in_a_session_of_another_scope(shared: Supervisor, client: nsm.Clie
 def test_files_in_and_out(client: nsm.Client) -> None:
     data = bytes(range(256)) * 8000
     client.run("mkdir sub", env="bash", session="a")
-    info = client.put_file("a", "sub/data", io.BytesIO(data).read, permissions=0o750)
+    info = client.files("a").write_from("sub/data", io.BytesIO(data).read, permissions=0o750)
     assert (info.path, info.size) == ("/workspace/sub/data", len(data))
     result = client.run("sha256sum < sub/data; stat -c %a sub/data", env="bash", session="a")
     assert result.stdout.splitlines()[1] == "750"
     received = bytearray()
-    assert client.get_file("a", "/workspace/sub/data", received.extend).permissions == 0o750
+    assert client.files("a").read_to("/workspace/sub/data", received.extend).permissions == 0o750
     assert received == data
     client.run_in("a", "echo changed >> sub/data")
     received.clear()
-    client.get_file("a", "sub/data", received.extend)
+    client.files("a").read_to("sub/data", received.extend)
     assert received == data + b"changed\n"
 
 
@@ -198,18 +198,18 @@ def test_what_is_no_file_is_refused_at_once(
 ) -> None:
     client.run(make, env="bash", session="a")
     with pytest.raises(FileError, match=says):
-        client.get_file("a", path, lambda _: None)
+        client.files("a").read_to(path, lambda _: None)
     assert client.run("echo fine", env="bash", session="a").stdout == "fine\n"
 
 
 def test_nothing_is_written_through_a_link(client: nsm.Client) -> None:
     client.run("echo old > target; ln -s target link", env="bash", session="a")
     with pytest.raises(FileError, match="link"):
-        client.put_file("a", "link", io.BytesIO(b"new").read)
+        client.files("a").write_from("link", io.BytesIO(b"new").read)
     with pytest.raises(FileError, match="read-only"):
-        client.put_file("a", "/usr/new", io.BytesIO(b"new").read)
+        client.files("a").write_from("/usr/new", io.BytesIO(b"new").read)
     with pytest.raises(FileError, match="exists"):
-        client.put_file("a", "target", io.BytesIO(b"new").read, overwrite=False)
+        client.files("a").write_from("target", io.BytesIO(b"new").read, overwrite=False)
     assert client.run("cat target; ls -A | wc -l", env="bash", session="a").stdout == "old\n2\n"
 
 
@@ -217,7 +217,7 @@ def test_a_full_disk_leaves_the_old_file(client: nsm.Client) -> None:
     client.run("echo old > f", env="bash", session="a")
     zeros = bytes(256 * 1024)
     with pytest.raises(FileError, match="no space"):
-        client.put_file("a", "/dev/shm/f", lambda _: zeros)
+        client.files("a").write_from("/dev/shm/f", lambda _: zeros)
     assert client.run("ls -A /dev/shm; cat f", env="bash", session="a").stdout == "old\n"
 
 
@@ -229,7 +229,7 @@ def test_a_client_that_vanishes_leaves_no_file(shared: Supervisor, client: nsm.C
         assert client.run_in("a", "ls -A").stdout == ""
     # The supervisor has closed it when every one of the session's eight transfers is free again.
     for _ in range(20):
-        client.put_file("a", "g", io.BytesIO(b"whole").read)
+        client.files("a").write_from("g", io.BytesIO(b"whole").read)
     assert client.run_in("a", "ls -A").stdout == "g\n"
 
 
@@ -247,7 +247,7 @@ def test_a_session_that_ends_in_the_middle_of_a_file(
         return pieces.pop()
 
     with pytest.raises(SessionEndedError, match="killed by nsm"):
-        client.put_file("a", "f", killing)
+        client.files("a").write_from("f", killing)
     client.ping()
 
 
@@ -268,7 +268,7 @@ def test_a_source_without_end_is_not_read_after_the_session(
         return piece
 
     with pytest.raises(SessionEndedError, match="killed by nsm"):
-        client.put_file("a", "f", endless)
+        client.files("a").write_from("f", endless)
 
 
 def test_a_source_without_end_meets_the_limit_of_a_file(short_dir: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_source_without_end_meets_the_limit_of_a_file(short_dir: Path) -> None
     with supervisor(short_dir, config=config) as it, it.client() as client:
         client.run("true", env="bash", session="a")
         with pytest.raises(FileTooLargeError):
-            client.put_file("a", "f", lambda _: b"x" * 1000)
+            client.files("a").write_from("f", lambda _: b"x" * 1000)
         assert client.run_in("a", "ls -A").stdout == ""
 
 

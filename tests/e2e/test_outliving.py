@@ -248,7 +248,7 @@ def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> N
             assert client.interrupt("second")
             assert client.result("second").interrupted
             row = next(row for row in client.sessions() if row.name == "first")
-            client.put_file(row.id, "/workspace/go", io.BytesIO().read)
+            client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
             result = client.result("first")
             assert (result.stdout, result.exit_code) == ("up\ndone\n", 0)
             assert result.session.name == "first"
@@ -285,7 +285,7 @@ def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
         thread.join()
         with another(first) as it, it.client() as client:
             (row,) = client.sessions()
-            client.put_file(row.id, "/workspace/go", io.BytesIO().read)
+            client.files(row.id).write_from("/workspace/go", io.BytesIO().read)
             assert client.result("once").stdout == "up\ndone\n"
             assert client.sessions() == []
 
@@ -428,7 +428,7 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
                 return found
 
             with pytest.raises(NsmError):
-                client.put_file("a", "f", piece)
+                client.files("a").write_from("f", piece)
         it = stack.enter_context(another(it))
         with client_of(it) as client:
             files = client.files("a")

@@ -66,7 +66,7 @@ def test_a_reset_gives_a_fresh_interpreter_and_keeps_files(
         assert "was reset as this call asked" in again.restart_reason
         assert client.run(first, env=env, session=session).interpreter_restarted is False
         assert client.run(second, env=env, session=session).stdout == printed
-        assert "note" in [entry.name for entry in client.list_files(session, ".").entries]
+        assert "note" in [entry.name for entry in client.files(session).list()]
         client.kill_all()
 
 

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from nsm.client import operations
+from nsm.client import retry
 from nsm.wire.connection import ClientConnection
 from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result
 
@@ -28,7 +28,7 @@ class Pipelined:
         self._waiting: set[int] = set()
         self.streamed: dict[tuple[int, str], str] = {}
         """Output that came while a request was carried out, by its id and the stream."""
-        self._write(self._protocol.send(operations.hello(name="storm", scope=scope)))
+        self._write(self._protocol.send(retry.hello(name="storm", scope=scope)))
         hello = self._next(time.monotonic() + 20)
         assert isinstance(hello, Hello), hello
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 import trio
 
-from nsm.client.async_steps import with_grace
 from nsm.client.retry import LostError
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, NsmError, ShuttingDownError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from nsm.wire.messages import ClientMessage, ServerMessage
@@ -296,3 +295,26 @@ class _Call:
         """The descriptor that came with the answer, from now on the caller's; false for none."""
         descriptor, self.descriptor = self.descriptor, None
         return False if descriptor is None else descriptor
+
+
+async def with_grace(function: Callable[[], Awaitable[object]], grace_s: float) -> None:
+    """Run a function that has `grace_s` seconds left when this is cancelled."""
+    scope = trio.CancelScope(shield=True)
+
+    async def limit_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            scope.deadline = trio.current_time() + grace_s
+
+    error: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limit_when_cancelled)
+        with scope:
+            try:
+                await function()
+            except Exception as caught:  # noqa: BLE001  # the nursery would put it into a group
+                error = caught
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -23,21 +23,19 @@ from nsm.wire.files import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
-    from typing import Any, TypeAlias
+    from typing import Any
 
-    from nsm.client.async_run_calls import AsyncRunCalls
-    from nsm.client.standard_input import InputSource
+    from nsm.client.asynchronous import AsyncClient
+    from nsm.client.steps import InputSource
     from nsm.wire.messages import Event
-
-    AsyncInputSource: TypeAlias = InputSource | AsyncIterable[bytes]
 
 
 async def call_feeding(
-    client: AsyncRunCalls,
+    client: AsyncClient,
     op: str,
     args: dict[str, Any],
     *,
-    source: AsyncInputSource,
+    source: InputSource,
     on_event: Callable[[Event], object] | None,
 ) -> dict[str, Any]:
     """Carry out a call that runs code, and send its input meanwhile.
@@ -45,7 +43,6 @@ async def call_feeding(
     Raises:
         NsmError: what the supervisor answered, or it is too old.
     """
-    assert client.server is not None, "the client is connected"
     check_supervisor(client.server)
     feeder = _Feeder(client, source, on_event)
     failure: Exception | None = None
@@ -75,8 +72,8 @@ class _Feeder:
 
     def __init__(
         self,
-        client: AsyncRunCalls,
-        source: AsyncInputSource,
+        client: AsyncClient,
+        source: InputSource,
         on_event: Callable[[Event], object] | None,
     ) -> None:
         self.call = trio.CancelScope()
@@ -132,7 +129,7 @@ class _Feeder:
             args = {**args, "offset": args["offset"] + len(piece)}
 
 
-async def _pieces_of(source: AsyncInputSource) -> AsyncGenerator[bytes]:
+async def _pieces_of(source: InputSource) -> AsyncGenerator[bytes]:
     if isinstance(source, AsyncIterable):
         async with AsyncExitStack() as stack:
             if isinstance(source, AsyncGeneratorType):  # nobody else would close it

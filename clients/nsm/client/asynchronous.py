@@ -19,57 +19,43 @@ Example::
 
 from __future__ import annotations
 
+import inspect
+import math
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from nsm.client import operations
+from nsm.client.api import ClientMethods
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
-from nsm.client.async_file_calls import AsyncFileCalls
-from nsm.client.async_jobs import AsyncJobCalls
-from nsm.client.async_run_calls import AsyncRunCalls
 from nsm.client.projects import DEFAULT, project_of
-from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall, hello, lease
+from nsm.client.steps import Async, is_operation
 from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
-from nsm.wire.answers import read
 from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
     NotRunningError,
     NsmError,
 )
-from nsm.wire.live import ForkReport, KillReport, SessionRow
 from nsm.wire.messages import CONNECTION_ID, Event
-from nsm.wire.results import RunResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, Self, Unpack
 
-    from nsm.client.async_sandbox import AsyncSandbox
-    from nsm.client.boxes import AsyncBoxes
-    from nsm.client.bridge import AsyncBridge
-    from nsm.client.builds import AsyncBuilds
-    from nsm.client.operations import NetworkAction, OnEntry
-    from nsm.client.ports import AsyncPorts
-    from nsm.client.project_environments import AsyncProjectEnvironments
     from nsm.client.projects import ProjectArgument
-    from nsm.client.sandbox import SandboxSettings
-    from nsm.wire.drain import DrainReport, OnDrain
-    from nsm.wire.environments import EnvironmentRow
-    from nsm.wire.inspection import Inspection
+    from nsm.client.sandbox import AsyncSandbox, SandboxSettings
+    from nsm.client.steps import InputSource, OnEvent, Steps
     from nsm.wire.messages import Hello
-    from nsm.wire.network import NetworkReport
-    from nsm.wire.pool import PoolReport
-    from nsm.wire.reload import OnReload
-    from nsm.wire.sessions import Check, Completions
-    from nsm.wire.status import Status
-    from nsm.wire.transcripts import EndedRow, LogEnd
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long steps that were cancelled may still take, to close a file in the session."""
 
 
-class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
+class AsyncClient(ClientMethods, Async):
     """One connection to the supervisor, for any number of tasks of one trio run.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
@@ -79,7 +65,6 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
     wait for what comes of it. One that is cancelled while it writes closes the connection.
 
     Attributes:
-        server: how the supervisor introduced itself; None before the context is entered.
         leases: ids of sessions that end with the connection. The next connection gets them, too.
     """
 
@@ -122,10 +107,16 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
         self._reconnecting = trio.Lock()
         self._closed = False
         self.leases = set[str]()
-        self.server: Hello | None = None
+        self._server: Hello | None = None
+
+    @property
+    def server(self) -> Hello:
+        """How the supervisor introduced itself; there is nobody before the context is entered."""
+        assert self._server is not None, "the context has not been entered"
+        return self._server
 
     def __repr__(self) -> str:
-        pid = self.server.pid if self.server else None
+        pid = self._server.pid if self._server else None
         calls = self._wire.calls if self._wire is not None else 0
         return f"<nsm.AsyncClient supervisor={pid} calls={calls}>"
 
@@ -167,246 +158,76 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
 
     def sandbox(self, **settings: Unpack[SandboxSettings]) -> AsyncSandbox:
         """Make a session when the block begins, which ends with it; see `nsm.Client.sandbox`."""
-        from nsm.client.async_sandbox import AsyncSandbox  # noqa: PLC0415  # few programs ask
+        from nsm.client.sandbox import AsyncSandbox  # noqa: PLC0415  # few programs ask
 
         return AsyncSandbox(self, settings)
 
-    async def result(self, execution_id: str) -> RunResult:
-        """The result of an execution, once more or still to come."""
-        return read(RunResult, await self.call("result", {"execution_id": execution_id}))
-
-    async def sessions(self) -> list[SessionRow]:
-        """All live sessions, of every scope."""
-        rows: list[object] = []
-        on_event = operations.rows_to(rows)
-        wire = await self.call("sessions", {"stream": True}, on_event=on_event)
-        return operations.rows_of(rows, wire)
-
-    async def ended_sessions(self) -> list[EndedRow]:
-        """Sessions that are over and whose transcripts are kept, the newest last."""
-        from nsm.wire.transcripts import EndedRow  # noqa: PLC0415  # few programs ask for them
-
-        wire = await self.call("sessions", {"all": True, "stream": True})
-        return read(list[EndedRow], wire, "ended")
-
-    async def logs(
-        self,
-        target: str,
-        *,
-        executions: int | None = None,
-        follow: bool = False,
-        on_entry: OnEntry,
-    ) -> LogEnd:
-        """Read the transcript of a session, live or ended; see `nsm.Client.logs`.
-
-        `on_entry` is called in the task of this call. It must not block. Cancel the call to stop
-        following.
-        """
-        from nsm.wire.transcripts import LogEnd  # noqa: PLC0415  # few programs read logs
-
-        arguments = operations.logs_arguments(target, executions=executions, follow=follow)
-        on_event = operations.entries_to(on_entry)
-        return read(LogEnd, await self.call("logs", arguments, on_event=on_event))
-
-    async def complete(self, target: str, code: str, cursor: int) -> Completions:
-        """Complete code at a place, as `nsm.Client.complete`."""
-        from nsm.wire.sessions import Completions  # noqa: PLC0415  # for prompts only
-
-        arguments = {"target": target, "code": code, "cursor": cursor}
-        return read(Completions, await self.call("complete", arguments))
-
-    async def check(self, target: str, code: str) -> Check:
-        """Check whether code is complete for the session's interpreter."""
-        from nsm.wire.sessions import Check  # noqa: PLC0415  # for prompts only
-
-        return read(Check, await self.call("check", {"target": target, "code": code}))
-
-    async def kill(self, targets: str | Iterable[str]) -> KillReport:
-        """End sessions by id, name or ``scope/name``; the report says which could not be found."""
-        return read(KillReport, await self.call("kill", operations.kill_arguments(targets)))
-
-    async def kill_all(self) -> KillReport:
-        """End every session."""
-        return read(KillReport, await self.call("kill", {"all": True}))
-
-    async def kill_labelled(self, labels: Mapping[str, str]) -> KillReport:
-        """End the sessions that have all these labels."""
-        return read(KillReport, await self.call("kill", {"labels": dict(labels)}))
-
-    async def kill_idle(self, idle_s: float) -> KillReport:
-        """End the sessions that have been idle for `idle_s` seconds or longer."""
-        return read(KillReport, await self.call("kill", {"idle_s": idle_s}))
-
-    async def fork(self, target: str, *names: str, count: int | None = None) -> ForkReport:
-        """Fork a running Python or Bash session; as `nsm.Client.fork`."""
-        arguments = operations.fork_arguments(target, names, count)
-        return read(ForkReport, await self.call("session_fork", arguments))
-
-    async def interrupt(self, target: str) -> bool:
-        """Interrupt what runs in a session; False when nothing did."""
-        return read(bool, await self.call("interrupt", {"target": target}), "interrupted")
-
-    async def envs(self, *, preload: bool = False) -> list[EnvironmentRow]:
-        """The environments, those that cannot be used included.
-
-        Args:
-            preload: first find out which modules cannot be preloaded, which may take seconds.
-        """
-        from nsm.wire.environments import EnvironmentRow  # noqa: PLC0415  # few programs ask
-
-        wire = await self.call("envs", {"preload": True} if preload else None)
-        return read(list[EnvironmentRow], wire, "environments")
-
-    @property
-    def boxes(self) -> AsyncBoxes:
-        """Agents in boxes."""
-        from nsm.client.boxes import AsyncBoxes  # noqa: PLC0415  # few programs ask
-
-        return AsyncBoxes(self)
-
-    @property
-    def ports(self) -> AsyncPorts:
-        """Ports of sessions that are open on the host."""
-        from nsm.client.ports import AsyncPorts  # noqa: PLC0415  # few programs ask
-
-        return AsyncPorts(self)
-
-    @property
-    def bridge(self) -> AsyncBridge:
-        """Programs of the host that nsm starts for its clients."""
-        from nsm.client.bridge import AsyncBridge  # noqa: PLC0415  # few programs ask
-
-        return AsyncBridge(self)
-
-    @property
-    def builds(self) -> AsyncBuilds:
-        """Environments that nsm builds, with Nix or from packages."""
-        from nsm.client.builds import AsyncBuilds  # noqa: PLC0415  # few programs ask
-
-        return AsyncBuilds(self)
-
-    @property
-    def project_environments(self) -> AsyncProjectEnvironments:
-        """Environments that belong to the client's project, such as its `.venv`."""
-        from nsm.client.project_environments import (  # noqa: PLC0415  # few programs ask
-            AsyncProjectEnvironments,
-        )
-
-        return AsyncProjectEnvironments(self, self._project.path)
-
-    async def inspect(self, target: str) -> Inspection:
-        """The rules of a live session, and what the kernel says of its jail."""
-        from nsm.wire.inspection import Inspection  # noqa: PLC0415  # few programs ask
-
-        return read(Inspection, await self.call("inspect", {"target": target}))
-
-    async def network(
-        self, target: str, action: NetworkAction = "list", hosts: Iterable[str] = ()
-    ) -> NetworkReport:
-        """Show the hosts that a live session may reach, after a change if one is asked for.
-
-        Args:
-            action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
-            ``deny`` takes
-                patterns away. ``off`` takes all away.
-        """
-        from nsm.wire.network import NetworkReport  # noqa: PLC0415  # few programs ask
-
-        arguments = {"target": target, "action": action, "hosts": list(hosts)}
-        return read(NetworkReport, await self.call("net", arguments))
-
-    async def pool(self) -> PoolReport:
-        """The sessions that are kept ready, how many there should be, and why."""
-        from nsm.wire.pool import PoolReport  # noqa: PLC0415  # few programs ask
-
-        return read(PoolReport, await self.call("pool"))
-
-    async def status(self) -> Status:
-        """The supervisor's version, uptime, counts."""
-        from nsm.wire.status import read_status  # noqa: PLC0415  # few programs ask
-
-        return read_status(await self.call("status"))
-
-    async def ping(self) -> None:
-        """Return when the supervisor has answered."""
-        await self.call("ping")
-
-    async def drain(
-        self, *, timeout_s: float | None = None, on_progress: OnDrain | None = None
-    ) -> DrainReport:
-        """Have nothing new begun, and return when nothing runs any more; sessions stay.
-
-        Args:
-            timeout_s: until what still runs is interrupted; None for no such time.
-            on_progress: called every second or so.
-        """
-        from nsm.wire import drain  # noqa: PLC0415  # few programs ask
-
-        wire = await self.call(
-            "drain",
-            drain.drain_arguments(timeout_s),
-            on_event=drain.progress_to(on_progress),
-        )
-        return read(drain.DrainReport, wire)
-
-    async def undrain(self) -> DrainReport:
-        """Take back a drain: new work is taken again."""
-        from nsm.wire.drain import DrainReport  # noqa: PLC0415  # few programs ask
-
-        return read(DrainReport, await self.call("drain", {"cancel": True}))
-
-    async def reload(self, on_wait: OnReload | None = None, *, force: bool = False) -> None:
-        """Have the supervisor become the program that is installed now, with all sessions.
-
-        Returns when it has closed this connection; the next call makes another.
-
-        Args:
-            on_wait: is told, where programs of the bridge run, which ones the supervisor waits for
-                first, and how long.
-            force: end the sessions that the program cannot take over.
-
-        Raises:
-            StartFailedError: that program would not start, or cannot take over some sessions; the
-                supervisor goes on as it is.
-        """
-        from nsm.wire import reload  # noqa: PLC0415  # few programs ask
-
-        reload.tell(await self.call("reload", {"force": force}), on_wait)
-        await self._until_ended()
-
-    async def shutdown(self) -> None:
-        """End the supervisor and all sessions; returns when it has closed this connection."""
-        with suppress(DisconnectedError):  # it was ending already
-            await self.call("shutdown")
+    async def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out steps, one after another; functions are called in a thread."""
+        closing = False
         try:
-            await self._until_ended()
-        finally:
-            await self.aclose()
+            step = next(steps)
+            while True:
+                answer: dict[str, Any] = {}
+                try:
+                    if is_operation(step):
+                        # What is cancelled still closes its file: a session has few of them.
+                        limit_s = CLOSE_TIMEOUT_S if closing else math.inf
+                        with trio.move_on_after(limit_s, shield=closing):
+                            answer = await self._perform(*step)
+                    elif inspect.iscoroutinefunction(step):
+                        await step()
+                    elif step is not None:
+                        # If it is abandoned, it ends when its pipe breaks.
+                        await trio.to_thread.run_sync(step, abandon_on_cancel=True)
+                    else:
+                        await trio.lowlevel.checkpoint()
+                except BaseException as error:  # noqa: BLE001  # the steps raise it again
+                    closing = closing or not isinstance(error, Exception)
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
 
-    async def _until_ended(self) -> None:
+    async def _perform(
+        self,
+        op: str,
+        args: dict[str, Any],
+        on_event: OnEvent | None,
+        _interruptible: bool,  # as in `Operation`; Ctrl-C is trio's
+        stdin: InputSource | None = None,
+    ) -> dict[str, Any]:
+        if stdin is None:
+            return await self._exchange(op, args, on_event)
+        from nsm.client.async_standard_input import call_feeding  # noqa: PLC0415  # for few
+
+        return await call_feeding(self, op, args, source=stdin, on_event=on_event)
+
+    async def follow_reload(self) -> None:
+        """Wait until the supervisor has closed this connection."""
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
             await self._wire_in_use().wait_ended()
         if scope.cancelled_caught:
             raise DisconnectedError(
                 f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",
-                hint=f"Its process is {self.server.pid if self.server else 'unknown'}.",
+                hint=f"Its process is {self.server.pid}.",
             )
 
-    async def call(
-        self,
-        op: str,
-        args: dict[str, Any] | None = None,
-        *,
-        on_event: Callable[[Event], object] | None = None,
-    ) -> dict[str, Any]:
-        """Any operation, by its name and arguments on the wire (docs/reference/control-socket.md).
+    async def follow_end(self) -> None:
+        """Wait until the supervisor has ended, and close."""
+        try:
+            await self.follow_reload()
+        finally:
+            await self.aclose()
 
-        Raises:
-            NsmError: what the supervisor answered.
-        """
+    async def _exchange(
+        self, op: str, args: dict[str, Any], on_event: OnEvent | None
+    ) -> dict[str, Any]:
         if self._path is None:
-            return await self._wire_in_use().call(op, args or {}, on_event)
-        asked = RetriedCall(op, args or {})
+            return await self._wire_in_use().call(op, args, on_event)
+        asked = RetriedCall(op, args)
         while True:
             wire = self._wire_in_use()
             try:
@@ -463,13 +284,13 @@ class AsyncClient(AsyncFileCalls, AsyncJobCalls, AsyncRunCalls):
             self._path = path if self._may_reconnect else None
             self.far_socket = path if leads_elsewhere(path) else None
         wire = AsyncWire(stream)
-        hello = operations.hello(
+        introduction = hello(
             name=self._name, scope=self._scope, project=self._project.path, path=self._path
         )
-        self.server = await wire.introduce(hello)
+        self._server = await wire.introduce(introduction)
         for session in self.leases:
             with suppress(NsmError):  # it has ended, or the next call finds this one lost
-                await wire.call(*operations.lease(session), None)
+                await wire.call(*lease(session), None)
         if self._closed:
             await wire.aclose()
         self._wire = wire

@@ -21,8 +21,8 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from nsm.client.async_sandbox import AsyncSandbox
     from nsm.client.asynchronous import AsyncClient
+    from nsm.client.sandbox import AsyncSandbox
 
 T = TypeVar("T")
 

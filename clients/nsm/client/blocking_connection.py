@@ -9,8 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm.client import operations
-from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall
+from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall, lease
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import (
@@ -249,7 +248,7 @@ class BlockingWire:
         self._lost = False
         for session in self.leases:
             try:
-                self._ask(*operations.lease(session), None, None)
+                self._ask(*lease(session), None, None)
             except LostError:
                 raise LostError(arrived=False) from None
             except NsmError:

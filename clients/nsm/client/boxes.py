@@ -6,26 +6,23 @@ for as long as the process lives that asked. That process becomes the box, by ex
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from nsm.wire.answers import read
-from nsm.wire.boxes import BoxPlace, BoxRow
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
+from nsm.wire.boxes import RequestedBoxLimits, box_open, boxes
+from nsm.wire.run import NetworkRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
-    from nsm.client.asynchronous import AsyncClient
-    from nsm.client.blocking import Client
+    from nsm.client.steps import Steps
+    from nsm.wire.boxes import BoxPlace, BoxRow
 
 
-class Boxes:
-    """Operations on boxes. Blocks."""
+class BoxMethods(Calls):
+    """Operations on boxes."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
+    @method
     def open(
         self,
         directory: str,
@@ -39,7 +36,7 @@ class Boxes:
         secrets: Sequence[str] = (),
         writable: Sequence[str] = (),
         limits: Mapping[str, int] | None = None,
-    ) -> BoxPlace:
+    ) -> Steps[BoxPlace]:
         """Have sockets made for a box that this process becomes.
 
         Whoever connects to them may run code in the box's own scope, and no more: its new sessions
@@ -65,107 +62,34 @@ class Boxes:
             UnknownProgramError: the bridge has not all of these programs.
             NsmError: there can be none.
         """
-        return read(
-            BoxPlace,
-            self._client.call(
-                "box_open",
-                _arguments(
-                    directory,
-                    profile,
-                    digest,
-                    network,
-                    allow,
-                    shows_project=shows_project,
-                    programs=programs,
-                    secrets=secrets,
-                    writable=writable,
-                    limits=limits,
-                ),
-            ),
+        try:
+            directory.encode()
+        except UnicodeEncodeError:
+            # There are such names, and none of them in messages: its sessions do without.
+            directory = directory.encode(errors="backslashreplace").decode()
+            shows_project = False
+        call = box_open(
+            directory,
+            profile,
+            digest,
+            NetworkRequest(network, tuple(allow)),
+            shows_project=shows_project,
+            programs=tuple(programs),
+            secrets=tuple(secrets),
+            writable=tuple(writable) if programs else (),
+            limits=None if limits is None else RequestedBoxLimits(**limits),
         )
+        return (yield from ask(call))
 
-    def list(self) -> list[BoxRow]:
+    @method
+    def list(self) -> Steps[list[BoxRow]]:
         """Live boxes, the oldest first."""
-        return _rows(self._client.call("boxes"))
+        return (yield from ask(boxes()))
 
 
-class AsyncBoxes:
-    """The same, on trio."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def open(
-        self,
-        directory: str,
-        *,
-        profile: str,
-        digest: str,
-        network: str,
-        allow: Sequence[str] = (),
-        shows_project: bool = True,
-        programs: Sequence[str] = (),
-        secrets: Sequence[str] = (),
-        writable: Sequence[str] = (),
-        limits: Mapping[str, int] | None = None,
-    ) -> BoxPlace:
-        """Make the sockets of a box, as `Boxes.open`."""
-        return read(
-            BoxPlace,
-            await self._client.call(
-                "box_open",
-                _arguments(
-                    directory,
-                    profile,
-                    digest,
-                    network,
-                    allow,
-                    shows_project=shows_project,
-                    programs=programs,
-                    secrets=secrets,
-                    writable=writable,
-                    limits=limits,
-                ),
-            ),
-        )
-
-    async def list(self) -> list[BoxRow]:
-        """List the boxes, as `Boxes.list`."""
-        return _rows(await self._client.call("boxes"))
+class Boxes(BoxMethods, BlockingPart):
+    """``nsm.Client.boxes``."""
 
 
-def _arguments(
-    directory: str,
-    profile: str,
-    digest: str,
-    network: str,
-    allow: Sequence[str],
-    *,
-    shows_project: bool,
-    programs: Sequence[str],
-    secrets: Sequence[str],
-    writable: Sequence[str],
-    limits: Mapping[str, int] | None,
-) -> dict[str, Any]:
-    try:
-        directory.encode()
-    except UnicodeEncodeError:
-        # There are such names, and none of them in messages: its sessions do without.
-        directory = directory.encode(errors="backslashreplace").decode()
-        shows_project = False
-    return {
-        "directory": directory,
-        "profile": profile,
-        "digest": digest,
-        "network": {"mode": network, "allow": list(allow)},
-        "shows_project": shows_project,
-        "programs": list(programs),
-        # Bytes, as the kernel has them: in text there would be names that none can be.
-        "writable": [os.fsencode(path) for path in writable] if programs else [],
-        **({"secrets": list(secrets)} if secrets else {}),
-        **({"limits": dict(limits)} if limits is not None else {}),
-    }
-
-
-def _rows(wire: Any) -> list[BoxRow]:
-    return read(list[BoxRow], wire, "boxes")
+class AsyncBoxes(BoxMethods, AsyncPart):
+    """``nsm.AsyncClient.boxes``."""

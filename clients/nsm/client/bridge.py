@@ -13,47 +13,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsm.client import operations
-from nsm.wire.answers import read
-from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramsReport
+from nsm.client.events import output_of
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
+from nsm.wire.bridge import bridge_help, bridge_programs, bridge_run
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
-    from nsm.client.asynchronous import AsyncClient
-    from nsm.client.blocking import Client
+    from nsm.client.events import Stream
+    from nsm.client.steps import OnEvent, Steps
+    from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramsReport
     from nsm.wire.messages import Event
+    from nsm.wire.operation import OperationCall
 
-    OnLine: TypeAlias = Callable[[operations.Stream, str], object]
+    OnLine: TypeAlias = Callable[[Stream, str], object]
 
 
-class Bridge:
-    """Operations on the bridge's programs (docs/how-to/bridge.md). Blocks."""
+class BridgeMethods(Calls):
+    """Operations on the bridge's programs (docs/how-to/bridge.md)."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def programs(self) -> ProgramsReport:
+    @method
+    def programs(self) -> Steps[ProgramsReport]:
         """Programs that this client may start, and files that describe none."""
-        return read(ProgramsReport, self._client.call("bridge_programs"))
+        return (yield from ask(bridge_programs()))
 
-    def help(self, program: str) -> ProgramHelp:
+    @method
+    def help(self, program: str) -> Steps[ProgramHelp]:
         """A program's documentation.
 
         Raises:
             UnknownProgramError: there is none of that name for this client.
         """
-        return read(ProgramHelp, self._client.call("bridge_help", {"program": program}))
+        return (yield from ask(bridge_help(program)))
 
+    @method
     def run(
         self,
         program: str,
         arguments: Iterable[str] = (),
         *,
         on_line: OnLine | None = None,
-    ) -> ProgramResult:
+    ) -> Steps[ProgramResult]:
         """Start a program, and wait for its end.
 
         Ctrl-C (in the main thread, with Python's own handler) stops it, and the call returns what
@@ -73,49 +74,22 @@ class Bridge:
             AuditFailedError: the call cannot be written down; nothing was started.
             NsmError: it was not started; its other subclasses say why.
         """
-        wire = self._client.call(
-            "bridge_run",
-            run_arguments(program, arguments, stream=on_line is not None),
-            on_event=None if on_line is None else _lines_to(on_line),
-            interruptible=True,
-        )
-        return read(ProgramResult, wire)
+        call = run_request(program, arguments, stream=on_line is not None)
+        return (yield from ask(call, _lines_to(on_line), interruptible=True))
 
 
-class AsyncBridge:
-    """The same on trio; `Bridge` describes the methods. A call that is cancelled stops its program,
-    and does not wait for what comes of it."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def programs(self) -> ProgramsReport:
-        """List the programs, as `Bridge.programs`."""
-        return read(ProgramsReport, await self._client.call("bridge_programs"))
-
-    async def help(self, program: str) -> ProgramHelp:
-        """Describe a program, as `Bridge.help`."""
-        wire = await self._client.call("bridge_help", {"program": program})
-        return read(ProgramHelp, wire)
-
-    async def run(
-        self,
-        program: str,
-        arguments: Iterable[str] = (),
-        *,
-        on_line: OnLine | None = None,
-    ) -> ProgramResult:
-        """Run a program, as `Bridge.run`."""
-        wire = await self._client.call(
-            "bridge_run",
-            run_arguments(program, arguments, stream=on_line is not None),
-            on_event=None if on_line is None else _lines_to(on_line),
-        )
-        return read(ProgramResult, wire)
+class Bridge(BridgeMethods, BlockingPart):
+    """``nsm.Client.bridge``."""
 
 
-def run_arguments(program: str, arguments: Iterable[str], *, stream: bool) -> dict[str, Any]:
-    """The arguments of `bridge_run`.
+class AsyncBridge(BridgeMethods, AsyncPart):
+    """``nsm.AsyncClient.bridge``. A call that is cancelled stops its program."""
+
+
+def run_request(
+    program: str, arguments: Iterable[str], *, stream: bool
+) -> OperationCall[ProgramResult]:
+    """Make the request for a run of a program.
 
     Raises:
         BadRequestError: some are no text that can be sent. (What else none may have is for the
@@ -130,13 +104,15 @@ def run_arguments(program: str, arguments: Iterable[str], *, stream: bool) -> di
             raise BadRequestError(
                 f"{what} is not UTF-8 text: {text!a}", hint="Programs take text only."
             ) from None
-    wanted: dict[str, Any] = {"program": program, "arguments": given}
-    return {**wanted, "stream": True} if stream else wanted
+    return bridge_run(program, given, stream=stream or None)
 
 
-def _lines_to(on_line: OnLine) -> Callable[[Event], None]:
+def _lines_to(on_line: OnLine | None) -> OnEvent | None:
+    if on_line is None:
+        return None
+
     def on_event(event: Event) -> None:
-        output = operations.output_of(event)
+        output = output_of(event)
         if output is not None and output[1]:
             stream, text = output
             if skipped := event.data.get("skipped"):

@@ -12,19 +12,20 @@ Example::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
-from nsm.client.operations import check_names
-from nsm.wire.answers import read
-from nsm.wire.builds import BuiltRow, CollectReport, PreloadReport, RemoveReport
+from nsm.client.events import data_to
+from nsm.client.places import check_names
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
+from nsm.wire import builds as wire
+from nsm.wire.builds import BuiltRow, PackageRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, Unpack
+    from typing import Unpack
 
-    from nsm.client.asynchronous import AsyncClient
-    from nsm.client.blocking import Client
-    from nsm.wire.messages import Event
+    from nsm.client.steps import Steps
+    from nsm.wire.builds import CollectReport, PreloadReport, RemoveReport
 
     OnProgress: TypeAlias = Callable[[BuiltRow], object]
     OnText: TypeAlias = Callable[[str], object]
@@ -47,16 +48,15 @@ class PackageArguments(TypedDict, total=False):
     devices: Iterable[str]
 
 
-class Builds:
-    """Operations on environments that nsm builds, with Nix or from packages. Blocks.
+class BuildMethods(Calls):
+    """Operations on environments that nsm builds, with Nix or from packages.
 
     A build belongs to the supervisor: it goes on when the call that asked for it ends early, by
-    Ctrl-C (the row that is returned then is still ``building``) or with the connection.
+    Ctrl-C (the row that is returned then is still ``building``), with the connection, or because
+    it was cancelled.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
+    @method
     def add(
         self,
         reference: str,
@@ -64,7 +64,7 @@ class Builds:
         name: str | None = None,
         wait: bool = True,
         on_progress: OnProgress | None = None,
-    ) -> BuiltRow:
+    ) -> Steps[BuiltRow]:
         """Have an environment built, and kept from then on.
 
         Args:
@@ -81,14 +81,11 @@ class Builds:
             BadRequestError: the reference or the name cannot be meant.
             OverloadedError: too many builds wait.
         """
-        wire = self._client.call(
-            "env_add",
-            _add_arguments(reference, name, wait=wait),
-            on_event=rows_to(on_progress),
-            interruptible=wait,
-        )
-        return read(BuiltRow, wire, "environment")
+        call = wire.env_add(reference, name or "", wait=wait)
+        hear = data_to(on_progress, BuiltRow, key="environment")
+        return (yield from ask(call, hear, interruptible=wait))
 
+    @method
     def add_packages(
         self,
         name: str,
@@ -96,7 +93,7 @@ class Builds:
         wait: bool = True,
         on_progress: OnProgress | None = None,
         **packages: Unpack[PackageArguments],
-    ) -> BuiltRow:
+    ) -> Steps[BuiltRow]:
         """Make an environment from Python or Node packages or from a container image, and keep it;
         an existing one of that name is made from these instead.
 
@@ -123,40 +120,44 @@ class Builds:
             BadRequestError: packages or name are invalid.
             OverloadedError: too many builds wait.
         """
-        wire = self._client.call(
-            "env_add",
-            _package_arguments(name, packages, wait=wait),
-            on_event=rows_to(on_progress),
-            interruptible=wait,
-        )
-        return read(BuiltRow, wire, "environment")
+        check_names(packages, PackageArguments)
+        given: dict[str, Any] = {
+            key: value if isinstance(value, str | bool) else tuple(value)
+            for key, value in cast("dict[str, Any]", packages).items()
+            if value
+        }
+        devices = given.pop("devices", ())
+        call = wire.env_add(name=name, packages=PackageRequest(**given), devices=devices, wait=wait)
+        hear = data_to(on_progress, BuiltRow, key="environment")
+        return (yield from ask(call, hear, interruptible=wait))
 
+    @method
     def update(
         self,
         targets: Iterable[str] = (),
         *,
         wait: bool = True,
         on_progress: OnProgress | None = None,
-    ) -> list[BuiltRow]:
+    ) -> Steps[list[BuiltRow]]:
         """Have environments built again, from newer sources if there are some.
 
         Args:
             targets: names or references; none for all.
             wait, on_progress: as for `add`.
         """
-        wire = self._client.call(
-            "env_update",
-            {"targets": list(targets), "wait": wait},
-            on_event=rows_to(on_progress),
-            interruptible=wait,
-        )
-        return _rows(wire)
+        call = wire.env_update(tuple(targets), wait=wait)
+        hear = data_to(on_progress, BuiltRow, key="environment")
+        return (yield from ask(call, hear, interruptible=wait))
 
-    def list_all(self) -> list[BuiltRow]:
+    @method
+    def list_all(self) -> Steps[list[BuiltRow]]:
         """All that are built, by name."""
-        return _rows(self._client.call("env_list"))
+        return (yield from ask(wire.env_list()))
 
-    def preload(self, name: str, modules: Iterable[str], *, remove: bool = False) -> PreloadReport:
+    @method
+    def preload(
+        self, name: str, modules: Iterable[str], *, remove: bool = False
+    ) -> Steps[PreloadReport]:
         """Preload modules for new sessions of an environment, or stop that; live sessions stay as
         they are.
 
@@ -170,151 +171,38 @@ class Builds:
                 module breaks the template.
             UnknownEnvironmentError: there is none of that name, or it cannot be used.
         """
-        wire = self._client.call("env_preload", _preload_arguments(name, modules, remove=remove))
-        return read(PreloadReport, wire)
+        return (yield from ask(wire.env_preload(name, tuple(modules), remove=remove)))
 
-    def remove(self, targets: Iterable[str]) -> RemoveReport:
+    @method
+    def remove(self, targets: Iterable[str]) -> Steps[RemoveReport]:
         """Remove environments and cancel their builds. Their sessions continue."""
-        return read(RemoveReport, self._client.call("env_remove", {"targets": list(targets)}))
+        return (yield from ask(wire.env_remove(tuple(targets))))
 
-    def gc(self, *, dry_run: bool = False) -> CollectReport:
+    @method
+    def gc(self, *, dry_run: bool = False) -> Steps[CollectReport]:
         """Remove environments made from packages that neither the configuration, `add_packages`
         nor a session uses.
 
         Args:
             dry_run: only say which.
         """
-        return read(CollectReport, self._client.call("env_gc", {"dry_run": dry_run}))
+        return (yield from ask(wire.env_gc(dry_run=dry_run)))
 
-    def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
+    @method
+    def log(self, target: str, on_text: OnText, *, follow: bool = False) -> Steps[BuiltRow]:
         """Read the log of an environment's last build.
 
         Args:
             on_text: called with each piece.
             follow: until the build has ended, or Ctrl-C.
         """
-        wire = self._client.call(
-            "env_log",
-            {"target": target, "follow": follow},
-            on_event=_text_to(on_text),
-            interruptible=follow,
-        )
-        return read(BuiltRow, wire, "environment")
+        hear = data_to(on_text, str, event="log", key="text")
+        return (yield from ask(wire.env_log(target, follow=follow), hear, interruptible=follow))
 
 
-class AsyncBuilds:
-    """The same on trio; `Builds` describes the methods. Cancelling a call leaves its build."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-
-    async def add(
-        self,
-        reference: str,
-        *,
-        name: str | None = None,
-        wait: bool = True,
-        on_progress: OnProgress | None = None,
-    ) -> BuiltRow:
-        """Add and build an environment, as `Builds.add`."""
-        wire = await self._client.call(
-            "env_add", _add_arguments(reference, name, wait=wait), on_event=rows_to(on_progress)
-        )
-        return read(BuiltRow, wire, "environment")
-
-    async def add_packages(
-        self,
-        name: str,
-        *,
-        wait: bool = True,
-        on_progress: OnProgress | None = None,
-        **packages: Unpack[PackageArguments],
-    ) -> BuiltRow:
-        """Have an environment made from packages, as `Builds.add_packages`."""
-        arguments = _package_arguments(name, packages, wait=wait)
-        wire = await self._client.call("env_add", arguments, on_event=rows_to(on_progress))
-        return read(BuiltRow, wire, "environment")
-
-    async def update(
-        self,
-        targets: Iterable[str] = (),
-        *,
-        wait: bool = True,
-        on_progress: OnProgress | None = None,
-    ) -> list[BuiltRow]:
-        """Build environments again, as `Builds.update`."""
-        arguments = {"targets": list(targets), "wait": wait}
-        return _rows(
-            await self._client.call("env_update", arguments, on_event=rows_to(on_progress))
-        )
-
-    async def list_all(self) -> list[BuiltRow]:
-        """List the environments, as `Builds.list_all`."""
-        return _rows(await self._client.call("env_list"))
-
-    async def preload(
-        self, name: str, modules: Iterable[str], *, remove: bool = False
-    ) -> PreloadReport:
-        """Preload modules for new sessions, or stop that, as `Builds.preload`."""
-        arguments = _preload_arguments(name, modules, remove=remove)
-        return read(PreloadReport, await self._client.call("env_preload", arguments))
-
-    async def remove(self, targets: Iterable[str]) -> RemoveReport:
-        """Remove environments, as `Builds.remove`."""
-        wire = await self._client.call("env_remove", {"targets": list(targets)})
-        return read(RemoveReport, wire)
-
-    async def gc(self, *, dry_run: bool = False) -> CollectReport:
-        """Remove environments that nobody uses, as `Builds.gc`."""
-        return read(CollectReport, await self._client.call("env_gc", {"dry_run": dry_run}))
-
-    async def log(self, target: str, on_text: OnText, *, follow: bool = False) -> BuiltRow:
-        """Read the log of a build, as `Builds.log`."""
-        arguments = {"target": target, "follow": follow}
-        wire = await self._client.call("env_log", arguments, on_event=_text_to(on_text))
-        return read(BuiltRow, wire, "environment")
+class Builds(BuildMethods, BlockingPart):
+    """``nsm.Client.builds``."""
 
 
-def _add_arguments(reference: str, name: str | None, *, wait: bool) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"reference": reference, "wait": wait}
-    return arguments if name is None else {**arguments, "name": name}
-
-
-def _preload_arguments(name: str, modules: Iterable[str], *, remove: bool) -> dict[str, Any]:
-    return {"target": name, "modules": list(modules), "remove": remove}
-
-
-def _package_arguments(name: str, settings: PackageArguments, *, wait: bool) -> dict[str, Any]:
-    check_names(settings, PackageArguments)
-    given = cast("dict[str, Any]", settings).items()
-    packages = {
-        key: value if isinstance(value, str | bool) else list(value)
-        for key, value in given
-        if value
-    }
-    arguments: dict[str, Any] = {"name": name, "wait": wait}
-    if devices := packages.pop("devices", None):
-        arguments["devices"] = devices
-    return {**arguments, "packages": packages}
-
-
-def _rows(wire: dict[str, Any]) -> list[BuiltRow]:
-    return read(list[BuiltRow], wire, "environments")
-
-
-def rows_to(on_progress: OnProgress | None) -> Callable[[Event], None]:
-    """Make a function that passes the rows of progress events on."""
-
-    def on_event(event: Event) -> None:
-        if on_progress is not None and event.event == "progress":
-            on_progress(read(BuiltRow, event.data, "environment"))
-
-    return on_event
-
-
-def _text_to(on_text: OnText) -> Callable[[Event], None]:
-    def on_event(event: Event) -> None:
-        if event.event == "log":
-            on_text(read(str, event.data, "text"))
-
-    return on_event
+class AsyncBuilds(BuildMethods, AsyncPart):
+    """``nsm.AsyncClient.builds``."""

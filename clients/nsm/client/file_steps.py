@@ -1,16 +1,14 @@
-"""Operations on files of a session, as steps (`nsm.client.steps`)."""
+"""Lists, files in memory and copies of directories of a session, as steps (`nsm.client.steps`)."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm.client import local_files, local_trees, streamed_archives, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
-from nsm.client.retry import CutOffError, begun_again
 from nsm.client.steps import ask
 from nsm.wire import files as wire
 from nsm.wire.answers import read
@@ -18,7 +16,6 @@ from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
 from nsm.wire.files import (
     PIECE_BYTES,
     Directory,
-    FileEvent,
     FileInfo,
     Skipped,
     TreeReport,
@@ -27,19 +24,15 @@ from nsm.wire.files import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Literal
+    from typing import Literal
 
     from nsm.client.steps import Steps
-    from nsm.wire.files import FileEntry, FileEvents, Watching
-    from nsm.wire.operation import OperationCall
+    from nsm.wire.files import FileEntry
 
     OnProgress = Callable[[int, int | None], object]
     Source = Callable[[int], bytes]
     Path = str | bytes
     """Path in a session. Text may have lone surrogates for bytes that are not UTF-8 (PEP 383)."""
-
-WAIT_S = 30.0
-"""Longest wait of one request for events."""
 
 ARCHIVE_BYTES = 1024 * 1024
 """Most bytes of an archive that are read at once: what a pipe of the agent holds."""
@@ -62,33 +55,10 @@ def list_directory(target: str, path: Path) -> Steps[Directory]:
         after = page.entries[-1].name
 
 
-def stat(target: str, path: Path, *, follow: bool) -> Steps[FileEntry]:
-    """Say what a path leads to."""
-    return (yield from ask(wire.file_stat(target, text_of_path(path), follow=follow)))
-
-
-def exists(target: str, path: Path) -> Steps[bool]:
-    """Say whether a path leads to anything."""
-    try:
-        yield from stat(target, path, follow=True)
-    except FileError as error:
-        if error.data.get("errno") in ("ENOENT", "ENOTDIR"):
-            return False
-        raise
-    return True
-
-
 def read_bytes(
     target: str, path: Path, *, offset: int, length: int | None, max_bytes: int | None
 ) -> Steps[bytes]:
     """Read a file or a part of it into memory: at once if it is small."""
-    begin = partial(_read_bytes, target, path, offset=offset, length=length, max_bytes=max_bytes)
-    return (yield from begun_again(begin))
-
-
-def _read_bytes(
-    target: str, path: Path, *, offset: int, length: int | None, max_bytes: int | None
-) -> Steps[bytes]:
     first = PIECE_BYTES if length is None else min(length, PIECE_BYTES)
     found = yield from ask(wire.file_get(target, text_of_path(path), offset=offset, bytes=first))
     size = max(0, found.info.size - offset)
@@ -108,33 +78,13 @@ def _read_bytes(
 def write_bytes(
     target: str,
     path: Path,
-    data: bytes | str,
-    *,
-    permissions: int | None,
-    overwrite: bool,
-    parents: bool,
-) -> Steps[FileInfo]:
-    """Write a file that is in memory: at once if it is small."""
-    begin = partial(
-        _write_bytes,
-        *(target, path, _bytes(data)),
-        permissions=permissions,
-        overwrite=overwrite,
-        parents=parents,
-    )
-    # Else nobody could tell a file of the first attempt from another one.
-    return (yield from begun_again(begin) if overwrite else begin())
-
-
-def _write_bytes(
-    target: str,
-    path: Path,
     data: bytes,
     *,
     permissions: int | None,
     overwrite: bool,
     parents: bool,
 ) -> Steps[FileInfo]:
+    """Write a file that is in memory: at once if it is small."""
     if len(data) <= PIECE_BYTES:
         call = wire.file_put(
             target,
@@ -146,7 +96,7 @@ def _write_bytes(
         )
         return read(FileInfo, (yield from ask(call)))
     if parents:
-        yield from make_directory(target, _parent(path), parents=True)
+        yield from ask(wire.file_mkdir(target, text_of_path(_parent(path)), parents=True))
     view = memoryview(data)
 
     def source(count: int) -> bytes:
@@ -159,44 +109,6 @@ def _write_bytes(
             target, path, source, permissions, overwrite=overwrite, size=len(data)
         )
     )
-
-
-def append(target: str, path: Path, data: bytes | str, *, permissions: int | None) -> Steps[None]:
-    """Add bytes to a file."""
-    data = _bytes(data)
-    for start in range(0, max(1, len(data)), PIECE_BYTES):
-        piece = data[start : start + PIECE_BYTES]
-        yield from ask(
-            wire.file_put(target, text_of_path(path), piece, permissions=permissions, append=True)
-        )
-
-
-def make_directory(target: str, path: Path, *, parents: bool) -> Steps[Directory]:
-    """Make a directory; its entries are not told."""
-    return (yield from ask(wire.file_mkdir(target, text_of_path(path), parents=parents)))
-
-
-def remove(target: str, path: Path, *, recursive: bool) -> Steps[None]:
-    """Remove a file or a directory."""
-    call = wire.file_remove(target, text_of_path(path), recursive=recursive)
-    try:
-        yield from ask(call)
-    except CutOffError:
-        yield from begun_again(partial(_remove_rest, call))
-
-
-def _remove_rest(call: OperationCall[Any]) -> Steps[None]:
-    try:
-        yield from ask(call)
-    except FileError as error:
-        if error.data.get("errno") != "ENOENT":
-            raise
-
-
-def rename(target: str, path: Path, to: Path, *, overwrite: bool) -> Steps[None]:
-    """Give a file or a directory another name."""
-    there, new = text_of_path(path), text_of_path(to)
-    yield from ask(wire.file_rename(target, there, new, overwrite=overwrite))
 
 
 def archive(target: str, path: Path, write: Callable[[bytes], object]) -> Steps[TreeReport]:
@@ -235,13 +147,6 @@ def upload(
     target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
 ) -> Steps[TreeReport]:
     """Copy a file or a directory from here."""
-    begin = partial(_upload, target, local, path, on_progress, follow=follow)
-    return (yield from begun_again(begin))
-
-
-def _upload(
-    target: str, local: str, path: Path, on_progress: OnProgress | None, *, follow: bool
-) -> Steps[TreeReport]:
     if local_files.is_directory(local, follow=follow):
         return (yield from _upload_directory(target, local, path, on_progress, follow=follow))
     with local_files.source(local, follow=follow) as opened:
@@ -285,19 +190,6 @@ def download(
     follow: bool,
 ) -> Steps[TreeReport]:
     """Copy a file or a directory to here."""
-    begin = partial(_download, target, path, local, on_progress, into=into, follow=follow)
-    return (yield from begun_again(begin))
-
-
-def _download(
-    target: str,
-    path: Path,
-    local: str,
-    on_progress: OnProgress | None,
-    *,
-    into: bool,
-    follow: bool,
-) -> Steps[TreeReport]:
     name = _own_name(path) if into else ""
     with ExitStack() as stack:
         opened: list[LocalTarget] = []
@@ -341,41 +233,6 @@ def _own_name(path: Path) -> str:
     return "" if name in (".", "..") else name
 
 
-class Watch:
-    """A path that is watched, for the handles of both clients."""
-
-    def __init__(self, opened: Watching) -> None:
-        self.path = opened.path
-        self._handle = opened.watch
-        self._waiting: deque[FileEvent] = deque()
-        self._ended = False
-
-    def close(self) -> Steps[None]:
-        """Watch no longer."""
-        yield from ask(wire.file_unwatch(self._handle))
-
-    def read(self, wait_s: float) -> Steps[FileEvents]:
-        """Read what has happened since the last time."""
-        return (yield from ask(wire.file_events(self._handle, wait_s=wait_s)))
-
-    def next(self) -> Steps[FileEvent | None]:
-        """Wait for the next event; None when none will follow."""
-        while not self._waiting:
-            if self._ended:
-                return None
-            found = yield from self.read(WAIT_S)
-            self._waiting.extend(found.events)
-            if found.overflow:
-                self._waiting.append(FileEvent("overflow", ""))
-            self._ended = found.ended
-        return self._waiting.popleft()
-
-
-def watch(target: str, path: Path, *, recursive: bool) -> Steps[Watch]:
-    """Watch a path from now on."""
-    return Watch((yield from ask(wire.file_watch(target, text_of_path(path), recursive=recursive))))
-
-
 def _with_skipped(report: TreeReport, skipped: list[Skipped]) -> TreeReport:
     return report._replace(
         skipped=(*report.skipped, *skipped), left_out=report.left_out + len(skipped)
@@ -405,7 +262,7 @@ def _without_total(on_progress: OnProgress | None) -> Callable[[int], object] | 
     return None if on_progress is None else lambda moved: on_progress(moved, None)
 
 
-def _bytes(data: bytes | str) -> bytes:
+def bytes_of(data: bytes | str) -> bytes:
     if not isinstance(data, str):
         return data
     try:

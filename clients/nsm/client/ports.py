@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
 from nsm.hosts import ports as far_ports
 from nsm.wire.ports import port_close, port_open, ports
 
 if TYPE_CHECKING:
-    from nsm.client.asynchronous import AsyncClient
-    from nsm.client.blocking import Client
+    from nsm.client.api import ClientMethods
+    from nsm.client.steps import Steps
     from nsm.wire.ports import PortRow
 
 UNIX = "unix:"
 
 
-class Ports:
-    """Ports of sessions that are open on the host. Blocks."""
+class PortMethods(Calls):
+    """Ports of sessions that are open on the host."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    _client: ClientMethods
 
+    @method
     def open(
         self, target: str, port: int, *, listen: str | None = None, public: bool = False
-    ) -> PortRow:
+    ) -> Steps[PortRow]:
         """Open a port of a live session on the host, until the session ends or it is closed.
 
         Every user of this machine, and every web page in a browser on it, can connect to a TCP
@@ -43,57 +44,37 @@ class Ports:
         Raises:
             BadRequestError: nobody can listen there.
         """
+        listen = _absolute(listen)
         if (far := self._client.far_socket) is not None:
-            return self._client.carry_out(far_ports.open_port(far, target, port, _absolute(listen)))
-        address = _absolute(listen) or ""
-        return self._client.ask(port_open(target, port, listen=address, public=public))
+            return (yield from far_ports.open_port(far, target, port, listen))
+        return (yield from ask(port_open(target, port, listen=listen or "", public=public)))
 
-    def close(self, target: str, port: int) -> None:
+    @method
+    def close(self, target: str, port: int) -> Steps[None]:
         """Close a port of a session. Connections that are open go on.
 
         Raises:
             BadRequestError: it is not open.
         """
         if (far := self._client.far_socket) is not None:
-            self._client.carry_out(far_ports.close_port(far, target, port))
+            yield from far_ports.close_port(far, target, port)
         else:
-            self._client.ask(port_close(target, port))
+            yield from ask(port_close(target, port))
 
-    def list(self, target: str | None = None) -> list[PortRow]:
+    @method
+    def list(self, target: str | None = None) -> Steps[list[PortRow]]:
         """List the open ports of a session, or of all."""
         if (far := self._client.far_socket) is not None:
-            return self._client.carry_out(far_ports.list_ports(far, target))
-        return self._client.ask(ports(target))
+            return (yield from far_ports.list_ports(far, target))
+        return (yield from ask(ports(target)))
 
 
-class AsyncPorts:
-    """The same, on trio."""
+class Ports(PortMethods, BlockingPart):
+    """``nsm.Client.ports``."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
 
-    async def open(
-        self, target: str, port: int, *, listen: str | None = None, public: bool = False
-    ) -> PortRow:
-        """Open a port of a session, as `Ports.open`."""
-        if (far := self._client.far_socket) is not None:
-            steps = far_ports.open_port(far, target, port, _absolute(listen))
-            return await self._client.carry_out(steps)
-        address = _absolute(listen) or ""
-        return await self._client.ask(port_open(target, port, listen=address, public=public))
-
-    async def close(self, target: str, port: int) -> None:
-        """Close a port of a session, as `Ports.close`."""
-        if (far := self._client.far_socket) is not None:
-            await self._client.carry_out(far_ports.close_port(far, target, port))
-        else:
-            await self._client.ask(port_close(target, port))
-
-    async def list(self, target: str | None = None) -> list[PortRow]:
-        """List the open ports, as `Ports.list`."""
-        if (far := self._client.far_socket) is not None:
-            return await self._client.carry_out(far_ports.list_ports(far, target))
-        return await self._client.ask(ports(target))
+class AsyncPorts(PortMethods, AsyncPart):
+    """``nsm.AsyncClient.ports``."""
 
 
 def _absolute(listen: str | None) -> str | None:

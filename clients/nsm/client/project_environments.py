@@ -15,36 +15,31 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.client.builds import rows_to
-from nsm.wire.answers import read
+from nsm.client.events import data_to
+from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
+from nsm.wire.builds import BuiltRow
 from nsm.wire.errors import BadProjectError
-from nsm.wire.project_environments import FoundRow
+from nsm.wire.project_environments import env_forget, env_found, env_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
-    from nsm.client.asynchronous import AsyncClient
-    from nsm.client.blocking import Client
     from nsm.client.builds import OnProgress
+    from nsm.client.steps import Steps
+    from nsm.wire.project_environments import FoundRow
 
 
-class ProjectEnvironments:
-    """Environments that belong to one project. Blocks.
+class ProjectEnvironmentMethods(Calls):
+    """Environments that belong to one project: that of the client."""
 
-    Args:
-        project: absolute path; None if the client has none, and nothing can be asked.
-    """
+    _project: str | None
 
-    def __init__(self, client: Client, project: str | None) -> None:
-        self._client = client
-        self._project = project
-
-    def find(self) -> list[FoundRow]:
+    @method
+    def find(self) -> Steps[list[FoundRow]]:
         """Find environments and lists of packages by reading files, in use or not."""
-        wire = self._client.call("env_found", {"project": _named(self._project)})
-        return read(list[FoundRow], wire, "found")
+        return (yield from ask(env_found(_named(self._project))))
 
+    @method
     def use(
         self,
         path: str,
@@ -56,7 +51,7 @@ class ProjectEnvironments:
         groups: Iterable[str] = (),
         wait: bool = True,
         on_progress: OnProgress | None = None,
-    ) -> FoundRow:
+    ) -> Steps[FoundRow]:
         """Agree to use one, as it is now, for all clients of the project.
 
         An environment is made from a list of packages, such as `uv.lock`, in the background. It
@@ -79,91 +74,53 @@ class ProjectEnvironments:
             BadRequestError: there is none, or the name cannot be used.
             EnvironmentUnavailableError: it cannot be used here.
         """
-        arguments = _use_arguments(
-            self._project, path, name, interpreter, allow_builds, extras, groups, wait
+        call = env_use(
+            _named(self._project),
+            _linked(path),
+            name or None,
+            interpreter=interpreter or "",
+            allow_builds=allow_builds,
+            extras=tuple(extras),
+            groups=tuple(groups),
+            wait=wait,
         )
-        wire = self._client.call(
-            "env_use", arguments, on_event=rows_to(on_progress), interruptible=wait
-        )
-        return read(FoundRow, wire, "found")
+        hear = data_to(on_progress, BuiltRow, key="environment")
+        return (yield from ask(call, hear, interruptible=wait))
 
-    def forget(self, target: str) -> str:
+    @method
+    def forget(self, target: str) -> Steps[str]:
         """Forget that somebody agreed to one; returns its name. Sessions in it live on.
 
         Args:
             target: its path or name.
         """
-        wire = self._client.call("env_forget", _forget_arguments(self._project, target))
-        return read(str, wire, "name")
+        return (yield from ask(env_forget(_named(self._project), _linked(target))))
 
 
-class AsyncProjectEnvironments:
-    """The same on trio; `ProjectEnvironments` describes the methods."""
+class ProjectEnvironments(ProjectEnvironmentMethods, BlockingPart):
+    """``nsm.Client.project_environments``.
 
-    def __init__(self, client: AsyncClient, project: str | None) -> None:
-        self._client = client
+    Args:
+        project: absolute path; None if the client has none, and nothing can be asked.
+    """
+
+    def __init__(self, client: Blocking, project: str | None) -> None:
+        super().__init__(client)
         self._project = project
 
-    async def find(self) -> list[FoundRow]:
-        """Find environments and lists of packages, as `ProjectEnvironments.find`."""
-        wire = await self._client.call("env_found", {"project": _named(self._project)})
-        return read(list[FoundRow], wire, "found")
 
-    async def use(
-        self,
-        path: str,
-        *,
-        name: str | None = None,
-        interpreter: str | None = None,
-        allow_builds: bool = False,
-        extras: Iterable[str] = (),
-        groups: Iterable[str] = (),
-        wait: bool = True,
-        on_progress: OnProgress | None = None,
-    ) -> FoundRow:
-        """Agree to use one, as `ProjectEnvironments.use`."""
-        arguments = _use_arguments(
-            self._project, path, name, interpreter, allow_builds, extras, groups, wait
-        )
-        wire = await self._client.call("env_use", arguments, on_event=rows_to(on_progress))
-        return read(FoundRow, wire, "found")
+class AsyncProjectEnvironments(ProjectEnvironmentMethods, AsyncPart):
+    """``nsm.AsyncClient.project_environments``."""
 
-    async def forget(self, target: str) -> str:
-        """Forget that somebody agreed to one, as `ProjectEnvironments.forget`."""
-        wire = await self._client.call("env_forget", _forget_arguments(self._project, target))
-        return read(str, wire, "name")
+    def __init__(self, client: Async, project: str | None) -> None:
+        super().__init__(client)
+        self._project = project
 
 
 def _named(project: str | None) -> str:
     if project is None:
         raise BadProjectError("This client has no project.", hint="Name one: `project=`.")
     return project
-
-
-def _use_arguments(
-    project: str | None,
-    path: str,
-    name: str | None,
-    interpreter: str | None,
-    allow_builds: bool,  # as `use` has it
-    extras: Iterable[str],
-    groups: Iterable[str],
-    wait: bool,
-) -> dict[str, Any]:
-    given = {
-        "name": name,
-        "interpreter": interpreter,
-        "allow_builds": allow_builds,
-        "extras": list(extras),
-        "groups": list(groups),
-        "wait": wait,
-    }
-    chosen = {key: value for key, value in given.items() if value}
-    return {"project": _named(project), "path": _linked(path), **chosen}
-
-
-def _forget_arguments(project: str | None, target: str) -> dict[str, Any]:
-    return {"project": _named(project), "target": _linked(target)}
 
 
 def _linked(path: str) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
+from nsm.client.steps import ask
 from nsm.hosts.place import wanted_host
 from nsm.paths import PathError, home
 from nsm.wire.errors import BadProjectError, ForbiddenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from nsm.client.steps import Steps
+    from nsm.client.steps import InputSource, OnEvent, Steps
+    from nsm.wire.operation import OperationCall
 
     ProjectArgument: TypeAlias = "str | os.PathLike[str] | Default | None"
+
+T = TypeVar("T")
 
 
 class Default:
@@ -125,27 +128,34 @@ class ProjectCalls:
 
     def in_project(
         self,
-        op: str,
         project: ProjectArgument,
         project_mode: str | None,
-        arguments: Callable[..., dict[str, Any]],
-    ) -> Steps[dict[str, Any]]:
-        """Carry out an operation that names a project; without one if nobody has chosen that one,
-        and it is refused.
+        make: Callable[[Project], OperationCall[T]],
+        on_event: OnEvent | None = None,
+        *,
+        interruptible: bool = False,
+        stdin: InputSource | None = None,
+    ) -> Steps[T]:
+        """Ask for an operation that names a project; without one if nobody has chosen that one, and
+        it is refused.
 
         Args:
-            arguments: makes those of the operation, with a `project`.
+            make: makes the request for a project; the rest is as in `ask`.
         """
+
+        def asked(project: Project) -> Steps[T]:
+            return ask(make(project), on_event, interruptible=interruptible, stdin=stdin)
+
         given = self._project if isinstance(project, Default) else project_of(project, self._host)
         if given.here is not None:
             yield partial(bring_project, self.far_socket, given)
         try:
-            return (yield op, arguments(project=given))
+            return (yield from asked(given))
         except (BadProjectError, ForbiddenError) as error:
             if given.here is not None and isinstance(error, BadProjectError):
                 yield partial(bring_project, self.far_socket, given, anew=True)
-                return (yield op, arguments(project=given))
+                return (yield from asked(given))
             if given.chosen or given.path is None or project_mode is not None:
                 raise
             self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
-        return (yield op, arguments(project=NO_PROJECT))
+        return (yield from asked(NO_PROJECT))

@@ -12,26 +12,27 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from nsm.client import operations
+from nsm.client.places import checked_code, place_of
 from nsm.client.projects import DEFAULT
+from nsm.client.steps import ask
 from nsm.transcripts.comparison import Difference, compare
-from nsm.transcripts.document import Gatherer, RecordedExecution
-from nsm.wire.answers import read
-from nsm.wire.environments import EnvironmentRow
+from nsm.wire.environments import envs
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
-from nsm.wire.inspection import Inspection
-from nsm.wire.results import RunResult
-from nsm.wire.sandbox import OpenedSession
+from nsm.wire.inspection import inspect
+from nsm.wire.run import RunOptions, kill, run, session_open
 from nsm.wire.transcripts import OWN_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
-    from nsm.client.projects import ProjectArgument, ProjectCalls
+    from nsm.client.projects import Project, ProjectArgument, ProjectCalls
     from nsm.client.steps import Steps
-    from nsm.transcripts.document import SessionTranscript
-    from nsm.wire.messages import Event
+    from nsm.transcripts.document import RecordedExecution, SessionTranscript
+    from nsm.wire.inspection import Inspection
+    from nsm.wire.operation import OperationCall
+    from nsm.wire.results import RunResult
+    from nsm.wire.sandbox import OpenedSession
     from nsm.wire.transcripts import ExecutionEnd, ExecutionStart
 
     OnReplayed: TypeAlias = Callable[["ReplayedExecution"], object]
@@ -120,11 +121,6 @@ class _Rules(NamedTuple):
     network: str | None
 
 
-def gather(gatherer: Gatherer) -> Callable[[Event], None]:
-    """Make a callback for the events of `logs`."""
-    return operations.entries_to(gatherer.take)
-
-
 def replay(
     calls: ProjectCalls,
     transcript: SessionTranscript,
@@ -139,32 +135,30 @@ def replay(
     rules = yield from _rules(transcript, settings)
     kept = settings.get("keep", False) or settings.get("name") is not None
 
-    def where(**more: Any) -> dict[str, Any]:
-        return operations.where_arguments(
+    def call(project: Project) -> OperationCall[OpenedSession]:
+        place = place_of(
+            project,
             env=env,
             session=settings.get("name"),
             mount_point=rules.mount_point,
             project_mode=rules.project_mode,
             network=rules.network,
             inherit=inherit,
-            **more,
-        ) | ({} if kept else {"idle_s": IDLE_S})
+        )
+        return session_open(place, RunOptions(), idle_s=None if kept else IDLE_S)
 
-    opened = read(
-        OpenedSession,
-        (yield from calls.in_project("session_open", rules.project, rules.project_mode, where)),
-    )
-    run = _Replay(calls, opened, rules, strict=settings.get("strict", False))
+    opened = yield from calls.in_project(rules.project, rules.project_mode, call)
+    going = _Replay(calls, opened, rules, strict=settings.get("strict", False))
     done = False
     try:
-        yield from run.carry_out(transcript, settings.get("until"), on_replayed)
-        done = not run.interrupted
+        yield from going.carry_out(transcript, settings.get("until"), on_replayed)
+        done = not going.interrupted
     finally:
         kept = kept and (done or settings.get("name") is not None)
         if not kept:
             with suppress(NsmError):  # it may be gone already
-                yield "kill", operations.kill_arguments(opened.id)
-    return run.report(kept=kept)
+                yield from ask(kill((opened.id,)))
+    return going.report(kept=kept)
 
 
 def _check(transcript: SessionTranscript, until: int | None) -> None:
@@ -191,8 +185,7 @@ def _environment(transcript: SessionTranscript, wanted: str | None) -> Steps[str
     """
     session = transcript.session
     name = wanted or session.env
-    answer = yield "envs", {}
-    rows = read(list[EnvironmentRow], answer, "environments")
+    rows = yield from ask(envs())
     row = next((row for row in rows if name in (row.name, *row.aliases)), None)
     if wanted is None and transcript.from_file and (row is None or row.source != "preset"):
         raise BadRequestError(
@@ -218,8 +211,7 @@ def _rules(transcript: SessionTranscript, settings: ReplaySettings) -> Steps[_Ru
     mount_point = None
     if not transcript.from_file:
         with suppress(UnknownSessionError):
-            answer = yield "inspect", {"target": transcript.session.id}
-            seen = read(Inspection, answer)
+            seen = yield from ask(inspect(transcript.session.id))
             if seen.policy is not None and seen.session.state != "ended":
                 shown = _shown_project(seen)
                 if project is DEFAULT:
@@ -316,26 +308,21 @@ class _Replay:
 
     def _run(self, start: ExecutionStart, limit_s: float | None) -> Steps[RunResult]:
         rules = self._rules
-        arguments = partial(
-            operations.run_arguments,
-            start.code,
-            env=self._opened.env,
-            session=self._opened.name,
-            mount_point=rules.mount_point,
-            project_mode=rules.project_mode,
-            timeout_s=limit_s,
-            reset=start.reset,
-            argv=start.argv,
-            must_exist=True,
-        )
-        return read(
-            RunResult,
-            (
-                yield from self._calls.in_project(
-                    "run", rules.project, rules.project_mode, arguments
-                )
-            ),
-        )
+
+        def call(project: Project) -> OperationCall[RunResult]:
+            place = place_of(
+                project,
+                env=self._opened.env,
+                session=self._opened.name,
+                mount_point=rules.mount_point,
+                project_mode=rules.project_mode,
+                must_exist=True,
+            )
+            code = checked_code(start.code)
+            return run(place, RunOptions(limit_s), code, reset=start.reset, argv=start.argv)
+
+        steps = self._calls.in_project(rules.project, rules.project_mode, call, interruptible=True)
+        return (yield from steps)
 
 
 def undone_in(executions: Iterable[RecordedExecution]) -> dict[int, str]:

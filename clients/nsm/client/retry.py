@@ -11,6 +11,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from nsm._version import program_version
+from nsm.hosts.place import leads_elsewhere
 from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
@@ -18,6 +20,7 @@ from nsm.wire.errors import (
     NsmError,
     ResultLostError,
 )
+from nsm.wire.messages import RESUMES, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +102,27 @@ _OF_CONNECTION = frozenset({"file_close", "file_events", "file_read", "file_unwa
 RECONNECTED = "reconnected"
 """Name of an event that the client itself gives to `on_event`: the connection was lost, and the
 call goes on over another one. Output may be missing before it."""
+
+
+def hello(*, name: str, scope: str, project: str | None = None, path: str | None = None) -> Hello:
+    """How a client introduces itself.
+
+    Args:
+        path: path of the socket, if a lost connection is opened again.
+    """
+    return Hello(
+        name=name,
+        program_version=program_version(),
+        scope=scope,
+        # On this machine, only the end of a client or of the supervisor ends a connection.
+        capabilities=(RESUMES,) if path is not None and leads_elsewhere(path) else (),
+        project=project or "",
+    )
+
+
+def lease(session: str) -> tuple[str, dict[str, Any]]:
+    """The operation by which a session ends with the connection, and its arguments."""
+    return "session_keep", {"target": session, "ends_with_client": True}
 
 
 class LostError(DisconnectedError):

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from nsm.client import operations
+from nsm.client.api import ClientMethods
+from nsm.client.places import place_of
 from nsm.client.projects import DEFAULT
-from nsm.wire.answers import read
+from nsm.client.session_files import AsyncSessionFiles, SessionFiles
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, Either, method
 from nsm.wire.errors import NsmError
-from nsm.wire.sandbox import OpenedSession
+from nsm.wire.run import RunOptions, session_open
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Self, Unpack
+    from typing import Self, Unpack
 
     from nsm.client.blocking import Client
-    from nsm.client.job_steps import ProgramSettings
-    from nsm.client.jobs import Job
-    from nsm.client.operations import OnOutput
+    from nsm.client.events import OnOutput
+    from nsm.client.jobs import AsyncJob, Job, ProgramSettings
     from nsm.client.projects import Project, ProjectArgument
-    from nsm.client.session_files import SessionFiles
-    from nsm.client.standard_input import InputSource
+    from nsm.client.steps import InputSource, Steps
     from nsm.wire.live import ForkReport
+    from nsm.wire.operation import OperationCall
     from nsm.wire.ports import PortRow
     from nsm.wire.results import RunResult
+    from nsm.wire.sandbox import OpenedSession
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long the end of a sandbox may take if the block was cancelled."""
 
 
 class SandboxSettings(TypedDict, total=False):
@@ -45,28 +49,8 @@ class SandboxSettings(TypedDict, total=False):
     ends_with_client: bool
 
 
-def open_arguments(settings: SandboxSettings, *, project: Project) -> dict[str, Any]:
-    """The arguments of `session_open`."""
-    arguments = operations.where_arguments(
-        env=settings.get("env", "python"),
-        session=settings.get("name"),
-        project=project,
-        project_mode=settings.get("project_mode"),
-        network=settings.get("network"),
-        secrets=settings.get("secrets"),
-    )
-    optional = {
-        "memory_mb": settings.get("memory_mb"),
-        "idle_s": settings.get("idle_s"),
-        "environ": dict(settings.get("environ") or {}) or None,
-        "labels": dict(settings.get("labels") or {}) or None,
-        "ends_with_client": settings.get("ends_with_client") or None,
-    }
-    return arguments | {key: value for key, value in optional.items() if value is not None}
-
-
-class Sandbox:
-    """A session of its own, which ends with the block. `nsm.Client.sandbox` makes it.
+class SandboxMethods(Calls):
+    """A session of its own, which ends with the block. ``client.sandbox(...)`` makes it.
 
     Attributes:
         id, name, env: of the session.
@@ -81,29 +65,130 @@ class Sandbox:
     name: str
     env: str
     labels: Mapping[str, str]
+    _client: Any  # `Client` or `AsyncClient`
+
+    def __init__(self, client: ClientMethods, settings: SandboxSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._project = settings.get("project", DEFAULT)
+        self._project_mode = settings.get("project_mode")
+
+    def __repr__(self) -> str:
+        return f"<nsm sandbox {getattr(self, 'name', 'not begun')}>"
+
+    @method
+    def run(
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        execution_id: str | None = None,
+        stdin: InputSource | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Steps[RunResult]:
+        """Run code, as `nsm.Client.run`."""
+        result: RunResult = yield from ClientMethods.run.steps(
+            *(self._client, code),
+            env=self.env,
+            session=self.name,
+            timeout_s=timeout_s,
+            execution_id=execution_id,
+            project=self._project,
+            project_mode=self._project_mode,
+            must_exist=True,
+            stdin=stdin,
+            on_output=on_output,
+        )
+        return result
+
+    @method
+    def exec(
+        self, argv: Sequence[str], **settings: Unpack[ProgramSettings]
+    ) -> Steps[Either[Job, AsyncJob]]:
+        """Start a program, as `nsm.Client.exec`."""
+        job: Either[Job, AsyncJob] = yield from ClientMethods.exec.steps(
+            *(self._client, self.name, argv),
+            env=self.env,
+            project=self._project,
+            project_mode=self._project_mode,
+            must_exist=True,
+            **settings,
+        )
+        return job
+
+    @method
+    def fork(self, *names: str, count: int | None = None) -> Steps[ForkReport]:
+        """Fork it, as `nsm.Client.fork`; the forks end with it."""
+        report: ForkReport = yield from ClientMethods.fork.steps(
+            self._client, self.id, *names, count=count
+        )
+        return report
+
+    @method
+    def open_port(
+        self, port: int, *, listen: str | None = None, public: bool = False
+    ) -> Steps[PortRow]:
+        """Open one of its ports on the host, as `client.ports.open`."""
+        from nsm.client.ports import PortMethods
+
+        row: PortRow = yield from PortMethods.open.steps(
+            self, self.id, port, listen=listen, public=public
+        )
+        return row
+
+    def _begin(self) -> Steps[None]:
+        settings = self._settings
+        name, mode = settings.get("name"), self._project_mode
+
+        def call(project: Project) -> OperationCall[OpenedSession]:
+            place = place_of(
+                project,
+                env=settings.get("env", "python"),
+                session=name,
+                project_mode=mode,
+                network=settings.get("network"),
+                secrets=settings.get("secrets"),
+            )
+            return session_open(
+                place,
+                RunOptions(),
+                idle_s=settings.get("idle_s"),
+                labels=dict(settings.get("labels") or {}),
+                environ=dict(settings.get("environ") or {}),
+                memory_mb=settings.get("memory_mb"),
+                ends_with_client=settings.get("ends_with_client", False),
+            )
+
+        opened = yield from self._client.in_project(self._project, mode, call)
+        self.id, self.name, self.env, self.labels = opened
+        if settings.get("ends_with_client"):
+            self._client.leases.add(self.id)
+
+
+class Sandbox(SandboxMethods, BlockingPart):
+    """A session of its own, which ends with the block. `nsm.Client.sandbox` makes it.
+
+    Attributes:
+        id, name, env: of the session.
+        labels: its labels.
+        files: its files.
+
+    Raises:
+        UnknownSessionError: from each method, once the session has ended.
+    """
+
     files: SessionFiles
 
     def __init__(self, client: Client, settings: SandboxSettings) -> None:
-        self._client = client
-        self._project = settings.get("project", DEFAULT)
-        self._project_mode = settings.get("project_mode")
-        arguments = partial(open_arguments, settings)
-        wire = client.carry_out(
-            client.in_project("session_open", self._project, self._project_mode, arguments)
-        )
-        self.id, self.name, self.env, self.labels = read(OpenedSession, wire)
+        super().__init__(client, settings)
+        self.carry_out(self._begin())
         self.files = client.files(self.id)
-        if settings.get("ends_with_client"):
-            client.leases.add(self.id)
         try:
             for path, content in (settings.get("files") or {}).items():
                 self.files.write(path, content, parents=True)
         except BaseException:
             self.close()
             raise
-
-    def __repr__(self) -> str:
-        return f"<nsm sandbox {self.name} {self.id}>"
 
     def __enter__(self) -> Self:
         return self
@@ -117,45 +202,37 @@ class Sandbox:
         with suppress(NsmError):  # the supervisor may be gone, and this with it
             self._client.kill(self.id)
 
-    def run(
-        self,
-        code: str,
-        *,
-        timeout_s: float | None = None,
-        execution_id: str | None = None,
-        stdin: InputSource | None = None,
-        on_output: OnOutput | None = None,
-    ) -> RunResult:
-        """Run code, as `nsm.Client.run`."""
-        return self._client.run(
-            code,
-            env=self.env,
-            session=self.name,
-            timeout_s=timeout_s,
-            execution_id=execution_id,
-            project=self._project,
-            project_mode=self._project_mode,
-            must_exist=True,
-            stdin=stdin,
-            on_output=on_output,
-        )
 
-    def exec(self, argv: Sequence[str], **settings: Unpack[ProgramSettings]) -> Job:
-        """Start a program, as `nsm.Client.exec`."""
-        return self._client.exec(
-            self.name,
-            argv,
-            env=self.env,
-            project=self._project,
-            project_mode=self._project_mode,
-            must_exist=True,
-            **settings,
-        )
+class AsyncSandbox(SandboxMethods, AsyncPart):
+    """A session of its own, which ends with the block. `nsm.AsyncClient.sandbox` makes it; the
+    session begins with the block. Attributes are those of `Sandbox`.
+    """
 
-    def fork(self, *names: str, count: int | None = None) -> ForkReport:
-        """Fork it, as `nsm.Client.fork`; the forks end with it."""
-        return self._client.fork(self.id, *names, count=count)
+    files: AsyncSessionFiles
 
-    def open_port(self, port: int, *, listen: str | None = None, public: bool = False) -> PortRow:
-        """Open one of its ports on the host, as `client.ports.open`."""
-        return self._client.ports.open(self.id, port, listen=listen, public=public)
+    async def __aenter__(self) -> Self:
+        """Make the session.
+
+        Raises:
+            NsmError: it can't be made.
+        """
+        await self.carry_out(self._begin())
+        self.files = self._client.files(self.id)
+        try:
+            for path, content in (self._settings.get("files") or {}).items():
+                await self.files.write(path, content, parents=True)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the session, with all that runs in it, even if this is cancelled."""
+        import anyio  # `Sandbox` does without
+
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(NsmError):
+            self._client.leases.discard(self.id)
+            await self._client.kill(self.id)

@@ -1,35 +1,36 @@
-"""Secrets that sessions and boxes use without seeing them: ``client.secrets``."""
+"""Secrets that sessions and boxes use without seeing them: ``client.secrets`` of either client."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.wire.answers import read
-from nsm.wire.secrets import SecretRevocation, SecretsReport, SecretTest
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
+from nsm.wire import secrets as wire
 
 if TYPE_CHECKING:
-    from nsm.client.blocking import Client
+    from nsm.client.steps import Steps
+    from nsm.wire.secrets import SecretsReport
 
 
-class Secrets:
-    """Operations on secrets. Blocks. No answer has a value."""
+class SecretMethods(Calls):
+    """Operations on secrets. No answer has a value."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def list(self) -> SecretsReport:
+    @method
+    def list(self) -> Steps[SecretsReport]:
         """Describe all secrets, and who has them."""
-        return read(SecretsReport, self._client.call("secrets"))
+        return (yield from ask(wire.secrets()))
 
-    def test(self, name: str) -> str:
+    @method
+    def test(self, name: str) -> Steps[str]:
         """Have a secret read as for a session. Returns a text of the kind that code sees.
 
         Raises:
             BadRequestError: there is no such secret, or no value.
         """
-        return read(SecretTest, self._client.call("secret_test", {"name": name})).stand_in
+        return (yield from ask(wire.secret_test(name)))
 
-    def revoke(self, name: str, owner: str | None = None) -> tuple[str, ...]:
+    @method
+    def revoke(self, name: str, owner: str | None = None) -> Steps[tuple[str, ...]]:
         """Make the stand-ins of a secret worthless.
 
         Args:
@@ -38,5 +39,12 @@ class Secrets:
         Returns:
             Ids of those that had it.
         """
-        arguments = {"name": name} | ({"owner": owner} if owner is not None else {})
-        return read(SecretRevocation, self._client.call("secret_revoke", arguments)).owners
+        return (yield from ask(wire.secret_revoke(name, owner)))
+
+
+class Secrets(SecretMethods, BlockingPart):
+    """``nsm.Client.secrets``."""
+
+
+class AsyncSecrets(SecretMethods, AsyncPart):
+    """``nsm.AsyncClient.secrets``."""

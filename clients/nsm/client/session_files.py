@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm.client import file_steps, transfers
-from nsm.wire.errors import NsmError
+from nsm.client.retry import CutOffError, begun_again
+from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, Either, ask, method
+from nsm.wire import files as wire
+from nsm.wire.errors import FileError, NsmError
+from nsm.wire.files import PIECE_BYTES, FileEvent, text_of_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self, TypeVar
+    from typing import Any, Self
 
-    from nsm.client.steps import Calls, Steps
-    from nsm.wire.files import FileEntry, FileEvent, FileEvents, FileInfo, TreeReport
+    from nsm.client.steps import Steps
+    from nsm.wire.files import FileEntry, FileEvents, FileInfo, TreeReport, Watching
+    from nsm.wire.operation import OperationCall
 
-    T = TypeVar("T")
     Path = str | bytes
     OnProgress = Callable[[int, int | None], object]
     Entries = list[FileEntry]
 
+WAIT_S = 30.0
+"""Longest wait of one request for events."""
 
-class SessionFiles:
+
+class FileMethods(Calls):
     """Files of one session. `nsm.Client.files` makes it.
 
     Paths are absolute, or relative to the session's workspace. A name may have any byte but NUL and
@@ -42,33 +51,37 @@ class SessionFiles:
         NsmError: the session has ended, or cannot do that.
     """
 
-    def __init__(self, client: Calls, session: str) -> None:
-        self._client = client
-        self._session = session
+    _session: str
 
     def __repr__(self) -> str:
         return f"<nsm files of {self._session!r}>"
 
-    def _do(self, steps: Steps[T]) -> T:
-        return self._client.carry_out(steps)
-
-    def list(self, path: Path = ".") -> Entries:
+    @method
+    def list(self, path: Path = ".") -> Steps[Entries]:
         """List a directory, by name."""
-        found = self._do(file_steps.list_directory(self._session, path))
-        return list(found.entries)
+        return list((yield from file_steps.list_directory(self._session, path)).entries)
 
-    def stat(self, path: Path, *, follow: bool = True) -> FileEntry:
+    @method
+    def stat(self, path: Path, *, follow: bool = True) -> Steps[FileEntry]:
         """Return what a path leads to.
 
         Args:
             follow: symbolic links are followed; else the link itself is told, with its `target`.
         """
-        return self._do(file_steps.stat(self._session, path, follow=follow))
+        return (yield from ask(wire.file_stat(self._session, text_of_path(path), follow=follow)))
 
-    def exists(self, path: Path) -> bool:
+    @method
+    def exists(self, path: Path) -> Steps[bool]:
         """Return whether a path leads to anything."""
-        return self._do(file_steps.exists(self._session, path))
+        try:
+            yield from ask(wire.file_stat(self._session, text_of_path(path), follow=True))
+        except FileError as error:
+            if error.data.get("errno") in ("ENOENT", "ENOTDIR"):
+                return False
+            raise
+        return True
 
+    @method
     def read(
         self,
         path: Path,
@@ -76,7 +89,7 @@ class SessionFiles:
         offset: int = 0,
         length: int | None = None,
         max_bytes: int | None = None,
-    ) -> bytes:
+    ) -> Steps[bytes]:
         """Read a file, or a part of it.
 
         Args:
@@ -84,11 +97,17 @@ class SessionFiles:
             length: number of bytes, fewer at the end of the file; None for all that follow.
             max_bytes: refuse to read more into memory.
         """
-        steps = file_steps.read_bytes(
-            self._session, path, offset=offset, length=length, max_bytes=max_bytes
+        begin = partial(
+            file_steps.read_bytes,
+            self._session,
+            path,
+            offset=offset,
+            length=length,
+            max_bytes=max_bytes,
         )
-        return self._do(steps)
+        return (yield from begun_again(begin))
 
+    @method
     def write(
         self,
         path: Path,
@@ -97,7 +116,7 @@ class SessionFiles:
         permissions: int | None = None,
         overwrite: bool = True,
         parents: bool = False,
-    ) -> FileInfo:
+    ) -> Steps[FileInfo]:
         """Write a file. It appears whole, or not at all.
 
         Args:
@@ -106,16 +125,19 @@ class SessionFiles:
             overwrite: replace an older file.
             parents: make missing directories.
         """
-        steps = file_steps.write_bytes(
+        begin = partial(
+            file_steps.write_bytes,
             self._session,
             path,
-            data,
+            file_steps.bytes_of(data),
             permissions=permissions,
             overwrite=overwrite,
             parents=parents,
         )
-        return self._do(steps)
+        # Else nobody could tell a file of the first attempt from another one.
+        return (yield from begun_again(begin) if overwrite else begin())
 
+    @method
     def read_to(
         self,
         path: Path,
@@ -123,7 +145,7 @@ class SessionFiles:
         *,
         max_bytes: int | None = None,
         on_open: Callable[[FileInfo], object] | None = None,
-    ) -> FileInfo:
+    ) -> Steps[FileInfo]:
         """Read a file, piece by piece.
 
         Example::
@@ -142,8 +164,9 @@ class SessionFiles:
         Raises:
             FileTooLargeError: it is too large.
         """
-        return self._do(transfers.get(self._session, path, write, max_bytes, on_open))
+        return (yield from transfers.get(self._session, path, write, max_bytes, on_open))
 
+    @method
     def write_from(
         self,
         path: Path,
@@ -152,7 +175,7 @@ class SessionFiles:
         permissions: int | None = None,
         overwrite: bool = True,
         size: int | None = None,
-    ) -> FileInfo:
+    ) -> Steps[FileInfo]:
         """Write a file, piece by piece. It appears whole at the end, or not at all.
 
         Example::
@@ -172,41 +195,57 @@ class SessionFiles:
         steps = transfers.put(
             self._session, path, read, permissions, overwrite=overwrite, size=size
         )
-        return self._do(steps)
+        return (yield from steps)
 
-    def append(self, path: Path, data: bytes | str, *, permissions: int | None = None) -> None:
+    @method
+    def append(
+        self, path: Path, data: bytes | str, *, permissions: int | None = None
+    ) -> Steps[None]:
         """Add bytes at the end of a file, which is made if it is missing."""
-        self._do(file_steps.append(self._session, path, data, permissions=permissions))
+        data = file_steps.bytes_of(data)
+        append = partial(wire.file_put, self._session, text_of_path(path), append=True)
+        for start in range(0, max(1, len(data)), PIECE_BYTES):
+            yield from ask(append(data[start : start + PIECE_BYTES], permissions=permissions))
 
-    def mkdir(self, path: Path, *, parents: bool = False) -> None:
+    @method
+    def mkdir(self, path: Path, *, parents: bool = False) -> Steps[None]:
         """Make a directory, if there is none."""
-        self._do(file_steps.make_directory(self._session, path, parents=parents))
+        yield from ask(wire.file_mkdir(self._session, text_of_path(path), parents=parents))
 
-    def remove(self, path: Path, *, recursive: bool = False) -> None:
+    @method
+    def remove(self, path: Path, *, recursive: bool = False) -> Steps[None]:
         """Remove a file, a link or an empty directory.
 
         Args:
             recursive: remove a directory with all that is in it. No link is followed.
         """
-        self._do(file_steps.remove(self._session, path, recursive=recursive))
+        call = wire.file_remove(self._session, text_of_path(path), recursive=recursive)
+        try:
+            yield from ask(call)
+        except CutOffError:
+            yield from begun_again(partial(_remove_rest, call))
 
-    def rename(self, path: Path, to: Path, *, overwrite: bool = True) -> None:
+    @method
+    def rename(self, path: Path, to: Path, *, overwrite: bool = True) -> Steps[None]:
         """Give a file or a directory another name on its file system.
 
         Args:
             overwrite: replace a file that has that name.
         """
-        self._do(file_steps.rename(self._session, path, to, overwrite=overwrite))
+        there, new = text_of_path(path), text_of_path(to)
+        yield from ask(wire.file_rename(self._session, there, new, overwrite=overwrite))
 
-    def archive(self, path: Path, write: Callable[[bytes], object]) -> TreeReport:
+    @method
+    def archive(self, path: Path, write: Callable[[bytes], object]) -> Steps[TreeReport]:
         """Read what is in a directory as a tar archive.
 
         Args:
             write: called with each piece of the archive.
         """
-        return self._do(file_steps.archive(self._session, path, write))
+        return (yield from file_steps.archive(self._session, path, write))
 
-    def unpack(self, path: Path, read: Callable[[int], bytes]) -> TreeReport:
+    @method
+    def unpack(self, path: Path, read: Callable[[int], bytes]) -> Steps[TreeReport]:
         """Unpack a tar archive into a directory, which is made if it is missing.
 
         What would lie outside is left out, and so is what is neither file, directory nor link.
@@ -214,8 +253,9 @@ class SessionFiles:
         Args:
             read: called with a number of bytes until it returns none.
         """
-        return self._do(file_steps.unpack(self._session, path, read))
+        return (yield from file_steps.unpack(self._session, path, read))
 
+    @method
     def upload(
         self,
         local: str | os.PathLike[str],
@@ -223,7 +263,7 @@ class SessionFiles:
         *,
         follow: bool = False,
         on_progress: OnProgress | None = None,
-    ) -> TreeReport:
+    ) -> Steps[TreeReport]:
         """Copy a file or a directory from here. What is in a directory goes into the directory
         `path`, which is made if it is missing.
 
@@ -236,10 +276,17 @@ class SessionFiles:
         Returns:
             What was copied, and what was left out.
         """
-        return self._do(
-            file_steps.upload(self._session, os.fspath(local), path, on_progress, follow=follow)
+        begin = partial(
+            file_steps.upload,
+            self._session,
+            os.fspath(local),
+            path,
+            on_progress,
+            follow=follow,
         )
+        return (yield from begun_again(begin))
 
+    @method
     def download(
         self,
         path: Path,
@@ -248,7 +295,7 @@ class SessionFiles:
         into: bool = False,
         follow: bool = False,
         on_progress: OnProgress | None = None,
-    ) -> TreeReport:
+    ) -> Steps[TreeReport]:
         """Copy a file or a directory to here: to the file `local`, or into the directory `local`,
         which is made if it is missing.
 
@@ -264,13 +311,21 @@ class SessionFiles:
         Returns:
             What was copied, and what was left out; `path` is that in the session.
         """
-        place = os.fspath(local)
-        steps = file_steps.download(
-            self._session, path, place, on_progress, into=into, follow=follow
+        begin = partial(
+            file_steps.download,
+            self._session,
+            path,
+            os.fspath(local),
+            on_progress,
+            into=into,
+            follow=follow,
         )
-        return self._do(steps)
+        return (yield from begun_again(begin))
 
-    def watch(self, path: Path = ".", *, recursive: bool = False) -> ChangeWatch:
+    @method
+    def watch(
+        self, path: Path = ".", *, recursive: bool = False
+    ) -> Steps[Either[ChangeWatch, AsyncChangeWatch]]:
         """Watch a file, or what is in a directory, from now on.
 
         Example::
@@ -284,21 +339,83 @@ class SessionFiles:
         Args:
             recursive: watch directories below, too: at most 1,000.
         """
-        steps = file_steps.watch(self._session, path, recursive=recursive)
-        return ChangeWatch(self._client, self._do(steps))
+        call = wire.file_watch(self._session, text_of_path(path), recursive=recursive)
+        return self.choose(ChangeWatch, AsyncChangeWatch)(self, (yield from ask(call)))
 
 
-class ChangeWatch:
+def _remove_rest(call: OperationCall[Any]) -> Steps[None]:
+    try:
+        yield from ask(call)
+    except FileError as error:
+        if error.data.get("errno") != "ENOENT":
+            raise
+
+
+class SessionFiles(FileMethods, BlockingPart):
+    __doc__ = FileMethods.__doc__
+
+    def __init__(self, client: Blocking, session: str) -> None:
+        super().__init__(client)
+        self._session = session
+
+
+class AsyncSessionFiles(FileMethods, AsyncPart):
+    """Files of one session, as `SessionFiles` has them. `nsm.AsyncClient.files` makes it.
+
+    Callbacks are called in a thread while a directory is copied; the others must not block.
+    """
+
+    def __init__(self, client: Async, session: str) -> None:
+        super().__init__(client)
+        self._session = session
+
+
+class WatchMethods(Calls):
     """A path that is watched. It is an iterator of `FileEvent` until that path is gone.
 
     Attributes:
         path: absolute, in the session.
     """
 
-    def __init__(self, client: Calls, watch: file_steps.Watch) -> None:
-        self.path = watch.path
-        self._client = client
-        self._watch = watch
+    def _begin(self, opened: Watching) -> None:
+        self.path = opened.path
+        self._handle = opened.watch
+        self._waiting: deque[FileEvent] = deque()
+        self._ended = False
+
+    @method
+    def close(self) -> Steps[None]:
+        """Watch no longer."""
+        yield from ask(wire.file_unwatch(self._handle))
+
+    @method
+    def read(self, wait_s: float = 0.0) -> Steps[FileEvents]:
+        """Return what has happened since the last time.
+
+        Args:
+            wait_s: wait so long for the first event; at most 60.
+        """
+        return (yield from ask(wire.file_events(self._handle, wait_s=wait_s)))
+
+    def _next(self) -> Steps[FileEvent | None]:
+        """Wait for the next event; None when none will follow."""
+        while not self._waiting:
+            if self._ended:
+                return None
+            found = yield from ask(wire.file_events(self._handle, wait_s=WAIT_S))
+            self._waiting.extend(found.events)
+            if found.overflow:
+                self._waiting.append(FileEvent("overflow", ""))
+            self._ended = found.ended
+        return self._waiting.popleft()
+
+
+class ChangeWatch(WatchMethods, BlockingPart):
+    __doc__ = WatchMethods.__doc__
+
+    def __init__(self, client: Blocking, opened: Watching) -> None:
+        super().__init__(client)
+        self._begin(opened)
 
     def __enter__(self) -> Self:
         return self
@@ -307,23 +424,35 @@ class ChangeWatch:
         with suppress(NsmError):  # the session or the connection may be gone
             self.close()
 
-    def close(self) -> None:
-        """Watch no longer."""
-        self._client.carry_out(self._watch.close())
-
-    def read(self, wait_s: float = 0.0) -> FileEvents:
-        """Return what has happened since the last time.
-
-        Args:
-            wait_s: wait so long for the first event; at most 60.
-        """
-        return self._client.carry_out(self._watch.read(wait_s))
-
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> FileEvent:
-        event = self._client.carry_out(self._watch.next())
+        event = self.carry_out(self._next())
         if event is None:
             raise StopIteration
+        return event
+
+
+class AsyncChangeWatch(WatchMethods, AsyncPart):
+    """The same for `nsm.AsyncClient`: an asynchronous iterator."""
+
+    def __init__(self, client: Async, opened: Watching) -> None:
+        super().__init__(client)
+        self._begin(opened)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with suppress(NsmError):  # the session or the connection may be gone
+            await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FileEvent:
+        event = await self.carry_out(self._next())
+        if event is None:
+            raise StopAsyncIteration
         return event

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from nsm.client.async_steps import with_grace
+from nsm.client.async_connection import with_grace
 from nsm.client.asynchronous import AsyncClient
 from nsm.client.background import BACKGROUND
-from nsm.client.job_steps import COLLECT_BYTES, WAIT_S
+from nsm.client.jobs import COLLECT_BYTES, WAIT_S
 from nsm.wire.errors import DisconnectedError, NsmError
 from nsm.wire.jobs import chunks_of
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Self, TypeVar, Unpack
 
-    from nsm.client.async_jobs import AsyncJob
-    from nsm.client.async_sandbox import AsyncSandbox
-    from nsm.client.job_steps import ProgramSettings
-    from nsm.client.sandbox import SandboxSettings
+    from nsm.client.jobs import AsyncJob, ProgramSettings
+    from nsm.client.sandbox import AsyncSandbox, SandboxSettings
     from nsm.wire.jobs import JobChunk
 
     T = TypeVar("T")

@@ -10,6 +10,7 @@ import fcntl
 import os
 import select
 import threading
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,12 @@ from nsm.wire.errors import (
 from nsm.wire.files import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import IO, Any, TypeAlias
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     from nsm.client.blocking_connection import BlockingWire
+    from nsm.client.steps import InputSource
     from nsm.wire.messages import Event, Hello
-
-    InputSource: TypeAlias = bytes | bytearray | memoryview | IO[bytes] | Iterable[bytes]
 
 OVER = (UnknownSessionError, SessionEndedError)
 """Answers to input of code that has ended, and its session with it."""
@@ -195,8 +195,8 @@ def pieces_of(source: InputSource) -> Iterator[bytes]:
     reads = getattr(source, "read", None)
     if reads is not None:
         return iter(lambda: check_piece(reads(PIECE_BYTES)), b"")
-    if isinstance(source, str):
-        check_piece(source)
+    if isinstance(source, str) or not isinstance(source, Iterable):
+        raise _no_bytes(source)
     return (
         piece[at : at + PIECE_BYTES]
         for piece in map(check_piece, source)
@@ -214,8 +214,12 @@ def check_piece(piece: object) -> bytes:
         return bytes(piece)
     if isinstance(piece, memoryview):
         return piece.tobytes()
-    raise BadRequestError(
-        f"standard input must be bytes, not {type(piece).__name__}",
+    raise _no_bytes(piece)
+
+
+def _no_bytes(given: object) -> BadRequestError:
+    return BadRequestError(
+        f"standard input must be bytes, not {type(given).__name__}",
         hint="Encode a text: TEXT.encode().",
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.client.async_jobs import AsyncJob
+from nsm.client.jobs import AsyncJob
 from nsm.e2b.errors import RefusalError, refusal_of
 from nsm.e2b.events import Splitter, checked
 from nsm.e2b.requests import text, texts

@@ -17,7 +17,7 @@ from nsm.e2b.requests import number, text
 from nsm.wire.errors import FileError, NsmError
 
 if TYPE_CHECKING:
-    from nsm.client.async_session_files import AsyncChangeWatch
+    from nsm.client.session_files import AsyncChangeWatch
     from nsm.e2b.requests import HttpRequest
     from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
     from nsm.wire.files import FileEntry, FileEvent

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nsm.e2b.errors import RefusalError
 from nsm.e2b.requests import inner
-from nsm.wire.network import network_argument
+from nsm.wire.network import network_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nsm.wire.run import NetworkRequest
 
 ALL = "0.0.0.0/0"
 """Everything, as clients write it."""
@@ -18,8 +20,8 @@ _ALLOW = "allowOut"
 _DENY = "denyOut"
 
 
-def network_of(most: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The network of a sandbox, as an argument of the supervisor.
+def network_of(most: str, asked: Mapping[str, Any]) -> NetworkRequest:
+    """The network of a sandbox.
 
     Args:
         most: what `serve` was given: ``off``, ``full``, or hosts separated by commas.
@@ -28,9 +30,9 @@ def network_of(most: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RefusalError: the client wants more, or what nsm does not have.
     """
-    limit = network_argument(most)
+    limit = network_request(most)
     if asked.get("allow_internet_access") is False:
-        return network_argument("off")
+        return network_request("off")
     network = inner(asked, "network")
     allowed, denied = _hosts(network, _ALLOW), _hosts(network, _DENY)
     for name, value in network.items():
@@ -42,19 +44,19 @@ def network_of(most: str, asked: Mapping[str, Any]) -> dict[str, Any]:
             f"{_DENY} can only be {ALL} here; name the hosts that may be reached in {_ALLOW}",
         )
     if not allowed:
-        return network_argument("off") if denied else limit
+        return network_request("off") if denied else limit
     if ALL in allowed:
         return limit
     if any("/" in host for host in allowed):
         raise RefusalError("unimplemented", f"{_ALLOW} can only have names of hosts here")
-    if limit["mode"] != "full":
-        more = sorted(set(allowed) - set(limit.get("allow", ())))
+    if limit.mode != "full":
+        more = sorted(set(allowed) - set(limit.allow))
         if more:
             raise RefusalError(
                 "permission_denied",
                 f"{', '.join(more)} cannot be reached from here (`nsm e2b serve --network`)",
             )
-    return network_argument(",".join(allowed))
+    return network_request(",".join(allowed))
 
 
 def _hosts(network: Mapping[str, Any], name: str) -> list[str]:

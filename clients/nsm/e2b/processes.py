@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.client.async_jobs import AsyncJob
+from nsm.client.jobs import AsyncJob
 from nsm.e2b.connect import ConnectStream, frames_of, is_stream, message_of
 from nsm.e2b.errors import RefusalError, gone, refusal_of
 from nsm.e2b.requests import inner, number, text, texts

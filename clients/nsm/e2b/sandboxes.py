@@ -28,8 +28,8 @@ from nsm.wire.sandbox import OpenedSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.client.async_jobs import AsyncJob
-    from nsm.client.async_session_files import AsyncChangeWatch
+    from nsm.client.jobs import AsyncJob
+    from nsm.client.session_files import AsyncChangeWatch
     from nsm.e2b.contexts import CodeContext
     from nsm.e2b.settings import ServeSettings
 
@@ -133,7 +133,7 @@ class Sandboxes:
             "env": self._environment(template),
             "labels": labels,
             "environ": {"HOME": self.settings.home, **wanted["envs"]},
-            "network": network_of(self.settings.network, asked),
+            "network": network_of(self.settings.network, asked)._asdict(),
             **self.project_arguments(),
         }
         if self.settings.memory_mb is not None:

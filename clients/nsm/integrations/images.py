@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from nsm.client.async_sandbox import AsyncSandbox
-    from nsm.client.sandbox import SandboxSettings
+    from nsm.client.sandbox import AsyncSandbox, SandboxSettings
     from nsm.client.shared_sandbox import CommandResult
 
 TRANSPORTS = ("docker://", "oci:", "oci-archive:", "docker-archive:")

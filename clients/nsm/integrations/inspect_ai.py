@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
-    from nsm.client.async_session_files import AsyncSessionFiles
+    from nsm.client.session_files import AsyncSessionFiles
 
     T = TypeVar("T")
 

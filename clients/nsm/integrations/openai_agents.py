@@ -49,8 +49,8 @@ from agents.sandbox.util.tar_utils import (
 )
 from agents.sandbox.workspace_paths import posix_path_as_path
 
-from nsm.client import operations
-from nsm.client.job_steps import COLLECT_BYTES
+from nsm.client.jobs import COLLECT_BYTES
+from nsm.client.places import check_names
 from nsm.client.sandbox import SandboxSettings
 from nsm.integrations.openai_agents_terminals import TerminalSession
 from nsm.integrations.sandboxes import GONE, LazySandbox, resolved
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec
     from agents.sandbox.types import User
 
-    from nsm.client.async_sandbox import AsyncSandbox
-    from nsm.client.async_session_files import AsyncSessionFiles
+    from nsm.client.sandbox import AsyncSandbox
+    from nsm.client.session_files import AsyncSessionFiles
 
 T = TypeVar("T")
 
@@ -341,7 +341,7 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        operations.check_names(settings, SandboxSettings)
+        check_names(settings, SandboxSettings)
         self._lasting = lasting
         self._instrumentation = instrumentation or Instrumentation()
         self._dependencies = dependencies

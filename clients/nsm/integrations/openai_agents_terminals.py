@@ -24,7 +24,7 @@ from agents.sandbox.session.pty_types import (
     resolve_pty_write_yield_time_ms,
 )
 
-from nsm.client.job_steps import WAIT_S
+from nsm.client.jobs import WAIT_S
 from nsm.wire.errors import JobError, NsmError
 
 if TYPE_CHECKING:

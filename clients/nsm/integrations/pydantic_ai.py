@@ -30,7 +30,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from nsm.client.job_steps import COLLECT_BYTES
+from nsm.client.jobs import COLLECT_BYTES
 from nsm.integrations.sandboxes import GONE, LazySandbox
 from nsm.wire.errors import BadRequestError, FileError, JobError
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from pydantic_ai.workspaces import WorkspaceCommand
 
-    from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.sandbox import SandboxSettings
+    from nsm.client.session_files import AsyncSessionFiles
     from nsm.wire.files import FileEntry as SessionEntry
 
     T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import trio
 
 from nsm import AsyncClient, AsyncJob, NsmError
-from nsm.client import operations
 from nsm.client.background import BACKGROUND
-from nsm.client.job_steps import COLLECT_BYTES
+from nsm.client.jobs import COLLECT_BYTES
+from nsm.client.places import check_names
 from nsm.client.sandbox import SandboxSettings
 from nsm.client.shared_sandbox import CommandResult, execute, leased
 from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Unpack
 
-    from nsm.client.async_sandbox import AsyncSandbox
-    from nsm.client.async_session_files import AsyncSessionFiles
-    from nsm.client.job_steps import ProgramSettings
+    from nsm.client.jobs import ProgramSettings
+    from nsm.client.sandbox import AsyncSandbox
+    from nsm.client.session_files import AsyncSessionFiles
     from nsm.wire.ports import PortRow
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ class LazySandbox:
         lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        operations.check_names(settings, SandboxSettings)
+        check_names(settings, SandboxSettings)
         self.session = session
         self._attach = session is not None
         self._keep = keep
@@ -135,7 +135,7 @@ class LazySandbox:
             if self._closed:
                 raise UnknownSessionError("this sandbox is closed", hint="Make a new one.")
             if self._sandbox is None:
-                if self._client.server is None:
+                if self._ending is None:  # not connected
                     await self._client.__aenter__()
                     # The client is kept for its own end: it lasts as long as the program.
                     owner = self._client if self._keep and not self._lasting else self
@@ -294,8 +294,7 @@ class LazySandbox:
                 self._ending.detach()
             if self._sandbox is not None:
                 await self._sandbox.aclose()
-            if self._client.server is not None:
-                await self._client.aclose()
+            await self._client.aclose()
 
 
 def left_out(missing: int) -> str:

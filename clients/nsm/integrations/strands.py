@@ -25,7 +25,7 @@ from strands.sandbox.posix_shell import validate_env_keys
 from strands.vended_tools.file_editor import make_file_editor
 from strands.vended_tools.shell import make_shell
 
-from nsm.client.job_steps import COLLECT_BYTES, WAIT_S
+from nsm.client.jobs import COLLECT_BYTES, WAIT_S
 from nsm.integrations.sandboxes import CANNOT_START, LazySandbox, left_out
 from nsm.wire.errors import FileError, JobError
 from nsm.wire.jobs import chunks_of
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from strands.types.tools import AgentTool
 
-    from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.sandbox import SandboxSettings
+    from nsm.client.session_files import AsyncSessionFiles
     from nsm.wire.jobs import JobOutput
 
 

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
         WriteFileRequest,
     )
 
-    from nsm.client.async_session_files import AsyncSessionFiles
     from nsm.client.sandbox import SandboxSettings
+    from nsm.client.session_files import AsyncSessionFiles
 
 
 class NsmRuntime(AbstractRuntime):

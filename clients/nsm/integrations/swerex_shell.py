@@ -19,7 +19,7 @@ from swerex.exceptions import (
 )
 from swerex.runtime.abstract import BashObservation
 
-from nsm.client.job_steps import WAIT_S
+from nsm.client.jobs import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

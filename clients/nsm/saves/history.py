@@ -6,13 +6,13 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from nsm.client import operations
 from nsm.saves import kept
 from nsm.saves.reports import RESTORED_FROM, SaveError
 from nsm.saves.save_file import opened
 from nsm.transcripts.document import MAX_FILE_BYTES, Gatherer, TranscriptError, read_transcript
 from nsm.wire import transcripts
 from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.run import logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +50,7 @@ class History:
 
     def __init__(self, client: Client, target: str) -> None:
         self._lines: list[Line] = []
-        arguments = operations.logs_arguments(target, executions=None, follow=False)
-        client.call("logs", arguments, on_event=self._take)
+        client.ask(logs(target), self._take)
         self.missing = ""
         self._from_file = False
         source = self._header().get("labels", {}).get(RESTORED_FROM)

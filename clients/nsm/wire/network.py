@@ -4,6 +4,7 @@ from typing import Annotated, Any, NamedTuple
 
 from nsm.wire.errors import BadRequestError
 from nsm.wire.operation import operation
+from nsm.wire.run import NetworkRequest
 
 
 class NetworkDecision(NamedTuple):
@@ -58,8 +59,8 @@ _NO_HOSTS = frozenset(("", "all", "allow", "false", "no", "on", "true", "yes"))
 _WORDS = frozenset(("off", "full", *_OLD_WORDS, *_NO_HOSTS))
 
 
-def network_argument(text: str) -> dict[str, Any]:
-    """Convert ``off``, ``full`` or hosts separated by commas to the argument of `run`.
+def network_request(text: str) -> NetworkRequest:
+    """Read ``off``, ``full`` or hosts separated by commas.
 
     The older spellings ``host``, ``none`` and ``allow=HOST,...`` are read as well.
 
@@ -68,16 +69,16 @@ def network_argument(text: str) -> dict[str, Any]:
     """
     mode = _OLD_WORDS.get(text, text)
     if mode in ("off", "full"):
-        return {"mode": mode}
+        return NetworkRequest(mode)
     listed = [host.strip() for host in text.removeprefix("allow=").split(",")]
-    hosts = list(dict.fromkeys(filter(None, listed)))
+    hosts = dict.fromkeys(filter(None, listed))
     # Each of these words might be a host's name, and is nobody's.
     if not hosts or any(host.lower() in _WORDS for host in hosts):
         raise BadRequestError(
             f"The network {text!r} is neither off nor full, nor hosts separated by commas.",
             hint="For example: pypi.org,*.example.org:443",
         )
-    return {"mode": "allow", "allow": hosts}
+    return NetworkRequest("allow", tuple(hosts))
 
 
 def is_request_rule(text: str) -> bool:

@@ -71,14 +71,9 @@ class Operation(Generic[P, R]):
         for name, value in given.items():
             hint = self.function.__annotations__[name]
             if "" in getattr(hint, "__metadata__", ()):  # its fields are arguments of their own
-                defaults = value._field_defaults
-                sent |= {
-                    field: each
-                    for field, each in encode(value).items()
-                    if field not in defaults or getattr(value, field) != defaults[field]
-                }
+                sent |= _chosen_fields(value)
             elif name not in usual or value != usual[name]:
-                sent[name] = _encode(value, hint)
+                sent[name] = _asked(value, hint)
         return OperationCall(self, sent)
 
 
@@ -94,7 +89,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(cast("Any", value), "_asdict"):
         named = cast("Any", value)
         hints = type(named).__annotations__
-        return {name: _encode(each, hints[name]) for name, each in named._asdict().items()}
+        return {name: _told(each, hints[name]) for name, each in named._asdict().items()}
     if isinstance(value, list | tuple | frozenset):
         return [encode(each) for each in cast("Iterable[Any]", value)]
     if isinstance(value, dict):
@@ -102,9 +97,33 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _encode(value: Any, hint: Any) -> Any:
-    notes = getattr(hint, "__metadata__", ())
-    back = next((note.back for note in notes if isinstance(note, Made)), None)
+def _told(value: Any, hint: Any) -> Any:
+    back = _back(hint)
     if back is None and get_origin(hint) is tuple:
-        return [_encode(each, get_args(hint)[0]) for each in value]
+        return [_told(each, get_args(hint)[0]) for each in value]
     return encode(value if back is None else back(value))
+
+
+def _back(hint: Any) -> Callable[[Any], Any] | None:
+    notes = getattr(hint, "__metadata__", ())
+    return next((note.back for note in notes if isinstance(note, Made)), None)
+
+
+def _chosen_fields(value: Any) -> dict[str, Any]:
+    """The fields of a named tuple that have not their defaults."""
+    defaults, hints = value._field_defaults, type(value).__annotations__
+    return {
+        name: _asked(each, hints[name])
+        for name, each in value._asdict().items()
+        if name not in defaults or each != defaults[name]
+    }
+
+
+def _asked(value: Any, hint: Any) -> Any:
+    """Make plain values of an argument: of named tuples, only what was chosen."""
+    back = _back(hint)
+    if back is not None:
+        return encode(back(value))
+    if get_origin(hint) is tuple:
+        return [_asked(each, get_args(hint)[0]) for each in value]
+    return _chosen_fields(value) if hasattr(value, "_asdict") else encode(value)

@@ -126,15 +126,15 @@ def added(table: settings.BoxSettings) -> tuple[RequestedDirectory, ...]:
 
 
 def network(text: str) -> Network:
-    """`off`, `full`, or hosts separated by commas; `network_argument` reads older spellings too.
+    """`off`, `full`, or hosts separated by commas; `network_request` reads older spellings too.
 
     Raises:
         BadRequestError: none of these.
     """
-    from nsm.wire.network import network_argument  # noqa: PLC0415  # most starts name none
+    from nsm.wire.network import network_request  # noqa: PLC0415  # most starts name none
 
-    asked = network_argument(text)
-    return Network(mode=MODES[asked["mode"]], allow=tuple(asked.get("allow", ())))
+    asked = network_request(text)
+    return Network(mode=MODES[asked.mode], allow=asked.allow)
 
 
 def programs(text: str) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def test_a_transcript_comes_entry_by_entry(supervisor: FakeSupervisor, client: n
     end = client.logs("a", executions=5, on_entry=entries.append)
     assert [type(entry) for entry in entries] == KINDS
     assert (end.state, end.executions) == ("idle", 1)
-    assert supervisor.requests[0].args == {"target": "a", "executions": 5, "follow": False}
+    assert supervisor.requests[0].args == {"target": "a", "executions": 5}
 
 
 def test_a_transcript_on_trio(supervisor: FakeSupervisor) -> None:
@@ -213,7 +213,7 @@ CONTENT = bytes(range(256)) * 2500  # three pieces
 def test_a_file_comes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     files = Files(supervisor, CONTENT)
     pieces: list[bytes] = []
-    info = client.get_file("a", "x", pieces.append)
+    info = client.files("a").read_to("x", pieces.append)
     assert b"".join(pieces) == CONTENT
     assert max(map(len, pieces)) == PIECE_BYTES
     assert info == nsm.FileInfo("/workspace/a", len(CONTENT), 0o644)
@@ -228,7 +228,9 @@ def test_a_file_comes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) 
 
 def test_a_file_goes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     files = Files(supervisor)
-    info = client.put_file("a", "x", io.BytesIO(CONTENT).read, permissions=0o600, overwrite=False)
+    info = client.files("a").write_from(
+        "x", io.BytesIO(CONTENT).read, permissions=0o600, overwrite=False
+    )
     assert files.written == CONTENT
     assert files.closed == [True]
     assert info.size == len(CONTENT)
@@ -248,22 +250,22 @@ def test_a_source_that_gives_more_than_it_was_asked_for(
 ) -> None:
     files = Files(supervisor)
     pieces = [CONTENT, b"end", b""]
-    client.put_file("a", "x", lambda _: pieces.pop(0))
+    client.files("a").write_from("x", lambda _: pieces.pop(0))
     assert files.written == CONTENT + b"end"
     assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
 
 
 def test_an_empty_file(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     files = Files(supervisor)
-    assert client.put_file("a", "x", io.BytesIO().read).size == 0
-    assert client.get_file("a", "x", lambda _: None).size == 0
+    assert client.files("a").write_from("x", io.BytesIO().read).size == 0
+    assert client.files("a").read_to("x", lambda _: None).size == 0
     assert files.closed == [True, True]
 
 
 def test_a_file_that_cannot_be_opened(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     files = Files(supervisor)
     with pytest.raises(FileError, match="no file missing"):
-        client.get_file("a", "missing", lambda _: None)
+        client.files("a").read_to("missing", lambda _: None)
     assert files.closed == []
 
 
@@ -273,9 +275,9 @@ def test_a_transfer_that_fails_in_the_middle(
     files = Files(supervisor, CONTENT)
     files.fail_after = 1
     with pytest.raises(FileError, match="the disk is full"):
-        client.get_file("a", "x", lambda _: None)
+        client.files("a").read_to("x", lambda _: None)
     with pytest.raises(FileError, match="the disk is full"):
-        client.put_file("a", "x", io.BytesIO(CONTENT).read)
+        client.files("a").write_from("x", io.BytesIO(CONTENT).read)
     assert files.closed == [False, False]
 
 
@@ -289,7 +291,7 @@ def test_a_session_that_ends_in_the_middle_is_what_is_told(
 
     supervisor.handlers |= {"file_read": gone, "file_close": gone}
     with pytest.raises(UnknownSessionError):
-        client.get_file("a", "x", lambda _: None)
+        client.files("a").read_to("x", lambda _: None)
 
 
 def test_what_a_callback_raises_gives_the_file_up(
@@ -304,9 +306,9 @@ def test_what_a_callback_raises_gives_the_file_up(
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="No space left"):
-        client.get_file("a", "x", full)
+        client.files("a").read_to("x", full)
     with pytest.raises(OSError, match="Input/output"):
-        client.put_file("a", "x", unreadable)
+        client.files("a").write_from("x", unreadable)
     assert files.closed == [False, False]
 
 
@@ -319,7 +321,7 @@ def test_more_than_is_wanted(
         supervisor.handlers["file_open"] = answer(**samples.open_file(file=5, size=1))
     received = bytearray()
     with pytest.raises(FileTooLargeError, match="/workspace/a"):
-        client.get_file("a", "x", received.extend, max_bytes=PIECE_BYTES)
+        client.files("a").read_to("x", received.extend, max_bytes=PIECE_BYTES)
     assert len(received) <= PIECE_BYTES
     assert files.closed == [False]
 
@@ -329,11 +331,11 @@ def test_files_on_trio(supervisor: FakeSupervisor) -> None:
     received = bytearray()
 
     async def work(client: nsm.AsyncClient) -> None:
-        info = await client.get_file("a", "x", received.extend)
+        info = await client.files("a").read_to("x", received.extend)
         assert info.size == len(CONTENT)
-        await client.put_file("a", "x", io.BytesIO(CONTENT).read)
+        await client.files("a").write_from("x", io.BytesIO(CONTENT).read)
         with pytest.raises(FileError):
-            await client.get_file("a", "missing", received.extend)
+            await client.files("a").read_to("missing", received.extend)
 
     on_trio(supervisor, work)
     assert received == CONTENT
@@ -354,7 +356,7 @@ def test_a_cancelled_transfer_closes_its_file(supervisor: FakeSupervisor) -> Non
 
     async def work(client: nsm.AsyncClient) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.get_file, "a", "x", bytearray().extend)
+            nursery.start_soon(client.files("a").read_to, "x", bytearray().extend)
             await trio.to_thread.run_sync(stuck.wait)
             nursery.cancel_scope.cancel()
         assert nursery.cancel_scope.cancelled_caught

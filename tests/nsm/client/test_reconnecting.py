@@ -102,9 +102,13 @@ def open_file(_exchange: Exchange) -> dict[str, Any]:
     return {"file": 1, "path": "/workspace/a", "size": 0, "permissions": 0o600}
 
 
+def reload(_exchange: Exchange) -> dict[str, Any]:
+    return {"waits_for": [], "waits_s": 0.0}
+
+
 def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine gives up other answers, and whoever the old program had taken asks again."""
-    supervisor = generations.add(reload=nothing)
+    supervisor = generations.add(reload=reload)
     supervisor.hang_up_after = "reload"
     client = generations.client()
     supervisor.going = 1
@@ -290,7 +294,7 @@ def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
     generations.add(file_open=open_file, file_write=dying(generations))
     pieces = iter([b"data", b""])
     with pytest.raises(DisconnectedError, match="while a file was on its way"):
-        generations.client().put_file("a", "a", lambda _count: next(pieces))
+        generations.client().files("a").write_from("a", lambda _count: next(pieces))
 
 
 def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:

@@ -23,6 +23,7 @@ from nsm.wire.errors import (
     SessionLimitError,
     UnknownJobError,
 )
+from nsm.wire.run import NetworkRequest
 
 TOKEN = "0123456789abcdef"
 OUTPUT = (
@@ -150,26 +151,27 @@ def test_broken_forms_are_refused(kind: str, body: bytes) -> None:
 
 
 ALL = "0.0.0.0/0"
+OFF = NetworkRequest("off")
 
 
 @pytest.mark.parametrize(
     ("most", "asked", "given"),
     [
-        ("off", {}, {"mode": "off"}),
-        ("off", {"allow_internet_access": True}, {"mode": "off"}),
-        ("full", {"allow_internet_access": False}, {"mode": "off"}),
-        ("full", {"network": {"denyOut": [ALL]}}, {"mode": "off"}),
-        ("full", {"network": {"allowOut": ["a.org"]}}, {"mode": "allow", "allow": ["a.org"]}),
+        ("off", {}, OFF),
+        ("off", {"allow_internet_access": True}, OFF),
+        ("full", {"allow_internet_access": False}, OFF),
+        ("full", {"network": {"denyOut": [ALL]}}, OFF),
+        ("full", {"network": {"allowOut": ["a.org"]}}, NetworkRequest("allow", ("a.org",))),
         (
             "a.org,b.org",
             {"network": {"allowOut": ["b.org"], "denyOut": [ALL]}},
-            {"mode": "allow", "allow": ["b.org"]},
+            NetworkRequest("allow", ("b.org",)),
         ),
-        ("a.org", {"network": {"allowOut": [ALL]}}, {"mode": "allow", "allow": ["a.org"]}),
+        ("a.org", {"network": {"allowOut": [ALL]}}, NetworkRequest("allow", ("a.org",))),
     ],
 )
 def test_a_sandbox_reaches_no_more_than_serve_was_given(
-    most: str, asked: dict[str, Any], given: dict[str, Any]
+    most: str, asked: dict[str, Any], given: NetworkRequest
 ) -> None:
     assert network_of(most, asked) == given
 

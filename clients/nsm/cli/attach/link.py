@@ -12,8 +12,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from nsm.client import operations
-from nsm.client.retry import RECONNECTED, LostError, RetriedCall
+from nsm.client.events import rows_of, rows_to
+from nsm.client.retry import RECONNECTED, LostError, RetriedCall, hello
 from nsm.startup import start
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import BadRequestError, DisconnectedError, NotRunningError, NsmError
@@ -117,7 +117,7 @@ class Link(asyncio.Protocol):
         Raises:
             NsmError: the supervisor does not want us, or does not answer.
         """
-        link = cls(operations.hello(name=name, scope=scope, project=project, path=path))
+        link = cls(hello(name=name, scope=scope, project=project, path=path))
         await link._introduce(connection)
         link._path = path
         return link
@@ -200,8 +200,8 @@ class Link(asyncio.Protocol):
             NsmError: what the supervisor answered.
         """
         rows: list[object] = []
-        call = self.begin("sessions", {"stream": True}, operations.rows_to(rows))
-        return operations.rows_of(rows, await call.answer)
+        call = self.begin("sessions", {"stream": True}, rows_to(rows))
+        return rows_of(rows, await call.answer)
 
     def cancel(self, call: PendingRequest) -> None:
         """Ask the supervisor to end a request early."""

@@ -23,7 +23,7 @@ from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.cli.targets import TargetSession, tell_found
-from nsm.client import operations
+from nsm.client.places import checked_code
 from nsm.client.projects import DEFAULT, project_of
 from nsm.hosts.place import client_socket
 from nsm.startup import start
@@ -32,6 +32,7 @@ from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.live import SessionRow
 from nsm.wire.results import RunResult
+from nsm.wire.run import RunOptions, logs, run_in
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
 
 if TYPE_CHECKING:
@@ -158,15 +159,15 @@ class Attachment:
         Raises:
             NsmError: there is none, or the supervisor does not tell.
         """
-        arguments = operations.logs_arguments(target, executions=executions, follow=True)
-        logs = self._link.begin("logs", arguments, self._take_event)
-        answer = logs.answer
+        wanted = logs(target, executions=executions, follow=True).args
+        reading = self._link.begin("logs", wanted, self._take_event)
+        answer = reading.answer
         await _first_of(self._session, answer)
         if answer.done():
             answer.result()
         answer.add_done_callback(self._ended)
         session = await self._session
-        logs.means(session.id)
+        reading.means(session.id)
         rows = await self._link.sessions()
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
@@ -234,13 +235,8 @@ class Attachment:
         """Run the person's code; returns when it has ended or is no longer waited for."""
         execution_id = secrets.token_hex(16)
         try:
-            arguments = operations.run_in_arguments(
-                self._session.result().id,
-                code,
-                timeout_s=self._timeout_s,
-                execution_id=execution_id,
-                stream=False,
-            )
+            options = RunOptions(self._timeout_s, execution_id)
+            arguments = run_in(self._session.result().id, options, checked_code(code)).args
         except NsmError as error:
             self._tell(error)
             return

@@ -13,9 +13,9 @@ from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
 from nsm.cli.render import programs
 from nsm.cli.streams.program_output import ShownOutput
 from nsm.cli.verbs import bridge_audit
-from nsm.client import operations
 from nsm.client.blocking import Client
-from nsm.client.bridge import run_arguments
+from nsm.client.bridge import run_request
+from nsm.client.events import output_of
 from nsm.client.retry import RECONNECTED
 from nsm.hosts.place import client_socket
 from nsm.wire.answers import read
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from nsm.wire.bridge import ProgramRow
     from nsm.wire.messages import Event
+    from nsm.wire.operation import OperationCall
 
 CONNECT_S = 1.0
 """Time limit for connecting to a supervisor, where one is welcome but not needed."""
@@ -151,7 +152,7 @@ def _tell_unset() -> None:
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:
     try:
-        wanted = run_arguments(options.program, given, stream=not options.json)
+        wanted = run_request(options.program, given, stream=not options.json)
         with Client() as client:
             return _Running(client, as_json=options.json).run(wanted)
     except BrokenPipeError:
@@ -171,8 +172,8 @@ class _Running:
             "stderr": (sys.stderr.buffer, ShownOutput()),
         }
 
-    def run(self, wanted: dict[str, object]) -> int:
-        wire = self._client.call("bridge_run", wanted, on_event=self._show, interruptible=True)
+    def run(self, wanted: OperationCall[ProgramResult]) -> int:
+        wire = self._client.call(wanted.op, wanted.args, on_event=self._show, interruptible=True)
         result = read(ProgramResult, wire)
         if self._as_json:
             terminal.out_json(wire)
@@ -189,7 +190,7 @@ class _Running:
                     "the connection was lost; what the program writes now comes with its result"
                 )
             return
-        output = operations.output_of(event)
+        output = output_of(event)
         if output is not None:
             name, text = output
             skipped = event.data.get("skipped")

@@ -140,7 +140,7 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     from nsm.e2b.server import serve  # noqa: PLC0415
     from nsm.e2b.settings import ServeSettings  # noqa: PLC0415
     from nsm.http.listen_address import Port, parse_listen  # noqa: PLC0415
-    from nsm.wire.network import network_argument  # noqa: PLC0415
+    from nsm.wire.network import network_request  # noqa: PLC0415
 
     try:
         port = parse_listen(options.listen)
@@ -149,7 +149,7 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     if not isinstance(port, Port):
         verb.error("--listen: clients of E2B reach ports only")
     network = options.network or "off"
-    network_argument(network)
+    network_request(network)
     settings = ServeSettings(
         environments=tuple(dict.fromkeys(options.env)) or ("python",),
         project=None if options.project is None else os.path.abspath(options.project),

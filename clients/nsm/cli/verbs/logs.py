@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.cli.streams.resumed_transcript import Continued
-from nsm.client import operations
 from nsm.client.blocking import Client
+from nsm.client.events import entries_to
 from nsm.wire.answers import read
+from nsm.wire.run import logs
 
 if TYPE_CHECKING:
     import argparse
@@ -116,7 +117,7 @@ def _print_notebook(
     from nsm.transcripts.notebook import notebook  # noqa: PLC0415  # likewise
 
     gatherer = Gatherer()
-    _read(client, options, operations.entries_to(gatherer.take), found)
+    _read(client, options, entries_to(gatherer.take), found)
     terminal.out_json(notebook(gatherer.transcript()))
 
 
@@ -140,10 +141,8 @@ def _read(
             found = None
         show(event)
 
-    arguments = operations.logs_arguments(
-        options.session, executions=options.executions, follow=options.follow
-    )
-    return client.call("logs", arguments, on_event=take, interruptible=True)
+    call = logs(options.session, executions=options.executions, follow=options.follow)
+    return client.ask(call, take, interruptible=True)
 
 
 def _out(text: str, *, now: bool) -> None:

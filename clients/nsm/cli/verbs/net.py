@@ -10,7 +10,7 @@ from nsm.cli.render import formats
 from nsm.client.blocking import Client
 
 if TYPE_CHECKING:
-    from nsm.client.operations import NetworkAction
+    from nsm.client.api import NetworkAction
     from nsm.wire.network import NetworkDecision, NetworkReport
 
 ACTIONS: tuple[NetworkAction, ...] = ("list", "allow", "deny", "off")

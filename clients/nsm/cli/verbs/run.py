@@ -24,17 +24,19 @@ from nsm.cli.render import formats
 from nsm.cli.render.displays import Display, display
 from nsm.cli.render.results import run_notes
 from nsm.cli.streams.live_output import Live
-from nsm.client import operations
 from nsm.client.blocking import Client
+from nsm.client.events import output_of, text_of
+from nsm.client.places import checked_code, place_of
 from nsm.client.projects import DEFAULT, NO_PROJECT, bring_project, project_of, why_no_project
 from nsm.client.retry import RECONNECTED
 from nsm.wire.answers import read
 from nsm.wire.errors import BadProjectError, NsmError
 from nsm.wire.results import RunResult
+from nsm.wire.run import RunOptions, run
 
 if TYPE_CHECKING:
     import argparse
-    from typing import IO, Any
+    from typing import IO
 
     from nsm.client.projects import Project
     from nsm.wire.messages import Event
@@ -276,25 +278,36 @@ class _Execution:
 
     def run(self, code: str) -> int:
         options = self._options
-        arguments = operations.run_arguments(
-            code,
+        language = "" if options.env else language_of(options.file, code)
+        place = place_of(
+            self._project,
             env=options.env or "",
             session=options.session,
-            timeout_s=options.timeout,
-            project=self._project,
             project_mode=options.project_mode,
             network=options.network,
             secrets=options.secrets,
-            stream=not options.json,
-            data=not options.json,
             inherit=self._client.server.inherit,
-            reset=options.reset,
-            stdin=options.stdin,
-            argv=argv_of(options.file, options.arguments),
-            language="" if options.env else language_of(options.file, code),
+            language=language,
         )
-        wire = self._call(arguments)
-        wire |= {name: operations.text_of(wire.get(name)) for name in self._streams}
+        call = run(
+            place,
+            RunOptions(
+                options.timeout,
+                stream=not options.json,
+                stdin=options.stdin,
+                bytes=not options.json,
+            ),
+            checked_code(code),
+            reset=options.reset,
+            argv=tuple(argv_of(options.file, options.arguments)),
+        )
+        wire = self._client.call(
+            *(call.op, call.args),
+            on_event=self._show,
+            interruptible=True,
+            stdin=_standard_input() if options.stdin else None,
+        )
+        wire |= {name: text_of(wire.get(name)) for name in self._streams}
         result = read(RunResult, wire)
         if result.session.created and result.session.name:
             self._tell_of_save(result.session.name, result.session.id)
@@ -322,12 +335,6 @@ class _Execution:
                     f"{formats.date(save.made_at)}: `nsm restore {save.name} NEW-NAME`"
                 )
 
-    def _call(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if not self._options.stdin:
-            return self._client.call("run", arguments, on_event=self._show, interruptible=True)
-        with self._client.feeding(_standard_input(), self._show) as on_event:
-            return self._client.call("run", arguments, on_event=on_event, interruptible=True)
-
     def _show(self, event: Event) -> None:
         if event.event == RECONNECTED:
             for _, live in self._streams.values():
@@ -338,7 +345,7 @@ class _Execution:
                     "prints now comes with its result"
                 )
             return
-        output = operations.output_of(event)
+        output = output_of(event)
         if output is not None:
             name, text = output
             _, live = self._streams[name]

@@ -99,7 +99,6 @@ class NodeActor:
                     socket_path=self._socket, name="ray", scope="ray", project=None
                 )
                 await BACKGROUND.awaited(self._client.__aenter__)
-                assert self._client.server is not None, "it is connected"
                 pid = self._client.server.pid
                 self._facts = {"pid": pid, "socket": self._socket, "process": os.getpid()}
                 self._counting = asyncio.create_task(self._count_sessions())

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.util import metrics
 
-from nsm.client.operations import RunSettings, check_names
+from nsm.client.places import RunSettings, check_names
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.cluster import NodeLostError, PoolNodes, usable_nodes
 from nsm.integrations.ray.forwarding import Loop

@@ -62,7 +62,7 @@ def test_text(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
     assert lines[2].startswith("[1] ")
     assert lines[3:] == ["> print(1)", "  1\\x1b[2J", "[0.25 s]", "", "ended: killed"]
     _, request = supervisor.requests  # the first asks whose session it is
-    assert request.args == {"target": "a", "follow": False}
+    assert request.args == {"target": "a"}
 
 
 def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
@@ -78,7 +78,7 @@ def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
         {"event": "end", **samples.log_end(state="ended", end_reason="killed")},
     ]
     _, request = supervisor.requests  # the first asks whose session it is
-    assert request.args == {"target": "a", "executions": 3, "follow": False}
+    assert request.args == {"target": "a", "executions": 3}
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
 from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
-from nsm.client import operations
+from nsm.client.places import place_of
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
@@ -252,7 +252,6 @@ def test_the_command_line_tells_what_it_is_asked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ODD", "\udcff")
     monkeypatch.delenv("UNSET", raising=False)
     asked = ("TOKEN", "ODD", "UNSET")
-    told = operations.run_arguments("x", env="project", inherit=asked)
-    assert told == {"env": "project", "code": "x", "variables": {"TOKEN": "secret"}}
-    assert "variables" not in operations.run_arguments("x", env="python", inherit=asked)
-    assert "variables" not in operations.run_arguments("x", env="project")
+    assert place_of(env="project", inherit=asked).variables == {"TOKEN": "secret"}
+    assert not place_of(env="python", inherit=asked).variables
+    assert not place_of(env="project").variables
