@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from nsmd.host.child_processes import PACKAGES, START
-from nsmd.ports.counts import FILE_BYTES, read_counts
 from nsmd.ports.relay import PortRelay
+from nsmd.ports.relayed import FILE_BYTES, read_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

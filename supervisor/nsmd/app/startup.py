@@ -31,8 +31,7 @@ from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.values import Sources
 from nsmd.network.secrets.grant import GRANT, GrantRecord
-from nsmd.ports.relay_process import RELAY, RelayRecord
-from nsmd.ports.session_ports import PORT, PortRecord
+from nsmd.ports.session_ports import PORT, RELAY, PortRecord, RelayRecord
 from nsmd.restart.kept_sessions import SESSION, SPEC
 
 

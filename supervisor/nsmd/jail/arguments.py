@@ -15,10 +15,10 @@ from nsm.git import jail_settings
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
 from nsmd.jail.host import HOSTNAME, HostSystem
-from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import JAIL_UID, WORKSPACE, session_file_systems
 from nsmd.model.values import (
     IMAGE_PLACE,
+    Artifact,
     DeviceNode,
     Environment,
     ImageRoot,
@@ -26,6 +26,7 @@ from nsmd.model.values import (
     Links,
     ProjectMount,
     ReadOnlyBind,
+    ShownDevices,
 )
 from sandbox.template.preloading import SCRATCH
 
@@ -60,6 +61,35 @@ SYNTHETIC_FILES: tuple[tuple[str, str], ...] = (
 """Files that describe user and host without facts about the real ones. There is no /etc/localtime,
 so time is UTC without a variable for the zone.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSpec:
+    """Complete specification of a template; sessions of equal specifications are forks of one
+    template.
+
+    Attributes:
+        variables: variables during the import of preloaded modules; empty without such modules or
+            devices.
+        worker: the image's Python, of which workers are forked; empty if its sessions run none.
+    """
+
+    agent_python: str
+    binds: tuple[ReadOnlyBind, ...]
+    path: str
+    preload: tuple[str, ...]
+    project: ProjectMount | None
+    artifact: Artifact | None = None
+    host_network: bool = False
+    variables: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    links: Links = ()
+    image: ImageRoot | None = None
+    shown_devices: ShownDevices | None = None
+    worker: str = ""
+
+    def __hash__(self) -> int:
+        # As for `Environment`.
+        return hash((self.agent_python, self.path, self.project and self.project.path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ import trio
 from nsm.jail.failure import EXHAUSTED, SEE_DOCTOR, exhausted, explain, read_host_facts
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.host.paths import is_within
+from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.bubblewrap import limit_namespaces
-from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.project import NoCopyError
 from nsmd.jail.run_only import start_run_only

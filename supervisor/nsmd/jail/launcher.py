@@ -28,6 +28,7 @@ from nsmd.jail.arguments import (
     BindMount,
     FileData,
     JailContent,
+    TemplateSpec,
     agent_command,
     needed_binds,
     needed_links,
@@ -44,7 +45,6 @@ from nsmd.jail.bubblewrap import (
     probe_bwrap,
 )
 from nsmd.jail.host import GitSettings, HostSystem, network_files, scan_host
-from nsmd.jail.interface import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.program_code import AGENT, TEMPLATE, ProgramCode, source_of
 from nsmd.jail.project import (

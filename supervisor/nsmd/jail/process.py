@@ -13,12 +13,14 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
 from nsmd.host.processes import children_of, inner_pids, read_process, signal_group
 from nsmd.jail.project import ProjectCopy
 from nsmd.model.policy import Policy
+from nsmd.model.values import JailSpec
 
 STDERR_LIMIT_BYTES = 64 * 1024
 """Enough for a line of bwrap or an agent's traceback."""
@@ -286,6 +288,35 @@ class Jail:
         if self.project_copy is not None:
             self.project_copy.close()
         self.mark_ready()
+
+
+class Launcher(Protocol):
+    """Launcher of jails of one kind."""
+
+    async def prepare(self, spec: JailSpec) -> None:
+        """Wait until the template for many jails is ready, if the launcher uses one.
+
+        This is apart from `launch`, so that jails which wait for one template do not use up the
+        limit on launches. `launch` finds out whether there is a template then.
+        """
+        ...
+
+    async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
+        """Start a jail and return when its agent has begun to speak.
+
+        Args:
+            group: descriptor of the `cgroup.procs` of a control group. The jail enters it before it
+                gets a cgroup namespace, which then shows no other groups. The process that makes
+                the jail may stay in the group. If the jail cannot enter it, it starts without.
+
+        Raises:
+            StartFailedError: the start failed; the message has the starter's own words.
+            BadProjectError: the project directory is not the one that was checked, or the jail's
+                user cannot read it.
+
+        Cancellation: ends the jail.
+        """
+        ...
 
 
 async def discard(jail: Jail) -> str:

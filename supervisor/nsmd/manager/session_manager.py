@@ -33,8 +33,8 @@ from nsmd.model.events import Events
 from nsmd.model.limits import session_limits, session_room
 from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
-from nsmd.network.gateway import Gateway
 from nsmd.network.secrets.service import SecretService
+from nsmd.network.session_proxy import Gateway
 from nsmd.pool.host_memory import HostMemory
 from nsmd.pool.pool import Pool
 from nsmd.restart.earlier_sessions import EarlierExecutions

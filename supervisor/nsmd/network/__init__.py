@@ -8,15 +8,13 @@ imports nothing, since brokers import it.
 
 decisions        decisions on requests of code: verdicts, refusals, counters
 proxy_requests   requests to a proxy, HTTP and SOCKS 5, without I/O
-resolver         look-ups of names, and connections
-user_proxy       the user's own proxy, which leads to some hosts
+connections      look-ups of names, and connections, also through the user's own proxy
 host_check       which hosts and addresses code may reach
 secrets          values that helpers put into requests, in the place of stand-ins
 broker_messages  messages of brokers, which are not trusted
 broker           in a broker: connections of clients, and its messages
 broker_process   one broker, as the supervisor holds it
 listener         the socket that an agent has passed
-gateway          shared by all sessions: name look-ups, room, counters
-session_proxy    proxy of one session or box: its hosts, its requests, and its broker
+session_proxy    proxy of one session or box: its hosts, requests and broker; what all share
 network          the network of one session, as it is now
 """

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, Host, show_host
+from nsmd.network.connections import MAX_ADDRESSES, NOBODY, Resolve, UserHosts, look_up
 from nsmd.network.decisions import RefusedError
-from nsmd.network.resolver import MAX_ADDRESSES, Resolve, look_up
-from nsmd.network.user_proxy import NOBODY, UserHosts
 
 LOOPBACK: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 

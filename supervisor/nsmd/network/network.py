@@ -17,9 +17,8 @@ from nsmd.agent_link.requests import NoAnswerError, Question, Requests
 from nsmd.jail.host import open_sockets
 from nsmd.model.host_rules import AllowList, HostRule
 from nsmd.model.values import NetworkMode, NetworkRule
-from nsmd.network.gateway import Gateway
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.session_proxy import SessionProxy
+from nsmd.network.session_proxy import Gateway, SessionProxy
 
 log = logging.getLogger(__name__)
 

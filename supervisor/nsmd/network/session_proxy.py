@@ -1,4 +1,6 @@
-"""Proxy of one session or box: its allowed hosts, and decisions on what its broker asks."""
+"""Proxy of one session or box: its allowed hosts, and decisions on what its broker asks; and what
+all proxies share: look-ups of names, room for connections, counters.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,20 @@ from typing import Any
 
 import trio
 
+from nsmd.host.descriptors import MAX_PROXIED
 from nsmd.model.host_rules import Address, AllowList, Host, show_host
 from nsmd.model.values import NO_NETWORK, NetworkMode, NetworkRule
 from nsmd.network.broker_messages import BrokerMessage, BrokerProtocolError, Kind
 from nsmd.network.broker_process import BrokeredConnection, BrokerProcess
+from nsmd.network.connections import (
+    NOBODY,
+    FewAtOnce,
+    Resolve,
+    SystemResolver,
+    UserHosts,
+    connect,
+    connect_through,
+)
 from nsmd.network.decisions import (
     Counters,
     Decision,
@@ -22,12 +34,81 @@ from nsmd.network.decisions import (
     RefusedError,
     Verdict,
 )
-from nsmd.network.gateway import MAX_SESSION_CONNECTIONS, ConnectionSlot, Gateway
 from nsmd.network.host_check import check_name, may_stay, usable_addresses
 from nsmd.network.listener import ListenerError, NamespaceListener
-from nsmd.network.resolver import FewAtOnce, Resolve, connect
 from nsmd.network.secrets.grant import Grant
-from nsmd.network.user_proxy import NOBODY, UserHosts, connect_through
+from nsmd.network.secrets.service import SecretService
+
+MAX_SESSION_CONNECTIONS = 64
+"""Largest number of connections of one session; further ones wait until one ends."""
+
+MAX_BUSY = 16
+"""Largest number of connections without room. Each gets an error when it has sent its request. They
+use descriptors that are reserved (`nsmd.host.descriptors`); further connections are closed.
+"""
+
+MAX_ACCEPTING = 64
+"""Threads in accept(2) at once, each for microseconds unless a socket was made to block."""
+
+
+class ConnectionSlot:
+    """Slot of one connection, held until it is over; if `busy`, there is only room for an error."""
+
+    __slots__ = ("_limiter", "busy")
+
+    def __init__(self, limiter: trio.CapacityLimiter, *, busy: bool) -> None:
+        limiter.acquire_on_behalf_of_nowait(self)
+        self._limiter = limiter
+        self.busy = busy
+
+    def leave(self) -> None:
+        """Free the slot; call once."""
+        self._limiter.release_on_behalf_of(self)
+
+
+class Gateway:
+    """Shared parts of all proxies; the supervisor has one.
+
+    Attributes:
+        counters: counts of all sessions since the supervisor's start.
+        room: a token for each connection; without one, a connection is refused.
+        refusing: a token for each connection that is being refused, for its descriptor.
+        accepting: limit of threads that accept connections.
+    """
+
+    def __init__(
+        self, resolver: Resolve | None = None, *, max_connections: int = MAX_PROXIED
+    ) -> None:
+        self.resolver: Resolve = resolver or SystemResolver()
+        self.counters = Counters()
+        self.room = trio.CapacityLimiter(max_connections)
+        self.refusing = trio.CapacityLimiter(MAX_BUSY)
+        self.accepting = trio.CapacityLimiter(MAX_ACCEPTING)
+        self.secrets: SecretService | None = None
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.room.borrowed_tokens} connections>"
+
+    def take_place(self, held: int) -> ConnectionSlot | None:
+        """Take a slot for a connection; None if there is not even room for an error.
+
+        A session gets one more only while it has fewer than are free. So however many sessions
+        take all that they can get, the next one finds as much room as each of them has.
+
+        Args:
+            held: slots that the session has already, without those for errors.
+        """
+        if held < self.room.available_tokens:
+            return ConnectionSlot(self.room, busy=False)
+        return self.take_place_for_error()
+
+    def take_place_for_error(self) -> ConnectionSlot | None:
+        """Take a slot for a connection that only gets an error; None if there is none."""
+        try:
+            return ConnectionSlot(self.refusing, busy=True)
+        except trio.WouldBlock:
+            return None
+
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,9 @@ passes their bytes on. Each goes to a connection that the session's agent makes 
 out (docs/contributing/agent-protocol.md, `ports`). Nothing of the host's network gets into a
 session. This module imports nothing, since the relay imports it.
 
-counts         in the relay and here: counts of ports
-relayed        in the relay: one connection, and its bytes
+relayed        in the relay: one connection, its bytes, and counts that are read here, too
 relay          in the relay: its loop
 addresses      where people may connect, and the listening sockets there
-relay_process  one relay, as the supervisor holds it
-session_ports  the ports of one session, and its relay
+session_ports  the ports of one session, and its relay as the supervisor holds it
 port_manager   the ports of all sessions
 """

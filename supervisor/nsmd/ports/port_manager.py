@@ -23,9 +23,17 @@ from nsmd.host.processes import has_ended
 from nsmd.model import names
 from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import PortSettings
-from nsmd.ports import addresses, counts
-from nsmd.ports.relay_process import RELAY, RelayProcess, RelayRecord
-from nsmd.ports.session_ports import PORT, OpenPort, PortRecord, PortTotals, SessionPorts
+from nsmd.ports import addresses, relayed
+from nsmd.ports.session_ports import (
+    PORT,
+    RELAY,
+    OpenPort,
+    PortRecord,
+    PortTotals,
+    RelayProcess,
+    RelayRecord,
+    SessionPorts,
+)
 from nsmd.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -200,11 +208,11 @@ class PortManager:
         return PortTraffic(
             ports=len(known),
             unopened=len(self.unopened()),
-            connections=sum(each[counts.OPEN] for each in known),
-            accepted=total[counts.TOTAL],
-            failed=total[counts.REFUSED] + total[counts.FAILED],
-            sent_bytes=total[counts.SENT],
-            received_bytes=total[counts.RECEIVED],
+            connections=sum(each[relayed.OPEN] for each in known),
+            accepted=total[relayed.TOTAL],
+            failed=total[relayed.REFUSED] + total[relayed.FAILED],
+            sent_bytes=total[relayed.SENT],
+            received_bytes=total[relayed.RECEIVED],
         )
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:

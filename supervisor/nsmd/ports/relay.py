@@ -7,7 +7,7 @@ left. It is small: standard library only.
 Descriptor 0 is connected to the supervisor. Messages are packets (unix(7), SOCK_SEQPACKET) of
 words, some with a descriptor:
 
-``counts``          a memory file (`nsmd.ports.counts`) for the counts of each port
+``counts``          a memory file (`nsmd.ports.relayed`) for the counts of each port
 ``agent``           a channel to the session's agent (docs/contributing/agent-protocol.md, `ports`)
 ``open SLOT PORT``  a listening socket; its connections go to that port of the session. A
                     supervisor that takes over repeats this for each port
@@ -31,11 +31,18 @@ from collections import deque
 
 from nsmd.fdstore.holder import receive_one
 from nsmd.host.rights import give_up_rights
-from nsmd.ports.counts import FAILED, FILE_BYTES, FULL, OPEN, REFUSED, SLOTS, TOTAL, PortCounts
 from nsmd.ports.relayed import (
+    FAILED,
+    FILE_BYTES,
+    FULL,
     NOWAIT,
+    OPEN,
     PIECE_BYTES,
+    REFUSED,
+    SLOTS,
+    TOTAL,
     AgentPassingError,
+    PortCounts,
     RelayedConnection,
     RelayedEnd,
     RelayedPort,

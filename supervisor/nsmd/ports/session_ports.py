@@ -1,10 +1,12 @@
-"""The ports of one session, and the relay that serves them."""
+"""The ports of one session, and the relay that serves them: a process, and a channel to it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Literal
@@ -20,13 +22,102 @@ from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.host.child_processes import ChannelProcess
 from nsmd.host.listeners import identity_of
 from nsmd.model import names
 from nsmd.model.events import Events
-from nsmd.ports import addresses, counts
+from nsmd.ports import addresses, relayed
 from nsmd.ports.relay import DRAIN_S
-from nsmd.ports.relay_process import RelayProcess, RelayRecord, start_relay
 from nsmd.sessions.session import Session
+
+MODULE = "nsmd.ports.relay"
+MAX_MESSAGE = 256
+
+RELAY = "relay-"
+"""Beginning of the names in the descriptor store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRecord:
+    """Facts about a relay of a session, for the next supervisor.
+
+    Attributes:
+        control, counts: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """
+
+    id: str
+    session: str
+    control: str
+    counts: str
+
+
+class RelayProcess(ChannelProcess):
+    """A relay that runs, or has run."""
+
+    def __init__(
+        self, *, pidfd: int, control: socket.socket, child: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        super().__init__(pidfd=pidfd, control=control, child=child)
+        self.id = names.fresh_id(())
+        self._began_s = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Name in the descriptor store."""
+        return RELAY + self.id
+
+    @property
+    def lived_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def open(self, slot: int, number: int, listener: socket.socket) -> None:
+        """Have it accept connections. Its end, if it has ended, is seen elsewhere."""
+        with suppress(OSError):
+            socket.send_fds(self.control, [b"open %d %d" % (slot, number)], [listener.fileno()])
+
+    def close_port(self, slot: int) -> None:
+        """Have it accept no more."""
+        with suppress(OSError):
+            self.control.send(b"close %d" % slot)
+
+    async def wait(self) -> str:
+        """Wait for its end, or until it found that the agent passed something wrong.
+
+        Returns what the agent did; nothing if the relay has ended.
+        """
+        with suppress(trio.ClosedResourceError):  # it was found to have ended, and closed
+            while message := await self.receive(MAX_MESSAGE):
+                word, _, text = message.decode("ascii", "replace").partition(" ")
+                if word == "wrong":
+                    return text
+            await trio.lowlevel.wait_readable(self.pidfd)
+        return ""
+
+    def part(self) -> None:
+        """Leave it alone: it accepts no more, and ends with its last connection."""
+        with suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)
+
+
+def start_relay(agent: int, counts: int) -> RelayProcess:
+    """Start a relay.
+
+    Args:
+        agent: channel to the session's agent; the caller closes it.
+        counts: memory file for the counts; likewise.
+
+    Raises:
+        OSError: there is no room for another process.
+    """
+    relay = RelayProcess.start(MODULE, options=("-S",), variables={})
+    try:
+        socket.send_fds(relay.control, [b"counts"], [counts])
+        socket.send_fds(relay.control, [b"agent"], [agent])
+    except BaseException:
+        relay.end()
+        raise
+    return relay
+
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +190,7 @@ class PortTotals:
     """Counts of all ports since this supervisor started, but for those that are open."""
 
     def __init__(self) -> None:
-        self.counts = [0] * counts.EACH
+        self.counts = [0] * relayed.EACH
 
     def closed(self, known: Sequence[int]) -> None:
         """Add the counts of a port that is closed."""
@@ -231,12 +322,12 @@ class SessionPorts:
         return [self.row(port) for port in self.open_ports]
 
     def counts_of(self, port: OpenPort) -> Sequence[int]:
-        """Read the counts of an open port, as in `nsmd.ports.counts`."""
+        """Read the counts of an open port, as in `nsmd.ports.relayed`."""
         if self._counts is None:
-            return (0,) * counts.EACH
-        known = list(counts.read_counts(self._counts, port.record.slot))
+            return (0,) * relayed.EACH
+        known = list(relayed.read_counts(self._counts, port.record.slot))
         if self._relay is None:
-            known[counts.OPEN] = 0
+            known[relayed.OPEN] = 0
         return known
 
     def row(self, port: OpenPort) -> PortRow:
@@ -250,13 +341,13 @@ class SessionPorts:
             port=record.number,
             address=record.address,
             client=record.client,
-            connections=known[counts.OPEN],
-            total=known[counts.TOTAL],
-            refused=known[counts.REFUSED],
-            failed=known[counts.FAILED],
-            sent_bytes=known[counts.SENT],
-            received_bytes=known[counts.RECEIVED],
-            full=bool(known[counts.FULL]),
+            connections=known[relayed.OPEN],
+            total=known[relayed.TOTAL],
+            refused=known[relayed.REFUSED],
+            failed=known[relayed.FAILED],
+            sent_bytes=known[relayed.SENT],
+            received_bytes=known[relayed.RECEIVED],
+            full=bool(known[relayed.FULL]),
             relay_pid=self._relay.pid if self._relay is not None else None,
             problem=self._problem or None,
         )
@@ -349,7 +440,7 @@ class SessionPorts:
             self._check_live()
             if self._counts is None:
                 self._counts = os.memfd_create("nsm-port-counts", os.MFD_CLOEXEC)
-                os.truncate(self._counts, counts.FILE_BYTES)
+                os.truncate(self._counts, relayed.FILE_BYTES)
             started = start_relay(channel, self._counts)
         finally:
             os.close(channel)
@@ -396,7 +487,7 @@ class SessionPorts:
         """
         assert self._relay is not None, "it was started before"
         assert self._counts is not None, "so were its counts"
-        counts.clear_counts(self._counts, port.record.slot)
+        relayed.clear_counts(self._counts, port.record.slot)
         self.open_ports.append(port)
         self._keep(port.name)
         self._relay.open(port.record.slot, port.record.number, port.listener)
@@ -423,7 +514,7 @@ class SessionPorts:
         """Find a place for counts, a different one each time: an earlier relay may still count."""
         taken = {port.record.slot for port in self.open_ports}
         while True:
-            self._slot = (self._slot + 1) % counts.SLOTS
+            self._slot = (self._slot + 1) % relayed.SLOTS
             if self._slot not in taken:
                 return self._slot
 

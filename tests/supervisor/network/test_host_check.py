@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 
 from netbench import Names
 from nsmd.model.host_rules import HOST_NAME, Address, AllowList, parse_host
+from nsmd.network.connections import (
+    MAX_LOOK_UPS,
+    MAX_SESSION_LOOK_UPS,
+    FewAtOnce,
+    UserHosts,
+    connect,
+)
 from nsmd.network.decisions import RefusedError
 from nsmd.network.host_check import (
     embedded,
@@ -22,8 +29,6 @@ from nsmd.network.host_check import (
     usable_addresses,
     why_not_public,
 )
-from nsmd.network.resolver import MAX_LOOK_UPS, MAX_SESSION_LOOK_UPS, FewAtOnce, connect
-from nsmd.network.user_proxy import UserHosts
 
 SPECIAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.100.100.200 127.0.0.1 127.255.255.254 168.63.129.16

@@ -16,8 +16,7 @@ from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import NoStore
 from nsmd.model.events import Events
 from nsmd.ports.port_manager import PortManager
-from nsmd.ports.relay_process import RELAY, RelayRecord
-from nsmd.ports.session_ports import PORT, PortRecord
+from nsmd.ports.session_ports import PORT, RELAY, PortRecord, RelayRecord
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

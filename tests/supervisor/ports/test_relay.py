@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsmd.ports import relay
-from nsmd.ports.counts import FAILED, FULL, OPEN, RECEIVED, REFUSED, SENT, TOTAL
+from nsmd.ports.relayed import FAILED, FULL, OPEN, RECEIVED, REFUSED, SENT, TOTAL
 from relay_bench import (
     WAIT_S,
     RelayBench,

@@ -14,9 +14,15 @@ import trio
 from fake_fdstore import Held
 from nsm.http.listen_address import Port
 from nsmd.model.events import Events
-from nsmd.ports.counts import EACH, FILE_BYTES, OPEN, SENT, SLOTS, TOTAL, PortCounts
-from nsmd.ports.relay_process import RelayProcess
-from nsmd.ports.session_ports import PORT, OpenPort, PortRecord, PortTotals, SessionPorts
+from nsmd.ports.relayed import EACH, FILE_BYTES, OPEN, SENT, SLOTS, TOTAL, PortCounts
+from nsmd.ports.session_ports import (
+    PORT,
+    OpenPort,
+    PortRecord,
+    PortTotals,
+    RelayProcess,
+    SessionPorts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -20,10 +20,9 @@ from nsmd.environments.packages.jail_start import ADDRESS
 from nsmd.environments.packages.request import InstallError
 from nsmd.model.host_rules import AllowList, BadHostError, Host, parse_host, show_host
 from nsmd.model.values import NetworkRule
-from nsmd.network.gateway import Gateway
+from nsmd.network.connections import UserHosts
 from nsmd.network.listener import NamespaceListener
-from nsmd.network.session_proxy import SessionProxy
-from nsmd.network.user_proxy import UserHosts
+from nsmd.network.session_proxy import Gateway, SessionProxy
 
 BELONGING: Mapping[str, Sequence[str]] = {
     "pypi.org:443": ("files.pythonhosted.org:443",),

@@ -34,7 +34,7 @@ from nsmd.environments.packages.index_values import (
 )
 from nsmd.environments.packages.text_files import YamlError, parse_yaml, rows, table, words
 from nsmd.model.host_rules import Host, show_host
-from nsmd.network.user_proxy import no_proxy_of, proxies_of
+from nsmd.network.connections import no_proxy_of, proxies_of
 
 ALIAS = "https://conda.anaconda.org"
 DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")

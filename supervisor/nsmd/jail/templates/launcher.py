@@ -20,7 +20,7 @@ from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher as Watching
 from nsmd.host.source_watcher import open_source_watcher as open_watching
 from nsmd.jail import BwrapLauncher, Jail, Launcher
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import discard, reap_child
 from nsmd.jail.project import NoCopyError, NoWritableRootError
 from nsmd.jail.templates.spec import (

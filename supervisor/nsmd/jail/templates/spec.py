@@ -13,9 +13,8 @@ from nsm.dataclass import dataclass, replace
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.host.paths import Trail, WatchedPaths, is_within
 from nsmd.jail import BwrapLauncher
-from nsmd.jail.arguments import GIT_SETTINGS_PATH, writable_root
+from nsmd.jail.arguments import GIT_SETTINGS_PATH, TemplateSpec, writable_root
 from nsmd.jail.host import HOSTNAME, network_files
-from nsmd.jail.interface import TemplateSpec
 from nsmd.model.policy import Policy, jail_variables, session_file_systems
 from nsmd.model.values import (
     NO_NETWORK,

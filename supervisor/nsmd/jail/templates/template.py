@@ -26,7 +26,7 @@ from nsmd.fdstore.holder import receive
 from nsmd.host.event_loop import Timer, Timers, poller
 from nsmd.host.processes import pid_of
 from nsmd.jail import BwrapLauncher, ProjectCopy
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail, discard, hang_up
 from nsmd.jail.templates.spec import host_paths
 

@@ -21,7 +21,7 @@ from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import has_ended, pid_of
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.program_code import AGENT, TEMPLATE, source_of
 from nsmd.jail.templates.template import Template

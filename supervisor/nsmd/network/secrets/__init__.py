@@ -6,10 +6,9 @@ requests to the hosts that they are for, and stand-ins into what comes back (dec
 helpers import what speaks TLS. This module imports nothing, since helpers
 import it.
 
-source        beside a helper: the value of a secret, and the process that reads it
 stand_ins     stand-ins: made, found in requests, and replaced there
 redaction     in a helper: values in responses, replaced by stand-ins
-vault         in a helper: the values of one session or box
+vault         in a helper: the values of one session or box, and the process that reads them
 authority     in a helper: its certificate authority
 host_rules    in a helper: rules for requests to one host, and for its responses
 interception  in a helper: one connection, TLS on both sides and HTTP/1.1 in between

@@ -42,8 +42,7 @@ from nsmd.model.host_rules import AllowList
 from nsmd.model.secrets import SecretRule
 from nsmd.network.secrets.authority import PROTOCOL, Authority, now_utc
 from nsmd.network.secrets.interception import Interceptor
-from nsmd.network.secrets.source import Asker, SourceError
-from nsmd.network.secrets.vault import Vault
+from nsmd.network.secrets.vault import Asker, SourceError, Vault
 
 PACKET_BYTES = 256 * 1024
 """Room for a message: the largest has 64 KiB of a client in hexadecimal digits."""

@@ -14,7 +14,7 @@ import trio
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, starting
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates import spec as template_spec

@@ -15,8 +15,7 @@ import trio
 from nsm.wire.errors import BadProjectError
 from nsmd.host.processes import pid_of
 from nsmd.jail import BwrapLauncher, Jail
-from nsmd.jail.arguments import TEMPLATE_PATH, JailContent
-from nsmd.jail.interface import TemplateSpec
+from nsmd.jail.arguments import TEMPLATE_PATH, JailContent, TemplateSpec
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.process import discard
 from nsmd.jail.program_code import ProgramCode, source_of

@@ -19,8 +19,7 @@ from nsmd.network.secrets import vault as vaults
 from nsmd.network.secrets.authority import Authority, now_utc
 from nsmd.network.secrets.host_rules import HostRules
 from nsmd.network.secrets.interception import ConnectionTraffic, Http1, Interceptor
-from nsmd.network.secrets.source import read_value
-from nsmd.network.secrets.vault import HeldSecret, Vault
+from nsmd.network.secrets.vault import HeldSecret, Vault, read_value
 from secret_server import NAME, TestAuthority, secret_server
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 
 from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
-from nsmd.network.secrets.source import SourceError, read_value
-from nsmd.network.secrets.vault import Vault
+from nsmd.network.secrets.vault import SourceError, Vault, read_value
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import trio.testing
 
 from netbench import Names
 from nsmd.model.host_rules import Host
-from nsmd.network import user_proxy
+from nsmd.network import connections
+from nsmd.network.connections import connect_through, is_excepted
 from nsmd.network.decisions import RefusedError
-from nsmd.network.user_proxy import connect_through, is_excepted
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ async def test_a_proxy_that_hangs_is_given_up(autojump_clock: trio.testing.MockC
     ours, its = trio.testing.memory_stream_pair()
     del its
     with pytest.raises(RefusedError, match="gives no answer"):
-        await user_proxy.tunnel(ours, "a.test", 443, "")  # type: ignore[arg-type]
+        await connections.open_tunnel(ours, "a.test", 443, "")  # type: ignore[arg-type]

@@ -1,10 +1,14 @@
-"""The user's own proxy: which hosts it leads to, and connections through it by CONNECT."""
+"""Look-ups of host names, and connections: to the addresses that were found, or through the user's
+own proxy, which leads to some hosts.
+"""
 
 from __future__ import annotations
 
+import socket
 from base64 import b64encode
-from collections.abc import Mapping
-from ipaddress import ip_address, ip_network
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from ipaddress import IPv4Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 import trio
@@ -12,7 +16,117 @@ import trio
 from nsm.dataclass import dataclass, field
 from nsmd.model.host_rules import Address, AllowList, BadHostError, Host, parse_authority, show_host
 from nsmd.network.decisions import RefusedError
-from nsmd.network.resolver import MAX_ADDRESSES, Resolve, connect, look_up
+
+Resolve = Callable[[str], Awaitable[Sequence[Address]]]
+"""Addresses of a name, the best first; none if nobody knows it. Raises `OSError`."""
+
+RESOLVE_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 15.0
+"""Time for all attempts together; clients rarely wait longer."""
+
+STAGGER_S = 0.25
+"""Time between attempts at the addresses of one name (RFC 8305, 5)."""
+
+MAX_ADDRESSES = 8
+"""Largest number of addresses of one name to try."""
+
+MAX_LOOK_UPS = 16
+"""Threads in getaddrinfo(3) at once: one that hangs cannot be stopped."""
+
+MAX_SESSION_LOOK_UPS = 4
+"""Threads of one session: code that may ask for every name can ask for names whose servers never
+answer.
+"""
+
+
+class SystemResolver:
+    """`Resolve` by the host's own resolver."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(MAX_LOOK_UPS)
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+
+        def look_up() -> list[Address]:
+            rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return [ip_address(str(row[4][0]).partition("%")[0]) for row in rows]
+
+        found = await trio.to_thread.run_sync(
+            look_up, abandon_on_cancel=True, limiter=self._limiter
+        )
+        return list(dict.fromkeys(found))
+
+
+class FewAtOnce:
+    """`Resolve` for one session, which leaves some threads to other sessions."""
+
+    def __init__(self, resolver: Resolve) -> None:
+        self._resolver = resolver
+        self._limiter = trio.CapacityLimiter(MAX_SESSION_LOOK_UPS)
+
+    async def __call__(self, name: str) -> Sequence[Address]:
+        async with self._limiter:
+            return await self._resolver(name)
+
+
+async def look_up(name: str, resolve: Resolve) -> Sequence[Address]:
+    """Look up a name that may be reached."""
+    found: Sequence[Address] = ()
+    try:
+        with trio.move_on_after(RESOLVE_TIMEOUT_S):
+            found = await resolve(name)
+    except (OSError, ValueError):
+        found = ()
+    if not found:
+        raise RefusedError("unresolved", f"{name} is allowed, but has no address.")
+    return found
+
+
+async def connect(addresses: Sequence[Address], port: int) -> tuple[trio.SocketStream, Address]:
+    """Connect to the first address that answers; each attempt begins a moment after the last.
+
+    Raises:
+        OSError: none answers; it is the error of the first attempt.
+    """
+    errors: dict[int, OSError] = {}
+    winner: list[tuple[trio.SocketStream, Address]] = []
+    with trio.move_on_after(CONNECT_TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+
+            async def attempt(place: int, failed: trio.Event) -> None:
+                address = addresses[place]
+                try:
+                    stream = await _connect_one(address, port)
+                except OSError as error:
+                    errors[place] = error
+                    failed.set()
+                    return
+                if winner:
+                    await stream.aclose()
+                    return
+                winner.append((stream, address))
+                nursery.cancel_scope.cancel()
+
+            for place in range(len(addresses)):
+                failed = trio.Event()
+                nursery.start_soon(attempt, place, failed)
+                with trio.move_on_after(STAGGER_S):
+                    await failed.wait()
+    if winner:
+        return winner[0]
+    if errors:
+        raise errors[min(errors)]
+    raise TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s")
+
+
+async def _connect_one(address: Address, port: int) -> trio.SocketStream:
+    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+    with ExitStack() as undo:
+        sock = undo.enter_context(trio.socket.socket(family, socket.SOCK_STREAM))
+        await sock.connect((str(address), port))
+        undo.pop_all()
+    return trio.SocketStream(sock)
+
 
 ALL = "*"
 
@@ -59,7 +173,7 @@ async def connect_through(
     url: str, host: Host, port: int, resolve: Resolve
 ) -> tuple[trio.SocketStream, Address]:
     """Connect to the proxy at a URL, which then leads to a host; returns its address, too."""
-    place, proxy_port, header = where(url)
+    place, proxy_port, header = read_proxy_url(url)
     found = await look_up(place, resolve) if isinstance(place, str) else [place]
     try:
         stream, address = await connect(found[:MAX_ADDRESSES], proxy_port)
@@ -67,14 +181,14 @@ async def connect_through(
         why = error.strerror or str(error)
         raise _unusable(f"does not answer at {show_host(place, proxy_port)}: {why}") from None
     try:
-        await tunnel(stream, host, port, header)
+        await open_tunnel(stream, host, port, header)
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
     return stream, address
 
 
-def where(url: str) -> tuple[Host, int, str]:
+def read_proxy_url(url: str) -> tuple[Host, int, str]:
     """Read host, port and the header for its login from the URL of a proxy."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -91,7 +205,7 @@ def where(url: str) -> tuple[Host, int, str]:
     return host, port, f"Proxy-Authorization: Basic {told}\r\n"
 
 
-async def tunnel(stream: trio.SocketStream, host: Host, port: int, header: str) -> None:
+async def open_tunnel(stream: trio.SocketStream, host: Host, port: int, header: str) -> None:
     """Have the proxy at the other end of a connection connect to a host."""
     target = show_host(host, port)
     said = b""

@@ -12,8 +12,8 @@ import pytest
 
 from nsmd.host.child_processes import PACKAGES
 from nsmd.model.secrets import parse_source
-from nsmd.network.secrets import source
-from nsmd.network.secrets.source import SourceError, read_value
+from nsmd.network.secrets import vault
+from nsmd.network.secrets.vault import SourceError, read_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_no_value_and_why_without_what_came(text: str, expected: str) -> None:
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(vault, "TIMEOUT_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SourceError, match="was ended"):
         read(f"command: sh -c 'sh -c \"echo $$ >{tmp_path}/pid; cat {tmp_path}/pipe\" & wait'")
@@ -91,7 +91,7 @@ import sys; sys.path += sys.argv.pop(1).split(':')
 import trio
 from nsmd.host.rights import give_up_rights
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.source import Asker, SourceError
+from nsmd.network.secrets.vault import Asker, SourceError
 
 async def helper(path):
     sources = {'command': f'command: cat {path}', 'file': f'file: {path}'}
@@ -112,7 +112,7 @@ CANCELLED = """
 import sys; sys.path += sys.argv.pop(1).split(':')
 import os, trio, trio.testing
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.source import Asker
+from nsmd.network.secrets.vault import Asker
 
 async def helper(gate, path):
     gated = parse_secret('gated', f'command: head -n 1 {gate}', ['a.example'], ['env: A'])
@@ -176,7 +176,7 @@ import sys; sys.path += sys.argv.pop(1).split(':')
 import os, signal, trio
 from nsmd.host.rights import give_up_rights
 from nsmd.model.secrets import parse_secret
-from nsmd.network.secrets.source import Asker
+from nsmd.network.secrets.vault import Asker
 
 async def helper(path):
     secret = parse_secret('key', f'file: {path}', ['a.example'], ['env: KEY'])
