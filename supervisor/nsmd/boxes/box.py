@@ -8,9 +8,8 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import trio
 
@@ -18,7 +17,7 @@ from nsm import paths
 from nsm.dataclass import dataclass
 from nsm.wire.errors import NsmError, StartFailedError
 from nsmd.fdstore import records
-from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in, memory_file
+from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
 from nsmd.fdstore.records import boot_id
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.listeners import PlaceError, bound
@@ -138,12 +137,10 @@ def remove_others(known: Collection[str]) -> None:
             BoxDirectory(name).remove()
 
 
-class ServeConnection(Protocol):
-    """Server of one connection to a box's control socket."""
-
-    async def __call__(self, stream: trio.SocketStream, /) -> None:
-        """Serve until the client is gone; raises only cancellation."""
-        ...
+ServeConnection = Callable[[trio.SocketStream], Awaitable[None]]
+"""Server of one connection to a box's control socket, until the client is gone; raises only
+cancellation.
+"""
 
 
 class BoxProcess(NamedTuple):
@@ -224,16 +221,9 @@ class Box:
 
     def everything(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
-        with ExitStack() as owned:
-            try:
-                file = memory_file(records.encode(self.record))
-            except OSError:  # there is no free descriptor for the moment
-                yield BOX + self.record.id, ()
-            else:
-                owned.callback(os.close, file)
-                sockets = [self._control.fileno()]
-                sockets += [self._proxy.fileno()] if self._proxy is not None else []
-                yield BOX + self.record.id, [file, self._pidfd, *sockets]
+        sockets = [self._control.fileno()]
+        sockets += [self._proxy.fileno()] if self._proxy is not None else []
+        yield from records.kept_entry(BOX + self.record.id, self.record, self._pidfd, *sockets)
         if self._listener is not None:
             yield BOX + self.record.id + WAY, [self._listener.descriptor]
 
@@ -277,25 +267,24 @@ class Box:
             await connection.aclose()
             return
         async with self._handing:
-            taken = await self._take(connection)
+            taken = await self._receive_proxy(connection)
         if taken:
             await self._serve_way()
 
-    async def _take(self, connection: trio.SocketStream) -> bool:
+    async def _receive_proxy(self, connection: trio.SocketStream) -> bool:
         """Receive the proxy socket and serve it; False if none came."""
         taken = False
         try:
             async with connection:
-                listener = await _receive(connection)
+                listener = await _receive_listener(connection)
                 if listener is None:
                     return False
-                if self._listener is not None:
-                    listener.close()
-                    await connection.send_all(b"The box has a proxy already.\n")
-                    return False
+                refused = b"The box has a proxy already.\n" if self._listener is not None else b""
                 if self._failures >= MAX_FAILURES:
+                    refused = refused or b"The box's proxy has failed too often.\n"
+                if refused:
                     listener.close()
-                    await connection.send_all(b"The box's proxy has failed too often.\n")
+                    await connection.send_all(refused)
                     return False
                 self._listener, taken = listener, True
                 self._store.keep(BOX + self.record.id + WAY, [listener.descriptor])
@@ -317,7 +306,7 @@ class Box:
             self._store.drop(BOX + self.record.id + WAY)
 
 
-async def _receive(connection: trio.SocketStream) -> NamespaceListener | None:
+async def _receive_listener(connection: trio.SocketStream) -> NamespaceListener | None:
     """Receive a proxy's listening socket; None if none came, and the other side gets an error.
 
     The first program in the box makes the socket in the box's own network, and passes it out before

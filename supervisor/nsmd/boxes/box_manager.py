@@ -12,7 +12,6 @@ from typing import Any
 
 import trio
 
-from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError, BadRequestError, OverloadedError
 from nsmd.boxes.box import (
     BOX,
@@ -222,13 +221,16 @@ class BoxManager:
         )
         self._opening += 1
         try:
-            box = await self._make(pid, directory, profile, client_limits, problem, bounds)
-            if secrets or network.reads_requests:
-                try:
-                    await self._grant(box, secrets, network)
-                except BaseException:
-                    box.close()
-                    raise
+            box = await self._make(
+                pid,
+                directory,
+                profile,
+                client_limits,
+                network,
+                secrets,
+                problem=problem,
+                bounds=bounds,
+            )
         finally:
             self._opening -= 1
         self._boxes[box.record.id] = box
@@ -239,23 +241,19 @@ class BoxManager:
         self._events.publish("box_opened", **_told(box))
         return box
 
-    async def _grant(self, box: Box, secrets: Sequence[str], network: NetworkRule) -> None:
-        """Give a helper to a box that begins, for secrets or rules for requests."""
-        if self._gateway.secrets is not None:
-            await self._gateway.secrets.grant(box.record.id, secrets, network)
-        box.record = replace(box.record, secrets=tuple(secrets))
-
     async def _make(
         self,
         pid: int,
         directory: str,
         profile: str,
         client_limits: ClientLimits,
+        network: NetworkRule,
+        secrets: Sequence[str],
+        *,
         problem: str,
         bounds: BoxBounds | None,
     ) -> Box:
-        """Open a process and make its sockets, or nothing."""
-        network = client_limits.network
+        """Open a process, make its sockets, and give it its secrets; or nothing."""
         box_id = names.fresh_id(self._boxes)
         with ExitStack() as made:
             pidfd = _pidfd(pid)
@@ -265,7 +263,7 @@ class BoxManager:
             box_directory.make()
             control = made.enter_context(box_directory.listen(CONTROL))
             proxy = None
-            if network is not None and network.mode == "allow":
+            if network.mode == "allow":
                 proxy = made.enter_context(box_directory.listen(PROXY))
             confinement: Confinement | None = None
             if self._enforcer is not None and bounds is not None:
@@ -273,6 +271,8 @@ class BoxManager:
                     f"box-{box_id}", BoxProcess(pid, pidfd), bounds
                 )
                 made.callback(confinement.close)
+            if self._gateway.secrets is not None and (secrets or network.reads_requests):
+                await self._gateway.secrets.grant(box_id, secrets, network)
             record = BoxRecord(
                 id=box_id,
                 pid=pid,
@@ -286,6 +286,7 @@ class BoxManager:
                 proxy=None if proxy is None else records.identity(proxy.fileno()),
                 bounds=bounds,
                 group=None if confinement is None else confinement.directory,
+                secrets=tuple(secrets),
             )
             box = Box(
                 record,

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from nsm.dataclass import dataclass, field
 from nsm.wire import decode as decoding
+from nsmd.fdstore.holder import memory_file
 from nsmd.host.processes import pid_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
@@ -270,6 +271,21 @@ def find(descriptors: Iterable[int]) -> bytes:
         if data is not None and is_record(data):
             return data
     raise RecordError("there is no record of it")
+
+
+def kept_entry(name: str, record: object, *descriptors: int) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield what a store keeps under a name: these descriptors, with a record, which is closed
+    after that. Nothing but the name if there is no free descriptor for the moment.
+    """
+    try:
+        file = memory_file(encode(record))
+    except OSError:
+        yield name, ()
+        return
+    try:
+        yield name, (file, *descriptors)
+    finally:
+        os.close(file)
 
 
 def matched(descriptors: Sequence[int], *identities: str) -> list[int]:

@@ -20,7 +20,6 @@ from nsm.wire.ports import PortRow
 from nsmd.agent_link.frames import PortsFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import records
-from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.child_processes import ChannelProcess
 from nsmd.host.listeners import identity_of
@@ -355,7 +354,7 @@ class SessionPorts:
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""
         for port in list(self.open_ports):
-            yield from _entry(port.name, port.record, port.listener.fileno())
+            yield from records.kept_entry(port.name, port.record, port.listener.fileno())
         relay = self._relay
         if relay is not None and self._counts is not None:
             control = relay.control.fileno()
@@ -365,7 +364,7 @@ class SessionPorts:
                 control=records.identity(control),
                 counts=records.identity(self._counts),
             )
-            yield from _entry(relay.name, record, relay.pidfd, control, self._counts)
+            yield from records.kept_entry(relay.name, record, relay.pidfd, control, self._counts)
 
     # The relay.
 
@@ -542,20 +541,6 @@ class SessionPorts:
             address=record.address,
             **facts,
         )
-
-
-def _entry(
-    name: str, record: PortRecord | RelayRecord, *descriptors: int
-) -> Iterator[tuple[str, Sequence[int]]]:
-    try:
-        file = memory_file(records.encode(record))
-    except OSError:  # there is no free descriptor for the moment
-        yield name, ()
-        return
-    try:
-        yield name, [file, *descriptors]
-    finally:
-        os.close(file)
 
 
 def _is_channel(descriptor: int) -> bool:

@@ -11,13 +11,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cache, cached_property
 
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import RecordError
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.host.processes import has_ended, pid_of
@@ -83,11 +82,11 @@ class TemplateStore:
 
     def keep(self, template: Template) -> None:
         """Store a template that can be forked; if that fails, it is logged."""
-        try:
-            with ExitStack() as owned:
-                self._store.keep(_name_of(template), self._entry(template, owned))
-        except (OSError, TypeError) as error:
-            log.warning("%r would not outlive the supervisor: %s", template, error)
+        for name, descriptors in self.everything((template,)):
+            if descriptors:
+                self._store.keep(name, descriptors)
+            else:
+                log.warning("%r would not outlive the supervisor: no descriptor is free", template)
 
     def drop(self, template: Template) -> None:
         """Drop a template that can no longer be asked."""
@@ -95,30 +94,21 @@ class TemplateStore:
 
     def everything(self, templates: Iterable[Template]) -> Iterator[tuple[str, Sequence[int]]]:
         for template in templates:
-            with ExitStack() as owned:
-                try:
-                    entry = self._entry(template, owned)
-                except OSError:  # there is no free descriptor for the moment
-                    entry = ()
-                yield _name_of(template), entry
-
-    def _entry(self, template: Template, owned: ExitStack) -> Sequence[int]:
-        """Make the descriptors to store, with a record."""
-        channel = template.jail.socket.fileno()
-        record = TemplateRecord(
-            spec=template.spec,
-            made_of=self.made,
-            pid=template.pid,
-            starter=template.jail.starter_pid,
-            channel=records.identity(channel),
-            failed=dict(template.failed),
-            imported=dict(template.imported),
-            files=tuple(template.files),
-            state=template.state,
-        )
-        file = memory_file(records.encode(record))
-        owned.callback(os.close, file)
-        return [file, channel, template.jail.pidfd, template.pidfd]
+            channel = template.jail.socket.fileno()
+            record = TemplateRecord(
+                spec=template.spec,
+                made_of=self.made,
+                pid=template.pid,
+                starter=template.jail.starter_pid,
+                channel=records.identity(channel),
+                failed=dict(template.failed),
+                imported=dict(template.imported),
+                files=tuple(template.files),
+                state=template.state,
+            )
+            yield from records.kept_entry(
+                _name_of(template), record, channel, template.jail.pidfd, template.pidfd
+            )
 
     def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
         """Take over the templates of an earlier supervisor. Yields each one's record, and the

@@ -16,7 +16,6 @@ from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.fdstore import records
-from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.child_processes import ChannelProcess
 from nsmd.model.events import EventKind, Events
@@ -260,15 +259,8 @@ class Grant:
         helper = self._helper
         if helper is None or self._ended:
             return
-        try:
-            file = memory_file(records.encode(self.record))
-        except OSError:  # there is no free descriptor for the moment
-            yield self.name, ()
-            return
-        try:
-            yield self.name, [file, helper.pidfd, helper.control.fileno(), self._state]
-        finally:
-            os.close(file)
+        control = helper.control.fileno()
+        yield from records.kept_entry(self.name, self.record, helper.pidfd, control, self._state)
 
     # The helper.
 
