@@ -16,7 +16,7 @@ import trio
 
 from nsmd.host.processes import has_ended, tree_of
 from nsmd.jail.limits import process_memory
-from nsmd.jail.limits.group import AT_REST, Counted, Group, Share
+from nsmd.jail.limits.group import AT_REST, Counted, Group, GroupLimits, Share
 from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.jail.process import open_descendant
 from nsmd.model.values import Enforcement, LimitEvent, Outcome
@@ -75,10 +75,7 @@ class Confinement:
     """Limits of one session, or of a box: the mechanism, and which of them has ended something.
 
     Args:
-        program_bytes: memory that its processes may have together, without files in memory.
         watch: makes the watchdog look at it from now on.
-        notice: text for the standard error of a process that the watchdog kills; empty for none.
-        steady: it keeps its weight however long it computes, as boxes do.
     """
 
     __slots__ = (
@@ -88,44 +85,38 @@ class Confinement:
         "_events",
         "_jail",
         "_latest",
-        "_notice",
         "_peak_bytes",
-        "_processes",
         "_share",
         "_watch",
         "enforcement",
         "group",
-        "program_bytes",
+        "limits",
         "runs",
     )
 
     def __init__(
         self,
         jail: TopProcess,
-        *,
-        program_bytes: int,
-        processes: int,
+        limits: GroupLimits,
         enforcement: Enforcement,
         group: Group | None = None,
+        *,
         watch: Callable[[Confinement], None] = lambda _: None,
-        notice: str = "",
-        steady: bool = False,
     ) -> None:
+        self.limits = limits
         self.enforcement = enforcement
         self.group = group
-        self.program_bytes = program_bytes
         self.runs = False
         self._jail = jail
         self._behind = False  # processes that an earlier execution left, as far as is known
         self._closed = False
-        self._processes = processes
-        self._share = None if group is None or steady else Share(group)
+        # A box keeps its weight however long it computes.
+        self._share = None if group is None or limits.box_notice else Share(group)
         self._watch = watch
         self._counted = Counted()
         self._events: list[LimitEvent] = []
         self._peak_bytes: int | None = None
         self._latest: Measured | None = None
-        self._notice = notice
 
     def __repr__(self) -> str:
         return f"<Confinement pid={self._jail.pid} memory by {self.enforcement.memory}>"
@@ -263,12 +254,12 @@ class Confinement:
         return {
             **asdict(self.enforcement),
             "group": self.group.directory if self.group else None,
-            "memory_limit_bytes": self.program_bytes,
+            "memory_limit_bytes": self.limits.program_bytes,
             "group_limit_bytes": self.group.limits.memory_bytes if self.group else None,
             "memory_bytes": self.memory_bytes(),
             "peak_bytes": self.peak_bytes(),
             "held_bytes": None if self.group is not None else self.held_bytes(),
-            "process_limit": self._processes,
+            "process_limit": self.limits.processes,
             "cpu_weight": self._share.now() if self._share else None,
         }
 
@@ -281,7 +272,7 @@ class Confinement:
         if self.group is not None:
             pids = self.group.pids()
             has = self.group.program_bytes() or 0
-            too_much = has > self.program_bytes
+            too_much = has > self.limits.program_bytes
             return Measured(len(pids), has, process_memory.rough_memory(pids) if too_much else [])
         by_process: list[process_memory.ProcessMemory] = []
         held = NOTHING_HELD
@@ -290,12 +281,12 @@ class Confinement:
             rough = process_memory.rough_memory(pids)
             held = held_memory(pids)
             by_process = process_memory.with_held(rough, held)
-            if _total(by_process) > self.program_bytes:
+            if _total(by_process) > self.limits.program_bytes:
                 exact = process_memory.exact_memory(rough, without=held.inodes)
                 by_process = process_memory.with_held(exact, held)
             # Shared memory is divided again whenever a process starts or ends: figures read
             # meanwhile add up to too much.
-            if _total(by_process) <= self.program_bytes or tree_of(self._jail.pid) == pids:
+            if _total(by_process) <= self.limits.program_bytes or tree_of(self._jail.pid) == pids:
                 break
         return Measured(len(by_process), _total(by_process), by_process, held)
 
@@ -313,7 +304,7 @@ class Confinement:
             self._peak_bytes = max(look.memory_bytes, self._peak_bytes or 0)
         rest, killed = look.memory_bytes, 0
         for process in sorted(look.by_process, key=lambda each: each.memory_bytes, reverse=True):
-            if rest <= self.program_bytes:
+            if rest <= self.limits.program_bytes:
                 break
             if process.pid != self._jail.pid and self._kill(process.pid):
                 rest -= process.memory_bytes
@@ -333,7 +324,7 @@ class Confinement:
         self._events.append(
             LimitEvent(
                 kind="memory",
-                limit=self.program_bytes,
+                limit=self.limits.program_bytes,
                 enforced_by="watchdog",
                 what="a process was killed" if killed == 1 else f"{killed} processes were killed",
                 peak_bytes=max([has_bytes, *peaks]),
@@ -356,8 +347,8 @@ class Confinement:
         try:
             if has_ended(self._jail.pidfd):  # its process id may belong to another one then
                 return False
-            if self._notice:
-                tell_on_stderr(pid, self._notice)
+            if self.limits.box_notice:
+                tell_on_stderr(pid, self.limits.box_notice)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
             return False

@@ -139,15 +139,13 @@ class LimitEnforcer:
     async def confine_box(self, name: str, box: TopProcess, bounds: BoxBounds) -> Confinement:
         """Confine a process that is about to become a box, in a group of that name."""
         limits = limits_of_box(bounds)
-        confinement = await self._confine(name, box, limits, _notice(bounds))
+        confinement = await self._confine(name, box, limits)
         confinement.begun()  # until its end
         return confinement
 
-    async def _confine(
-        self, session_id: str, jail: TopProcess, limits: GroupLimits, notice: str = ""
-    ) -> Confinement:
+    async def _confine(self, session_id: str, jail: TopProcess, limits: GroupLimits) -> Confinement:
         if self.tree is None:
-            return self._confinement(jail, limits, self.enforcement, notice=notice)
+            return self._confinement(jail, limits, self.enforcement)
         try:
             try:
                 group = await self._group(self.tree, session_id, jail.pid, limits)
@@ -156,22 +154,16 @@ class LimitEnforcer:
                     raise
                 group = await self._group(self.tree, session_id, jail.pid, limits)
         except NoGroupsError as error:
-            return self._refused(session_id, jail, limits, error.why, notice)
+            return self._refused(session_id, jail, limits, error.why)
         except OSError as error:
-            return self._refused(session_id, jail, limits, _why(error), notice)
-        return self._with_group(session_id, jail, limits, group, notice)
+            return self._refused(session_id, jail, limits, _why(error))
+        return self._with_group(session_id, jail, limits, group)
 
     def _refused(
-        self,
-        session_id: str,
-        jail: TopProcess,
-        limits: GroupLimits,
-        why: str,
-        notice: str = "",
+        self, session_id: str, jail: TopProcess, limits: GroupLimits, why: str
     ) -> Confinement:
         log.warning("session %s has no control group: %s", session_id, why)
-        enforcement = enforcement_by(frozenset(), why)
-        return self._confinement(jail, limits, enforcement, notice=notice)
+        return self._confinement(jail, limits, enforcement_by(frozenset(), why))
 
     def adopt(
         self, session_id: str, jail: Jail, spec: JailSpec, directory: str | None
@@ -187,7 +179,7 @@ class LimitEnforcer:
     def adopt_box(self, box: TopProcess, bounds: BoxBounds, directory: str | None) -> Confinement:
         """Take over the limits of a box that an earlier supervisor confined, as `adopt`."""
         limits = limits_of_box(bounds)
-        confinement = self._adopt("of a box", box, limits, directory, _notice(bounds))
+        confinement = self._adopt("of a box", box, limits, directory)
         confinement.begun()
         return confinement
 
@@ -197,19 +189,17 @@ class LimitEnforcer:
         jail: TopProcess,
         limits: GroupLimits,
         directory: str | None,
-        notice: str = "",
     ) -> Confinement:
         if directory is None:
             why = self.enforcement.why or "it had no control group when it was started"
-            enforcement = enforcement_by(frozenset(), why)
-            return self._confinement(jail, limits, enforcement, notice=notice)
+            return self._confinement(jail, limits, enforcement_by(frozenset(), why))
         remove = self._leftovers.remove if self.tree is None else self.tree.remove
         try:
             group = Group.existing(directory, jail.pid, limits, remove)
         except OSError as error:
             why = f"the control group that it had: {error.strerror}"
-            return self._refused(session_id, jail, limits, why, notice)
-        confinement = self._with_group(session_id, jail, limits, group, notice)
+            return self._refused(session_id, jail, limits, why)
+        confinement = self._with_group(session_id, jail, limits, group)
         confinement.taken_up()
         return confinement
 
@@ -256,39 +246,22 @@ class LimitEnforcer:
             self.anchor.close()
 
     def _with_group(
-        self,
-        session_id: str,
-        jail: TopProcess,
-        limits: GroupLimits,
-        group: Group,
-        notice: str = "",
+        self, session_id: str, jail: TopProcess, limits: GroupLimits, group: Group
     ) -> Confinement:
         lacking = group.lacking or _lacking(group.holds)
         if group.lacking:
             log.warning("session %s: %s", session_id, group.lacking)
-        enforcement = enforcement_by(group.holds, lacking)
-        return self._confinement(jail, limits, enforcement, group=group, notice=notice)
+        return self._confinement(jail, limits, enforcement_by(group.holds, lacking), group)
 
     def _confinement(
         self,
         jail: TopProcess,
         limits: GroupLimits,
         enforcement: Enforcement,
-        *,
         group: Group | None = None,
-        notice: str = "",
     ) -> Confinement:
-        watched = enforcement is not RUN_ONLY
-        return Confinement(
-            jail,
-            program_bytes=limits.program_bytes,
-            processes=limits.processes,
-            enforcement=enforcement,
-            group=group,
-            watch=self.watchdog.watch if watched else lambda _: None,
-            notice=notice,
-            steady=bool(notice),
-        )
+        watch = self.watchdog.watch if enforcement is not RUN_ONLY else lambda _: None
+        return Confinement(jail, limits, enforcement, group, watch=watch)
 
     async def _group(self, tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
         """Make a group with the jail in it.
@@ -319,13 +292,6 @@ class LimitEnforcer:
                 return
             await attach(tree.directory, group.directory, outside, self._environment)
         raise NoGroupsError("systemd does not move it into a control group")
-
-
-def _notice(bounds: BoxBounds) -> str:
-    return (
-        f"\nnsm: this process was ended: the box had more than its {bounds.memory_mb} MiB of "
-        "memory ([box] memory_mb, `nsm box --limit memory_mb=...`)\n"
-    )
 
 
 def _why(error: OSError) -> str:

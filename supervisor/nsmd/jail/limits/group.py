@@ -26,15 +26,19 @@ it refuses.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """Limits of one session's group: of all memory, files in its file systems included; of its
-    processes' memory without those files; of processes and threads together; and its weight beside
-    other sessions.
+    """Limits of the group of one session or box: of all memory, files in its file systems included;
+    of its processes' memory without those files; of processes and threads together; and its weight
+    beside others.
+
+    A process of a box that the watchdog ends gets `box_notice` on its standard error; it is empty
+    for sessions.
     """
 
     memory_bytes: int
     program_bytes: int
     processes: int
     cpu_weight: int
+    box_notice: str = ""
 
     @property
     def files(self) -> tuple[tuple[str, str, str], ...]:
@@ -93,6 +97,8 @@ def limits_of_box(bounds: BoxBounds) -> GroupLimits:
         program_bytes=programs << 20,
         processes=bounds.processes - SPARE_PROCESS,
         cpu_weight=bounds.cpu_weight,
+        box_notice="\nnsm: this process was ended: the box had more than its "
+        f"{bounds.memory_mb} MiB of memory ([box] memory_mb, `nsm box --limit memory_mb=...`)\n",
     )
 
 

@@ -208,13 +208,7 @@ KILLED = Outcome(
 
 
 def confined(group: Group, jail: FakeJail) -> Confinement:
-    return Confinement(
-        jail,
-        program_bytes=group.limits.program_bytes,
-        processes=99,
-        enforcement=enforcement_by(group.holds, ""),
-        group=group,
-    )
+    return Confinement(jail, group.limits, enforcement_by(group.holds, ""), group)
 
 
 @pytest.fixture

@@ -32,13 +32,8 @@ class Session:
         limited = replace(spec(), environment=replace(PYTHON, cpu_weight=weight))
         tree = GroupTree(str(fake.top))
         self.group = Group.new(tree, f"s{weight}", limits_of(limited, SessionLimits()))
-        self.it = Confinement(
-            jail,
-            program_bytes=1,
-            processes=99,
-            enforcement=enforcement_by(self.group.holds, ""),
-            group=self.group,
-        )
+        enforcement = enforcement_by(self.group.holds, "")
+        self.it = Confinement(jail, self.group.limits, enforcement, self.group)
 
     @property
     def weight(self) -> str:

@@ -13,7 +13,7 @@ from cgroup_world import MEMORY_MB, PROCESSES, open_world
 from fakes import FakeJail, spec
 from nsmd.jail.limits import Confinement, LimitEnforcer, confinement
 from nsmd.jail.limits.confinement import PERIOD_S, Measured, Watchdog
-from nsmd.jail.limits.group import AGENT_MB
+from nsmd.jail.limits.group import AGENT_MB, GroupLimits
 from nsmd.jail.limits.process_memory import HeldMemory, held_memory
 from nsmd.model.values import EACH_PROCESS, LimitEvent, SessionLimits
 from processes import ending
@@ -246,13 +246,8 @@ async def here(
 
 
 def counting(watchdog: Watchdog, jail: FakeJail) -> Counting:
-    return Counting(
-        jail,
-        program_bytes=1,
-        processes=1,
-        enforcement=EACH_PROCESS,
-        watch=watchdog.watch,
-    )
+    limits = GroupLimits(memory_bytes=1, program_bytes=1, processes=1, cpu_weight=1)
+    return Counting(jail, limits, EACH_PROCESS, watch=watchdog.watch)
 
 
 async def test_it_looks_only_where_something_runs(autojump_clock: trio.abc.Clock) -> None:
