@@ -151,12 +151,9 @@ class BoxProcess(NamedTuple):
 
 
 class Box:
-    """Sockets of one box, served for as long as its first process lives.
-
-    Args:
-        pidfd: pidfd of its first process; owned from now on, like the sockets.
-        control, proxy: its listening sockets; on the second, it passes the socket of its proxy.
-        listener: socket of its proxy, from an earlier supervisor.
+    """Sockets of one box, served for as long as its first process lives. It owns that one's pidfd
+    and the listening sockets: of clients, and the one on which the box passes the socket of its
+    proxy. An earlier supervisor may have had that already.
     """
 
     def __init__(

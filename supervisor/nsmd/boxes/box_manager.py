@@ -52,12 +52,8 @@ Server = Callable[[ClientLimits], ServeConnection]
 
 
 class BoxManager:
-    """All boxes that have sockets here.
-
-    Args:
-        check: checks working directories.
-        most: largest number of boxes at once.
-        enforcer: enforces the limits of boxes; None if nothing does.
+    """All boxes that have sockets here, `most` at once. `check` checks working directories. Without
+    an enforcer, nothing limits boxes.
     """
 
     def __init__(
@@ -120,10 +116,8 @@ class BoxManager:
         self._store.drop(name + WAY)
 
     def _left(self, data: bytes, descriptors: Sequence[int], ways: Sequence[int]) -> Box | None:
-        """Make a box of what an earlier supervisor has left, which it owns; None if it has ended.
-
-        Raises:
-            RecordError: something is missing, or cannot be read.
+        """Make a box of what an earlier supervisor has left, which it owns; None if it has ended. A
+        `RecordError` says that something is missing, or cannot be read.
         """
         record = records.decode(BoxRecord, data)
         sockets = [record.control] if record.proxy is None else [record.control, record.proxy]
@@ -189,18 +183,11 @@ class BoxManager:
         writable: Sequence[str] = (),
         bounds: BoxBounds | None = None,
     ) -> Box:
-        """Make sockets for a box.
+        """Make sockets for a box that the process with this id, here, becomes.
 
-        Args:
-            pid: process id, here, of the process that becomes the box.
-            directory: the agent's working directory, absolute.
-            profile: name of its profile, for people.
-            digest: digest of its plan: boxes of the same plan share sessions.
-            network: network of the box.
-            shows_project: its sessions may see the working directory.
-            programs: names of the bridge programs that it may start.
-            secrets: names of the secrets that it uses.
-            writable: absolute paths that it can write to, beside the working directory.
+        Directory and writable paths are absolute. Boxes of the same plan, by its digest, share
+        sessions, which may see the working directory if it `shows_project`. Programs of the bridge
+        and secrets are given by name.
         """
         if self._nursery is None or self._server is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")

@@ -59,11 +59,8 @@ def invalid_character(character: str) -> str:
 
 def check_characters(arguments: object) -> tuple[str, ...]:
     """Check arguments as a client sent them (None for none), as far as possible before the program
-    is known; they are returned unchanged.
-
-    Raises:
-        BadRequestError: they are no list of text, have a refused character, or are more than any
-            program takes.
+    is known; they are returned unchanged. A `BadRequestError` says that they are no list of text,
+    have a refused character, or are more than any program takes.
     """
     if arguments is None:
         return ()
@@ -117,11 +114,8 @@ def _check_text(argument: str, position: int) -> None:
 
 def check(program: Program, arguments: object) -> tuple[str, ...]:
     """Check arguments as a client sent them (None for none) for a program; they are returned
-    unchanged.
-
-    Raises:
-        BadRequestError: as `check_characters`, or they are too many or too long for it, or begin
-            with a hyphen although the program takes no options.
+    unchanged. A `BadRequestError` is as in `check_characters`, or says that they are too many or
+    too long for it, or begin with a hyphen although the program takes no options.
     """
     checked = check_characters(arguments)
     most = MAX_ARGUMENTS if program.max_args is None else min(program.max_args, MAX_ARGUMENTS)

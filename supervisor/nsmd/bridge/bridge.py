@@ -82,13 +82,8 @@ class BridgePaths:
 
 
 class BridgeService:
-    """Access of clients to the programs that they may start; made by `open_bridge`.
-
-    Args:
-        output_bytes: returns how much of each stream of a program to keep.
-
-    Attributes:
-        enabled: the bridge is configured, so that clients can start programs.
+    """Access of clients to the programs that they may start, if it is `enabled`; made by
+    `open_bridge`. `output_bytes` returns how much of each stream of a program to keep.
     """
 
     def __init__(
@@ -213,17 +208,12 @@ class BridgeService:
         again: bool = False,
         refusal: NsmError | None = None,
     ) -> ProgramCall:
-        """Submit a call; quick. Errors in it come with the answer.
+        """Submit a call; quick. Errors in it come with the answer, an `NsmError` only if no calls
+        are accepted now.
 
-        Args:
-            name, given: name of the program, and arguments, as received.
-            on_line: receives output while the program runs.
-            call_id: id by which the client may repeat the call.
-            again: this is such a repetition: the program must start only once.
-            refusal: why nothing will be started; recorded like other refusals.
-
-        Raises:
-            NsmError: no calls are accepted now.
+        Name and arguments are as received. `on_line` gets output while the program runs. The client
+        may repeat the call by its id, `again`: the program must start only once. With a `refusal`,
+        nothing will be started, which is recorded like other refusals.
         """
         if not self.enabled:
             raise _ends() if self._closed else off()
@@ -264,11 +254,8 @@ class BridgeService:
         return call
 
     async def finish(self, timeout_s: float) -> None:
-        """Start nothing more, and return when nothing runs.
-
-        Args:
-            timeout_s: seconds that running programs may take; then they are stopped. At once if the
-                supervisor ends with all it has.
+        """Start nothing more, and return when nothing runs. Programs that run after so many
+        seconds, or once the supervisor ends with all it has, are stopped.
         """
         self._closed = True
         if not self.unfinished():
@@ -332,12 +319,8 @@ class BridgeService:
         again: bool,
         refusal: NsmError | None,
     ) -> None:
-        """Answer a call.
-
-        Args:
-            wanted: name of the program, and arguments, unchecked.
-            again: the client repeats the call.
-            refusal: why nothing will be started; None to check.
+        """Answer a call of a program with arguments, both unchecked, which may be a repetition.
+        With a `refusal` nothing will be started.
         """
         answer: ProgramEnd | NsmError = ShuttingDownError("The supervisor ended.")
         try:

@@ -45,12 +45,9 @@ _FATES = {
 
 
 class ProgramCall:
-    """A call, from its request until its answer is forgotten.
-
-    Attributes:
-        admitted: it is one of those that may run now.
-        late: it came when the supervisor was already ending, and starts nothing.
-        refused: nothing will be started; only its line in the ledger is missing.
+    """A call, from its request until its answer is forgotten: `admitted` to those that may run now;
+    `late`, when the supervisor was already ending, so that it starts nothing; `refused`, with only
+    its line in the ledger missing.
     """
 
     def __init__(self, asked: RecordedCall, on_line: OnLine | None, nursery: trio.Nursery) -> None:

@@ -35,13 +35,9 @@ _ACCESS_LIST = "system.posix_acl_access"
 
 
 class Command:
-    """A program's file, checked and held open; made by `open_command`.
-
-    Attributes:
-        fd: descriptor of the file, closed in other programs (O_CLOEXEC).
-        path: path as written; the program gets it as its own name.
-        script: it has an interpreter, which gets its path.
-        ways: checked ways of the path, and of its interpreters' paths.
+    """A program's file, checked and held open; made by `open_command`: its descriptor, closed in
+    other programs (O_CLOEXEC); its path as written, which the program gets as its own name; and the
+    checked ways of that path, and of its interpreters' if it is a script.
     """
 
     __slots__ = ("fd", "path", "script", "ways")
@@ -90,19 +86,12 @@ class WithinReachError(CommandError):
 def open_command(
     program: Program, writable: Sequence[str] = (), *, search_path: str = ""
 ) -> Command:
-    """Check a program's file, and keep it open.
+    """Check a program's file, and keep it open until the command is closed. A `BadProgramError`
+    says that it cannot be started; its `data` has the `reason` as a clause.
 
-    Args:
-        program: program that names it.
-        writable: absolute directories and files that the caller can write to. Nothing that lies or
-            is described there is started.
-        search_path: PATH of the program; none of its directories may be writable for the caller
-            either.
-
-    Raises:
-        BadProgramError: it cannot be started; `data` has the `reason` as a clause.
-
-    Resources: a descriptor, until the command is closed.
+    `writable` are absolute directories and files that the caller can write to: nothing that lies or
+    is described there is started, and none of the directories of the program's PATH may be there
+    either.
     """
     try:
         reach = WriteAccess(writable)
@@ -273,11 +262,8 @@ def _check_search_path(program: Program, search_path: str, reach: WriteAccess) -
 
 
 class _Location(NamedTuple):
-    """Position of a file.
-
-    Attributes:
-        file_system: major and minor number of its device.
-        path: path from the root of that file system, wherever it is mounted.
+    """Position of a file: major and minor number of its device, and the path from the root of that
+    file system, wherever it is mounted.
     """
 
     file_system: str
@@ -285,15 +271,13 @@ class _Location(NamedTuple):
 
 
 class WriteAccess:
-    """Write access of a client to files, by any path that names them.
+    """Write access of a client to absolute directories and files, by any path that names them.
+    Missing ones are compared by name alone.
 
     An agent in a box writes to its working directory. A program that lies there, or whose path
     leads through it, could be the agent's own, run outside of the box. The same directory may be
     mounted elsewhere, and a file may have a second name. So places are compared by their position
     in their file system.
-
-    Args:
-        writable: absolute directories and files. Missing ones are compared by name alone.
     """
 
     def __init__(self, writable: Sequence[str]) -> None:
@@ -315,11 +299,8 @@ class WriteAccess:
         return f"<WriteAccess to {sorted(self._paths)}>"
 
     def why_within(self, part: str, status: os.stat_result, fd: int) -> str | None:
-        """Why a file is within reach, as a clause; None if it is not.
-
-        Args:
-            part: absolute path, with no links in its directories.
-            status, fd: its status, and a descriptor of it.
+        """Return why a file is within reach, as a clause; None if it is not. Its absolute path has
+        no links in its directories.
         """
         if not self._paths:
             return None

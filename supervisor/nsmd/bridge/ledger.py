@@ -102,12 +102,8 @@ class Ledger:
 
     async def begin(self, asked: RecordedCall) -> None:
         """Record that a program is about to start. On return, the line is on disk, and the call
-        must be ended by `end`.
-
-        Raises:
-            AuditFailedError: it is not on disk; nothing may be started.
-
-        Cancellation: the call counts as not started.
+        must be ended by `end`; a cancelled one counts as not started. After an `AuditFailedError`,
+        it is not on disk, and nothing may be started.
         """
         facts = _who_asks(asked) | {
             "arguments": list(asked.arguments),
@@ -159,10 +155,8 @@ class Ledger:
 
     async def fate(self, call_id: str, scope: str) -> Fate:
         """Find the fate of a call, of this supervisor or of an earlier one. A client learns nothing
-        of calls of other scopes.
-
-        Raises:
-            AuditFailedError: the audit can't be read, so that nobody knows.
+        of calls of other scopes. An `AuditFailedError` says that the audit can't be read, so that
+        nobody knows.
         """
         problem = "it takes too long"
         with trio.move_on_after(FATE_S):
@@ -234,12 +228,8 @@ class Ledger:
 
 
 class _Pace:
-    """Rate limits of one client.
-
-    Attributes:
-        starts: limit of calls that start something.
-        refusals: limit of other calls.
-        unwritten: number of calls that were refused for the limit, without a line.
+    """Rate limits of one client: of calls that start something, and of others; and the number of
+    calls that were refused for the limit, without a line.
     """
 
     def __init__(self) -> None:

@@ -93,10 +93,8 @@ _STAGES = {
 
 
 class Order:
-    """Program to start, and its settings.
-
-    Args:
-        plain: order as `running` writes it; texts are bytes, read as Latin-1.
+    """Program to start, and its settings, as `running` writes them; texts are bytes, read as
+    Latin-1.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:

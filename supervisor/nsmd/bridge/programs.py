@@ -128,17 +128,13 @@ OnLine = Callable[[StreamName, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Program as one definition file describes it: its keys, and where it lies.
+    """Program as one definition file describes it: its keys, and the file with the line of its name
+    there, from 1.
 
-    Attributes:
-        command: absolute path of the program, as written except for `~`.
-        documentation: the body of the file, Markdown.
-        cwd: absolute directory that it works in; None for HOME.
-        env: names of the supervisor's own variables that it gets.
-        max_args: None if only the total size of arguments is limited.
-        allow_options: arguments may begin with a hyphen.
-        source: absolute path of the file.
-        line: line of its name there, from 1.
+    The command is an absolute path, as written except for `~`; the documentation is the body of the
+    file, Markdown. It works in `cwd`, or in HOME, and gets the supervisor's own variables of these
+    names. Without `max_args` only the total size of arguments is limited; with `allow_options` they
+    may begin with a hyphen.
     """
 
     name: _Name
@@ -168,15 +164,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Client that asks for programs.
+    """Client that asks for programs: its name, as it says itself, the scope of its sessions, for
+    the audit, and its process and user id, from the kernel, if known.
 
-    Attributes:
-        client: name of the client program, as it says itself.
-        scope: scope of its sessions, for the audit.
-        peer: process and user id, from the kernel; None if unknown.
-        granted: names of the programs that it may know and start; None for all.
-        writable: absolute directories and files that it can write to: nothing in them is started
-            for it.
+    It may know and start the `granted` programs; all if that is None. Nothing in the absolute
+    directories and files that it can write to is started for it.
     """
 
     client: str
@@ -189,16 +181,11 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """Outcome of a program that was started.
+    """Outcome of a program that was started: the exit code or the signal that it ended by, and why
+    nsm stopped it, if it did not end by itself.
 
-    Attributes:
-        exit_code, signal: the one that it ended by; else None.
-        why_stopped: why nsm stopped it; None if it ended by itself.
-        stdout, stderr: head and tail of its output, as text; a line says how much is left out.
-        stdout_omitted, stderr_omitted: bytes that are left out.
-        left: number of processes that it left behind and that still run.
-        exit_code: None if a signal ended it.
-        signal: number of that signal; else None.
+    Its outputs have head and tail, as text, and a line about the bytes that were omitted; `left` is
+    the number of processes that it left behind and that still run.
     """
 
     exit_code: int | None

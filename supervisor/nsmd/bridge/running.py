@@ -56,21 +56,15 @@ async def run(
     stop: Stop,
     step_s: float = STEP_S,
 ) -> ProgramEnd:
-    """Run a program to its end.
+    """Run a program to its end, with these variables as its whole environment; the caller closes
+    the command. A `BadProgramError` says that it was not started.
 
-    Args:
-        command: the caller closes it.
-        variables: its whole environment.
-        output_bytes: bytes to keep of each of its two outputs, head and tail.
-        on_line: gets its output without line ends; a long line in pieces of
-            `monitor.PIECE_CHARS`. For a flood, one line says how many were left out.
-        step_s: seconds that it has to end by itself once `stop` asks for that.
+    Of each of its two outputs, head and tail of so many bytes are kept. `on_line` gets its output
+    without line ends, a long line in pieces of `monitor.PIECE_CHARS`; for a flood, one line says
+    how many were left out. Once `stop` asks for its end, it has `step_s`.
 
-    Raises:
-        BadProgramError: it was not started.
-
-    Cancellation: stops it, and returns when it and all that it started are gone: after
-    milliseconds, or a little over `step_s` if it ignores signals.
+    Cancellation stops it, and returns when it and all that it started are gone: after milliseconds,
+    or a little over `step_s` if it ignores signals.
     """
     try:
         held = _start(command, program, arguments, variables, output_bytes, step_s)

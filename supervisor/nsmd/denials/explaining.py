@@ -84,10 +84,8 @@ def explain(
     circumstances: Circumstances = Circumstances(),  # noqa: B008  # frozen
 ) -> tuple[str, ...]:
     """Explain which rule of the jail stopped the code, and what is allowed: no line, one line, or
-    one each for something killed, something denied, and a GPU.
-
-    Args:
-        events: limits that the session reached meanwhile.
+    one each for something killed, something denied, and a GPU. The events are limits that the
+    session reached meanwhile.
     """
     found = _evidence_of(outcome, circumstances.code)
     if circumstances.has_input:

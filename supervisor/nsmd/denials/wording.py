@@ -261,13 +261,10 @@ def _of_packages(
     here: Environment | None = None,
     installable: bool,
 ) -> list[str]:
-    """Say which environments have missing packages, and how the user adds them.
+    """Say which environments have missing packages, and how the user adds them, unless code may get
+    them over a network (`installable`). Nothing if there may be another cause.
 
-    Nothing if there may be another cause.
-
-    Args:
-        here: environment of the session; None for one with the host's programs.
-        installable: code may get it over a network.
+    `here` is the session's environment; None for one with the host's programs.
     """
     modules = [module_of(name) for name in subjects.get("index", ())]
     modules += [

@@ -68,10 +68,9 @@ class TemplateSpec:
     """Complete specification of a template; sessions of equal specifications are forks of one
     template.
 
-    Attributes:
-        variables: variables during the import of preloaded modules; empty without such modules or
-            devices.
-        worker: the image's Python, of which workers are forked; empty if its sessions run none.
+    The variables are those during the import of preloaded modules; empty without such modules or
+    devices. Workers are forked of the image's Python, `worker`; it is empty if its sessions run
+    none.
     """
 
     agent_python: str
@@ -94,11 +93,8 @@ class TemplateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindMount:
-    """A read-only bind, or an overlay.
-
-    Attributes:
-        source: host path, or the number of an open descriptor of it.
-        layer: directory for an overlay's changes, and an empty directory beside it.
+    """A read-only bind of a host path, or of an open descriptor of it by number; or an overlay,
+    with a directory for its changes and an empty one beside it.
     """
 
     source: str | int
@@ -118,13 +114,10 @@ class FileData:
 class JailContent:
     """Content of a jail, with the descriptors for bwrap.
 
-    Attributes:
-        mounts: beyond the base system; sorted here so that parents come first.
-        info_fd: descriptor on which bwrap tells the process id of the jail's PID 1; None where
-            nobody asks.
-        variables: variables of the command, in addition to those of every jail, or in their place.
-        links: symbolic links, at paths where the jail has nothing else.
-        image: its root directory is a container image's, and shows none of the host's base system.
+    The mounts are those beyond the base system; they are sorted here so that parents come first. On
+    `info_fd` bwrap tells the process id of the jail's PID 1; None where nobody asks. The variables
+    are in addition to those of every jail, or in their place; links are at paths where the jail has
+    nothing else. With an image as its root directory, it shows none of the host's base system.
     """
 
     host: HostSystem
@@ -184,10 +177,8 @@ def template_arguments(content: JailContent) -> list[str]:
 
 
 def build_arguments(content: JailContent, writable: Sequence[tuple[str, str]]) -> list[str]:
-    """The same arguments for the jail of a build: it ends with the process that starts it.
-
-    Args:
-        writable: host directories, and the paths at which the jail may change them.
+    """The same arguments for the jail of a build, which ends with the process that starts it.
+    `writable` has host directories, and the paths at which the jail may change them.
     """
     scratch = str(SCRATCH_MB * 1024 * 1024)
     return [
@@ -240,11 +231,8 @@ def template_command(spec: TemplateSpec) -> list[str]:
 def writable_root(
     size_mb: int, *, more: Sequence[str] = (), copied: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Describe a root directory that is a copy of an image's (agent-protocol.md, Templates).
-
-    Args:
-        more: directories of the template's jail that it has, beside those that each has.
-        copied: files of the template's jail that it has copies of.
+    """Describe a root directory that is a copy of an image's (agent-protocol.md, Templates), with
+    `more` directories of the template's jail than each has, and copies of some of its files.
     """
     kept = ["/dev", "/proc", "/run/nsm", *more]
     own = [path for path, _, _ in session_file_systems(JailSizes())]
@@ -354,17 +342,14 @@ def needed_binds(
     project: ProjectMount | None,
     places: Sequence[str] = PLACES,
 ) -> Sequence[ReadOnlyBind]:
-    """Binds of an environment that are needed in addition to a project.
+    """Binds of an environment that are needed in addition to a project, in a jail that has certain
+    places itself.
 
     Nothing is ever mounted below the project: its files are not ours, and a symlink among them
     would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
 
-    Args:
-        places: directories that such a jail has itself.
-
-    Raises:
-        BadProjectError: the mount point conflicts with a directory that the interpreter needs.
-        StartFailedError: the interpreter's directory is one that every jail has itself.
+    Raises `BadProjectError` if the mount point conflicts with a directory that the interpreter
+    needs, `StartFailedError` if that is one of these places.
     """
     needed: list[ReadOnlyBind] = []
     for bind in binds:
@@ -386,13 +371,11 @@ def needed_binds(
 
 
 def needed_links(links: Links, shown: Sequence[str], places: Sequence[str] = PLACES) -> Links:
-    """Links of an environment that a jail can have.
+    """Links of an environment that a jail can have which shows the host's directories, the project
+    included, at certain paths.
 
     bwrap follows a symlink on the way to a new one, and cannot make one in a read-only directory.
     So a link has no directory of the host above it or below it.
-
-    Args:
-        shown: paths in the jail of the host's directories, the project included.
     """
     taken = [*shown, *(place for place in places if place not in _WRITABLE)]
     return tuple(

@@ -77,11 +77,9 @@ DATA = (".local", ".local/share", ".local/share/jail.nix")
 
 
 class ArtifactLauncher:
-    """Launcher of jails from artifacts' programs, for environments that have an artifact.
-
-    Args:
-        home: our directory that older artifacts get as HOME, made when needed.
-        nursery: owns the agents of artifacts that have none in their jails.
+    """Launcher of jails from artifacts' programs, for environments that have an artifact. Older
+    ones get our directory `home` as HOME, made when needed; the nursery owns the agents of those
+    that have none in their jails.
     """
 
     def __init__(
@@ -197,15 +195,13 @@ class ArtifactLauncher:
         code_variables: Sequence[tuple[str, str]] = (),
         group: int | None = None,
     ) -> Jail:
-        """Start a program of an artifact; that blocks for some 2 ms.
+        """Start a program of an artifact, with a socket of that kind as descriptor 0; that blocks
+        for some 2 ms.
 
-        Args:
-            channel: kind of the socket that it gets as descriptor 0.
-            variables: its environment, without those for descriptors.
-            speaker: the part that should speak first, for people.
-            limited: environment whose limits we must enforce; None if the agent does.
-            policy: text for the session's file; empty for a template, whose forks get their own.
-            code_variables: variables of the code in the jail.
+        The variables are its environment, without those for descriptors; `code_variables` are for
+        the code in the jail. `speaker` is who should speak first, for people. We must enforce the
+        limits of the environment `limited`; the agent does if it is None. A template has no policy:
+        its forks get their own.
         """
         program, *arguments = command
         real = await self._look_at(program)

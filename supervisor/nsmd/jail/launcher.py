@@ -88,18 +88,12 @@ from nsmd.model.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailPlan:
-    """Jail for bwrap to start.
+    """Jail for bwrap to start: what it shows, the command of its PID 1 or of that one's only child,
+    which gets a socket as descriptor 0, and our own files, by path.
 
-    Attributes:
-        shown: what it shows, and the variables of its command.
-        command: command of PID 1, or of its only child.
-        arguments: makes bwrap's arguments from the jail's content.
-        channel: kind of the socket that the command gets as descriptor 0.
-        programs: our own files: content by path.
-        speaker: the part that should speak first, for people.
-        copy: room for an overlay's changes; None if the project is read-only.
-        system_calls: filter that bwrap installs for the command, in classic BPF.
-        group: as in `Launcher.launch`.
+    `arguments` makes bwrap's arguments from its content, `speaker` is who should speak first, for
+    people. The filter that bwrap installs is in classic BPF. There is room for an overlay's changes
+    unless the project is read-only. The group is as in `Launcher.launch`.
     """
 
     shown: TemplateSpec
@@ -292,10 +286,8 @@ class BwrapLauncher:
         )
 
     async def launch_template(self, spec: TemplateSpec, system_calls: bytes) -> Jail:
-        """Start a template's jail; `socket` is its control socket.
-
-        Args:
-            system_calls: filter of its sessions, in classic BPF; an artifact has its own.
+        """Start a template's jail; `socket` is its control socket. The filter of its sessions is in
+        classic BPF; an artifact has its own.
         """
         if (artifacts := self._artifacts_of(spec.artifact)) is not None:
             return await artifacts.launch_template(spec)

@@ -230,9 +230,8 @@ class Jail:
                 return
 
     async def wait(self) -> None:
-        """Return once nothing of the jail is left and its starter has been reaped.
-
-        Cancellation: loses nothing; call it again.
+        """Return once nothing of the jail is left and its starter has been reaped. A cancelled call
+        loses nothing.
         """
         if self._released or self._ended:
             return
@@ -302,28 +301,20 @@ class Launcher(Protocol):
         ...
 
     async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-        """Start a jail and return when its agent has begun to speak.
+        """Start a jail and return when its agent has begun to speak; cancellation ends it.
 
-        Args:
-            group: descriptor of the `cgroup.procs` of a control group. The jail enters it before it
-                gets a cgroup namespace, which then shows no other groups. The process that makes
-                the jail may stay in the group. If the jail cannot enter it, it starts without.
+        It enters the control group whose `cgroup.procs` is given by descriptor before it gets a
+        cgroup namespace, which then shows no other groups. The process that makes the jail may stay
+        in the group. If the jail cannot enter it, it starts without.
 
-        Raises:
-            StartFailedError: the start failed; the message has the starter's own words.
-            BadProjectError: the project directory is not the one that was checked, or the jail's
-                user cannot read it.
-
-        Cancellation: ends the jail.
+        Raises `StartFailedError` with the starter's own words, or `BadProjectError` if the
+        project's directory is not the one that was checked, or the jail's user cannot read it.
         """
         ...
 
 
 async def discard(jail: Jail) -> str:
-    """End a jail that nobody will use; returns what it wrote to stderr.
-
-    Cancellation: shielded; 1 ms.
-    """
+    """End a jail that nobody will use; returns what it wrote to stderr. Shielded; 1 ms."""
     with trio.CancelScope(shield=True):
         jail.kill()
         await jail.wait()
@@ -342,12 +333,9 @@ async def wait_for_starter(
     starter: subprocess.Popen[bytes], kill: Callable[[int], None] = kill_tree
 ) -> None:
     """Reap the starter of a jail that is gone or never existed; kill it if it lingers, and the rest
-    of its process group in any case.
+    of its process group in any case. A cancelled call loses nothing.
 
-    Args:
-        kill: gets its process id; `kill_group` if the jail should live on.
-
-    Cancellation: loses nothing; call it again.
+    `kill` gets its process id; it is `kill_group` if the jail should live on.
     """
     if starter.returncode is not None:
         return
@@ -370,10 +358,7 @@ async def wait_for_starter(
 
 
 async def end_starter(starter: subprocess.Popen[bytes]) -> None:
-    """Kill the starter of a jail, and all that it has started so far.
-
-    Cancellation: shielded; 1 ms.
-    """
+    """Kill the starter of a jail, and all that it has started so far. Shielded; 1 ms."""
     if starter.returncode is None:
         kill_tree(starter.pid)
         with trio.CancelScope(shield=True):
@@ -413,9 +398,7 @@ def read_stderr(fd: int) -> str:
 
 async def reap_child(pid: int) -> None:
     """Reap a process that is about to end, if it is our child: then nobody else has its id, and
-    nobody else reaps it meanwhile. 0 is none.
-
-    Cancellation: loses nothing; call it again.
+    nobody else reaps it meanwhile. 0 is none. A cancelled call loses nothing.
     """
     if not pid:
         return

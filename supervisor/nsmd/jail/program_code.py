@@ -59,10 +59,8 @@ class ProgramCode:
         self._compiling = trio.Lock()
 
     async def for_python(self, python: str) -> bytes:
-        """Return the program for that Python; takes 0.1 s the first time.
-
-        Returns:
-            Content of a .pyc file, or the source if compiling fails.
+        """Return the program for that Python, which takes 0.1 s the first time: the content of a
+        .pyc file, or the source if compiling fails.
         """
         async with self._compiling:
             if python not in self._compiled:

@@ -59,17 +59,13 @@ class NoWritableRootError(StartFailedError):
 
 
 class ProjectCopy:
-    """Descriptors of one session's overlay; they keep its content when the jail is gone.
+    """Descriptors of one session's overlay, owned from now on; they keep its content when the jail
+    is gone: the directory of the changes (overlayfs's upper layer), and the project as code sees
+    it, unless only the jail has that. `applied` has the changes that were applied to the host, by
+    path, with `st_ctime_ns` there.
 
     Code has made all of the content, and may change it at any time: names, links, modes. Do not
     trust, follow or execute anything in it.
-
-    Args:
-        changed: directory of the changes (overlayfs's upper layer); owned from now on.
-        shown: the project as code sees it; owned from now on. None if only the jail has it.
-
-    Attributes:
-        applied: changes that were applied to the host, by path, with `st_ctime_ns` there.
     """
 
     __slots__ = ("applied", "changed", "shown")
@@ -99,11 +95,9 @@ class ProjectCopy:
 
 
 def open_project(user: JailUser, project: CheckedDirectory) -> tuple[str, int]:
-    """Return a project's path for the jails' user, and a descriptor of it.
-
-    Raises:
-        BadProjectError: it is not the directory that was checked, that user cannot go there, or
-            could not change it in an overlay.
+    """Return a project's path for the jails' user, and a descriptor of it. A `BadProjectError` says
+    that it is not the directory that was checked, that this user cannot go there, or could not
+    change it in an overlay.
     """
     try:
         path = _way_to_own(user, project.path) if project.copied else user.way_to(project.path)

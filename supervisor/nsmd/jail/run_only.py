@@ -55,12 +55,8 @@ MOST_LEFT_BYTES = 1024 * 1024
 
 
 class RunOnlyJail(Jail):
-    """Jail for artifacts that only run one piece of code: between executions there is no jail.
-
-    Args:
-        ended_fd: becomes readable when the task has ended.
-
-    Resources: it owns `channel` and `ended_fd`.
+    """Jail for artifacts that only run one piece of code: between executions there is no jail. It
+    owns the channel and `ended_fd`, which becomes readable when the task has ended.
     """
 
     __slots__ = ("_scope",)
@@ -83,11 +79,8 @@ async def start_run_only(
     limits: SessionLimits,
     nursery: trio.Nursery,
 ) -> RunOnlyJail:
-    """Start the agent of a session: it takes executions, each in a new jail.
-
-    Args:
-        variables: variables of the program, without the project's path.
-        nursery: owns the task.
+    """Start the agent of a session, a task of the nursery: it takes executions, each in a new jail.
+    The variables are those of the program, without the project's path.
     """
     if spec.project is not None:  # now, not at the first execution
         os.close(open_project(user, spec.project)[1])
@@ -110,11 +103,7 @@ async def start_run_only(
 
 
 class _RunOnlyAgent:
-    """Agent of one session.
-
-    Args:
-        end: the agent's end of the channel; owned, like `ended_fd`, by `run`.
-    """
+    """Agent of one session. `run` owns its end of the channel, and `ended_fd`."""
 
     def __init__(
         self,
@@ -262,13 +251,9 @@ class _Execution:
     async def run(
         self, start: Callable[[int, int, int, int], subprocess.Popen[bytes]], *, tells: bool
     ) -> dict[str, Any]:
-        """Run the program, and return its `result` frame.
-
-        Args:
-            start: gets descriptors: standard input, output, errors, and one for `NSM_INFO_FD`.
-            tells: the program tells the process id of its jail there.
-
-        Cancellation: ends it.
+        """Run the program, and return its `result` frame; cancellation ends it. `start` gets
+        descriptors: standard input, output, errors, and one for `NSM_INFO_FD`, where it may tell
+        the process id of its jail.
         """
         began_s = trio.current_time()
         async with AsyncExitStack() as ours:

@@ -61,10 +61,8 @@ class JailNotStartedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Both ends of the descriptors of a program that is to make a jail.
-
-    Attributes:
-        info_fd: pipe for the process id of the jail's PID 1; `info_end` is the program's end.
+    """Both ends of the descriptors of a program that is to make a jail; it tells the process id of
+    the jail's PID 1 at `info_end`.
     """
 
     channel: socket.socket
@@ -75,11 +73,7 @@ class Ends:
 
 
 def open_ends(kind: socket.SocketKind, ours: ExitStack, theirs: ExitStack) -> Ends:
-    """Make the descriptors for a program.
-
-    Args:
-        ours, theirs: close the ends of either side.
-    """
+    """Make the descriptors for a program; `ours` and `theirs` close the ends of either side."""
     channel, agent_end = socket.socketpair(socket.AF_UNIX, kind)
     theirs.enter_context(agent_end)
     ours.enter_context(channel).setblocking(False)
@@ -124,14 +118,11 @@ def spawn(
     inherited: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program as the jails' user, in a session of its own; blocks for some 2 ms.
+    """Start a program as the jails' user, in a session of its own; blocks for some 2 ms. Without a
+    user, it becomes that user itself. It inherits these descriptors beside the first three.
 
     Call it in the main thread: if something on the way sets a parent-death signal, processes
     started in trio's worker threads die with the thread.
-
-    Args:
-        user: None for a program that becomes that user itself.
-        inherited: descriptors that it gets beside the first three.
     """
     credentials = Credentials(None, None, None) if user is None else user.credentials()
     return subprocess.Popen(
@@ -212,19 +203,12 @@ async def jail_of(
     *,
     tells: bool = True,
 ) -> Jail:
-    """Return the jail that a program makes, once its agent speaks.
+    """Return the jail that a program makes, once its agent speaks. Cancellation ends both.
 
-    Args:
-        starter: the program, which leads a session and process group of its own.
-        ends: our ends are owned from now on.
-        speaker: the part that should speak first, for people.
-        tells: the program tells the process id of the jail's PID 1.
+    The program leads a session and process group of its own, and may tell the process id of the
+    jail's PID 1. Our ends are owned from now on. `speaker` is who should speak first, for people.
 
-    Raises:
-        JailNotStartedError: there is no such jail.
-        OSError: there is no descriptor left.
-
-    Cancellation: ends the program and its jail.
+    Raises `JailNotStartedError`, or `OSError` if there is no descriptor left.
     """
     if group is not None:
         await _let_in(starter, ends.channel, group)
@@ -298,10 +282,8 @@ What it started is not in a PID namespace of its own: that is no jail, and could
 
 
 async def _await_speech(channel: socket.socket, speaker: str) -> str | None:
-    """Wait for the first byte.
-
-    Returns:
-        None if it came; else an explanation, empty if the channel ended.
+    """Wait for the first byte. Returns None if it came; else an explanation, empty if the channel
+    ended.
     """
     with trio.move_on_after(SPEAK_TIMEOUT_S):
         await trio.lowlevel.wait_readable(channel)
@@ -357,11 +339,8 @@ def hand_over(
     policy: bytes,
     code_variables: Sequence[tuple[str, str]] = (),
 ) -> tuple[Mapping[str, str], Sequence[int]]:
-    """Make the variables of a program's environment, and the descriptors that it inherits.
-
-    Args:
-        owned: closes the descriptors, except `info_end`.
-        policy: content of the jail's policy file; empty for a template.
+    """Make the variables of a program's environment, and the descriptors that it inherits, which
+    `owned` closes, except `info_end`. A template has no policy file, so its policy is empty.
     """
     variables: dict[str, str] = {}
     inherited: list[int] = []

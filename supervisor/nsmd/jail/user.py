@@ -67,13 +67,9 @@ class PrivateMounts:
         return f"<PrivateMounts {self._base} {len(self._exposed)}>"
 
     def expose(self, directory: str, owner: int | None = None) -> str:
-        """Make a path to a directory that every user may pass through.
-
-        The mode and the content of the directory stay unchanged.
-
-        Args:
-            owner: user and group that the files of its owner and group belong to under that path;
-                files of all others belong to nobody then.
+        """Make a path to a directory that every user may pass through; its mode and content stay
+        unchanged. With an owner, the files of its owner and group belong to that user and group
+        under that path, and files of all others to nobody.
         """
         # The same directory has the same identity; one that was replaced gets a bind of its own.
         found = os.stat(directory)
@@ -107,13 +103,11 @@ class PrivateMounts:
 
 
 def enter_private_mounts(base: str = BASE) -> PrivateMounts | None:
-    """Move this process into a mount namespace of its own.
+    """Move this process into a mount namespace of its own; None if the kernel refuses, as in most
+    containers, which is logged.
 
     Call it in the main thread, before others exist: they would stay outside. Later mounts on the
     host appear inside; the reverse does not happen.
-
-    Returns:
-        None if the kernel refuses, as in most containers; that is logged.
     """
     try:
         _make_base(base)
@@ -152,14 +146,12 @@ def _call(function: str, *arguments: object, name: str = "") -> int:
 
 
 def mount_as(directory: str, target: str, owner: tuple[int, int], shown: int) -> None:
-    """Bind a directory, without mounts below it, so that files have another owner than on disk.
+    """Bind a directory, without mounts below it, so that files have another owner than on disk:
+    `shown` is user and group in the mount, where files of all others belong to nobody.
 
     The jails' user could not change root's files in a project, not even in an overlay. The kernel
     translates owners for one mount alone (mount_setattr(2), MOUNT_ATTR_IDMAP; Linux 5.12, and 5.19
     below an overlay). Blocks for some 30 ms.
-
-    Args:
-        shown: user and group in the mount; files of all others belong to nobody there.
     """
     with _user_namespace(owner, shown) as namespace:
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
@@ -340,14 +332,12 @@ class JailUser:
             os.chown(path, self.uid, self.uid)
 
     def way_to_own(self, directory: str) -> str:
-        """Return a path by which the files of a directory's owner belong to this user.
+        """Return a path by which the files of a directory's owner belong to this user. A
+        `PermissionError` names the owner if there is none; another `OSError` says that it is not
+        there, or that its file system does not translate owners.
 
         In a user namespace no other user's files can be changed in an overlay: their owners have no
         number there.
-
-        Raises:
-            PermissionError: there is none; the message names the owner.
-            OSError: the directory is not there, or its file system does not translate owners.
         """
         found = os.stat(directory)
         if (found.st_uid, found.st_gid) == (self.uid, self.gid):

@@ -32,13 +32,8 @@ class BrokerProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMessage:
-    """A message.
-
-    Attributes:
-        number: that of the connection.
-        verdict, detail: of a refusal, whose `host` may be empty.
-        moved: bytes sent and received.
-        early: bytes of the client.
+    """A message about a connection of that number. Of a refusal there is a verdict with a detail,
+    and the host may be empty; `moved` has bytes sent and received, `early` those of the client.
     """
 
     kind: Kind

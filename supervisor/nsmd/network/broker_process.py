@@ -46,13 +46,8 @@ class BrokeredConnection:
     async def send(
         self, word: str, rest: str = "", passed: trio.SocketStream | None = None
     ) -> None:
-        """Send the broker a message about it.
-
-        Args:
-            passed: a socket to pass; the caller keeps it.
-
-        Raises:
-            trio.EndOfChannel: the broker has ended.
+        """Send the broker a message about it, perhaps with a socket, which the caller keeps. Raises
+        `trio.EndOfChannel` if the broker has ended.
         """
         await self._broker.send(f"{word} {self._number} {rest}", passed)
 
@@ -75,11 +70,7 @@ class BrokerProcess:
     def start(
         cls, stand_ins: Mapping[str, str], moved: Callable[[int, int], None]
     ) -> BrokerProcess:
-        """Start a broker.
-
-        Raises:
-            OSError: there is no room for another process.
-        """
+        """Start a broker. Raises `OSError` if there is no room for another process."""
         process = ChannelProcess.start("nsmd.network.broker", variables={})
         try:
             process.control.send(b"stand-ins " + json.dumps({**stand_ins}).encode())
@@ -144,11 +135,7 @@ class BrokerProcess:
                 del self._channels[number]
 
     async def send(self, words: str, passed: trio.SocketStream | None = None) -> None:
-        """Send the broker a message.
-
-        Raises:
-            trio.EndOfChannel: it has ended.
-        """
+        """Send the broker a message. Raises `trio.EndOfChannel` if it has ended."""
         await trio.lowlevel.checkpoint()  # a connection may be allowed no more
         descriptors = [] if passed is None else [passed.socket.fileno()]
         try:

@@ -83,10 +83,8 @@ async def look_up(name: str, resolve: Resolve) -> Sequence[Address]:
 
 
 async def connect(addresses: Sequence[Address], port: int) -> tuple[trio.SocketStream, Address]:
-    """Connect to the first address that answers; each attempt begins a moment after the last.
-
-    Raises:
-        OSError: none answers; it is the error of the first attempt.
+    """Connect to the first address that answers; each attempt begins a moment after the last. If
+    none answers, the `OSError` of the first attempt is raised.
     """
     errors: dict[int, OSError] = {}
     winner: list[tuple[trio.SocketStream, Address]] = []
@@ -252,11 +250,8 @@ def no_proxy_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_excepted(host: Host, port: int, excepted: tuple[str, ...]) -> bool:
-    """Return whether a host is reached without the proxy.
-
-    Args:
-        excepted: `*`, names with or without a dot in front (the name, and all below it),
-            addresses and networks; perhaps with a port.
+    """Return whether a host is reached without the proxy: by `*`, by names with or without a dot in
+    front (the name, and all below it), by addresses and networks; perhaps with a port.
     """
     shown = show_host(host).strip("[]")
     for each in excepted:

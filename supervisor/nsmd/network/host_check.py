@@ -58,12 +58,9 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 def check_name(
     allowed: AllowList | None, host: Host, port: int, *, reads_requests: bool = False
 ) -> AllowList:
-    """Check a host by its name; returns the list, which may still refuse its addresses.
-
-    Args:
-        allowed: list of hosts; None if the network is off.
-        reads_requests: somebody reads the requests to this host, so that the rules for them are
-            kept to.
+    """Check a host by its name; returns the list, which may still refuse its addresses. Without a
+    list, the network is off. If somebody reads the requests to this host, the rules for them are
+    kept to.
     """
     shown = show_host(host, port)
     if allowed is None:
@@ -91,13 +88,9 @@ async def usable_addresses(
     reads_requests: bool = False,
     user: UserHosts = NOBODY,
 ) -> Sequence[Address]:
-    """Find the addresses that a connection to a host may use, the best first.
-
-    Args:
-        user: names hosts that may have private addresses.
-
-    Raises:
-        RefusedError: there are none, or `check_name` refuses the host.
+    """Find the addresses that a connection to a host may use, the best first. Those that the user
+    has named may have private addresses. A `RefusedError` says that there are none, or that
+    `check_name` refuses the host.
     """
     allowed = check_name(allowed, host, port, reads_requests=reads_requests)
     if host == HOST_NAME:

@@ -33,16 +33,11 @@ class ListenerError(Exception):
 
 
 class NamespaceListener:
-    """A listening socket in a session's network namespace.
+    """A listening socket in a session's network namespace; its descriptor is owned from now on,
+    also if a `ListenerError` says that it is no TCP socket that listens on the loopback.
 
     The process that passed it may still have it and change how it behaves, above all make it block:
     accept(2) has no flag for a single call. So it runs in a thread, and is ended if it hangs.
-
-    Args:
-        descriptor: owned from now on, even if it is refused.
-
-    Raises:
-        ListenerError: it is no TCP socket that listens on the loopback.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -70,11 +65,7 @@ class NamespaceListener:
         return self._socket.fileno()
 
     async def accept(self, limiter: trio.CapacityLimiter) -> trio.SocketStream:
-        """Accept the next connection.
-
-        Raises:
-            ListenerError: it hangs, or was shut down inside.
-        """
+        """Accept the next connection, or raise `ListenerError` if it hangs, or was shut down."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             taken = _Accepting(self._socket)

@@ -27,15 +27,11 @@ LISTEN_TIMEOUT_S = 20.0
 
 
 class SessionNetwork(SessionProxy):
-    """Network of one session.
+    """Network of one session, by the rule at its start. The nursery owns the proxy's task, which
+    ends with the session.
 
-    Args:
-        session_id: for the log.
-        rule: rule at the session's start.
-        requests: requests to its agent.
-        nursery: owns the proxy's task, which ends with the session.
-        listener: descriptor of the proxy's socket from an earlier supervisor; owned from now on.
-        changed: called after a change of the list, or when there is a listener.
+    The listener is the proxy's socket from an earlier supervisor, owned from now on. `changed` is
+    called after a change of the list, or when there is a listener.
     """
 
     __slots__ = (

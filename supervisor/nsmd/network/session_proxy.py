@@ -67,13 +67,9 @@ class ConnectionSlot:
 
 
 class Gateway:
-    """Shared parts of all proxies; the supervisor has one.
-
-    Attributes:
-        counters: counts of all sessions since the supervisor's start.
-        room: a token for each connection; without one, a connection is refused.
-        refusing: a token for each connection that is being refused, for its descriptor.
-        accepting: limit of threads that accept connections.
+    """Shared parts of all proxies; the supervisor has one: counts of all sessions since its start,
+    a token for each connection (without one, it is refused) and for each that is being refused, for
+    its descriptor, and a limit of threads that accept connections.
     """
 
     def __init__(
@@ -92,11 +88,9 @@ class Gateway:
     def take_place(self, held: int) -> ConnectionSlot | None:
         """Take a slot for a connection; None if there is not even room for an error.
 
-        A session gets one more only while it has fewer than are free. So however many sessions
-        take all that they can get, the next one finds as much room as each of them has.
-
-        Args:
-            held: slots that the session has already, without those for errors.
+        A session gets one more only while it has fewer (not counting those for errors) than are
+        free. So however many sessions take all that they can get, the next one finds as much room
+        as each of them has.
         """
         if held < self.room.available_tokens:
             return ConnectionSlot(self.room, busy=False)
@@ -136,12 +130,9 @@ second.
 
 
 class SessionProxy:
-    """Hosts that one session or box may reach through its proxy.
-
-    Args:
-        whose: owner for the log, e.g. ``session 3f2a``.
-        owner: id of the session or box.
-        user: hosts that the user has named for it one by one, and the user's own proxy.
+    """Hosts that one session or box may reach through its proxy. `whose` is for the log, e.g.
+    ``session 3f2a``, `owner` its id, and `user` has hosts that the user has named for it one by
+    one, and the user's own proxy.
     """
 
     __slots__ = (
@@ -314,10 +305,8 @@ class SessionProxy:
     async def _serve_client(
         self, client: trio.SocketStream, broker: BrokerProcess, busy: str
     ) -> None:
-        """Have a broker serve one connection, and close it.
-
-        Args:
-            busy: why there is no room for it: it only gets that error.
+        """Have a broker serve one connection, and close it. `busy` says that there is no room for
+        it: it only gets that error.
         """
         async with client:
             try:
@@ -334,11 +323,8 @@ class SessionProxy:
     async def _serve_request(
         self, client: trio.SocketStream, connection: BrokeredConnection, busy: str
     ) -> bool:
-        """Serve one request; False if none may follow.
-
-        Raises:
-            BrokerProtocolError: the broker sends what ours does not.
-            trio.EndOfChannel: the connection is over.
+        """Serve one request; False if none may follow. Raises `BrokerProtocolError` if the broker
+        sends what ours does not, `trio.EndOfChannel` if the connection is over.
         """
         asked = await _next(connection, "ask", "refused")
         host, port = asked.host, asked.port
@@ -395,10 +381,8 @@ class SessionProxy:
     async def _connect(
         self, host: Host, port: int, *, plain: bool
     ) -> tuple[trio.SocketStream, Address]:
-        """Connect to a host; returns the address of the connection, too.
-
-        Args:
-            plain: for a request without TLS, for which the user may have another proxy.
+        """Connect to a host; returns the address of the connection, too. For a `plain` request,
+        without TLS, the user may have another proxy.
         """
         allowed = self._allowed if self.mode == "allow" else None
         resolve = self._look_up or self._gateway.resolver

@@ -44,14 +44,9 @@ CONFIGURATION = "configuration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortTraffic:
-    """Traffic of all ports since this supervisor started.
-
-    Attributes:
-        ports: number of open ports; `unopened`: number of ports of the configuration that could not
-            be opened.
-        connections: number of open connections.
-        accepted, failed: connections that were accepted, and those of them that were reset.
-        sent_bytes: bytes into sessions; `received_bytes`: bytes out of them.
+    """Traffic of all ports since this supervisor started: numbers of open ports, of ports of the
+    configuration that could not be opened, of open connections, of those that were accepted and
+    that were reset, and of bytes into sessions and out of them.
     """
 
     ports: int = 0
@@ -144,12 +139,8 @@ class PortManager:
     async def open(
         self, session: Session, number: int, text: str, *, public: bool, client: str
     ) -> PortRow:
-        """Open a port of a session.
-
-        Args:
-            text: where people connect: HOST:PORT, or unix:PATH.
-            public: other machines may reach it.
-            client: program that asks, for people.
+        """Open a port of a session for a program, where people connect: HOST:PORT, or unix:PATH.
+        Other machines may reach a `public` one.
         """
         if self._nursery is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")

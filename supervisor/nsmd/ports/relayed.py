@@ -163,13 +163,8 @@ class RelayedEnd:
         self.socket.close()
 
     def move_to(self, target: RelayedEnd, buffer: memoryview) -> bool:
-        """Move bytes to the other end; True if there may be more at once.
-
-        Args:
-            buffer: has room for `PIECE_BYTES`; its content does not matter.
-
-        Raises:
-            OSError: an end was reset, here and in all methods below.
+        """Move bytes to the other end; True if there may be more at once. The buffer has room for
+        `PIECE_BYTES`. Like all methods below, it raises `OSError` if an end was reset.
         """
         for _ in range(TURN_PIECES):
             if not target.writable:

@@ -38,10 +38,8 @@ RELAY = "relay-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRecord:
-    """Facts about a relay of a session, for the next supervisor.
-
-    Attributes:
-        control, counts: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """Facts about a relay of a session, for the next supervisor, with identities
+    (`nsmd.fdstore.records.identity`) of its descriptors.
     """
 
     id: str
@@ -99,14 +97,8 @@ class RelayProcess(ChannelProcess):
 
 
 def start_relay(agent: int, counts: int) -> RelayProcess:
-    """Start a relay.
-
-    Args:
-        agent: channel to the session's agent; the caller closes it.
-        counts: memory file for the counts; likewise.
-
-    Raises:
-        OSError: there is no room for another process.
+    """Start a relay with a channel to the session's agent and a memory file for the counts, which
+    the caller closes. Raises `OSError` if there is no room for another process.
     """
     relay = RelayProcess.start(MODULE, options=("-S",), variables={})
     try:
@@ -141,15 +133,9 @@ PORT = "port-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """Facts about an open port, for the next supervisor.
-
-    Attributes:
-        session: id of the session.
-        number: port in the session.
-        slot: its place among the counts of the relay.
-        address: where people connect, as `nsmd.ports.addresses.shown`.
-        path: path of its Unix socket, else empty; `device` and `inode` are the file's.
-        client: program that asked for it.
+    """Facts about an open port, for the next supervisor: its session, its number there, its place
+    among the counts of the relay, where people connect, as `nsmd.ports.addresses.shown`, its Unix
+    socket's file, if it has one, and the program that asked for it.
     """
 
     id: str
@@ -201,11 +187,8 @@ class PortTotals:
 
 
 class SessionPorts:
-    """The ports of one session. They end with it.
-
-    Args:
-        totals: get the counts of ports that are closed.
-        unused: called when there is neither a port nor a relay any more.
+    """The ports of one session. They end with it. The totals get the counts of ports that are
+    closed; `unused` is called when there is neither a port nor a relay any more.
     """
 
     def __init__(
@@ -426,11 +409,8 @@ class SessionPorts:
         log.warning("ports of session %s do not work: %s", self.session.id, problem)
 
     async def _ensure_relay(self) -> None:
-        """Start a relay if none runs, with all open ports.
-
-        Raises:
-            NsmError: there can be none.
-            OSError: there is no room for it.
+        """Start a relay if none runs, with all open ports. An `NsmError` says that there can be
+        none, an `OSError` that there is no room for it.
         """
         if self._relay is not None:
             return  # if it has ended, it is replaced as soon as that is noticed

@@ -58,11 +58,8 @@ class TopProcess(Protocol):
 
 
 class Measured(NamedTuple):
-    """Observation of a session by the watchdog.
-
-    Attributes:
-        by_process: memory of each process; empty unless all together may be too much.
-        held: part of `memory_bytes` that they hold by descriptors, if nothing else counts it.
+    """Observation of a session by the watchdog. The memory by process is empty unless all together
+    may be too much; `held` is the part that they hold by descriptors, if nothing else counts it.
     """
 
     processes: int
@@ -73,9 +70,7 @@ class Measured(NamedTuple):
 
 class Confinement:
     """Limits of one session, or of a box: the mechanism, and which of them has ended something.
-
-    Args:
-        watch: makes the watchdog look at it from now on.
+    `watch` makes the watchdog look at it from now on.
     """
 
     __slots__ = (

@@ -57,14 +57,11 @@ RUN_ONLY = Enforcement(
 
 
 class LimitEnforcer:
-    """Limits of sessions and boxes: by control groups, or by a watchdog if there are none.
+    """Limits of sessions and boxes: by control groups, or by a watchdog if there are none; then
+    `why` is the reason for people, and `fix` what to do about it.
 
-    Args:
-        why: reason why there are none, for people; `fix` is what to do about it.
-        anchor: holds a scope for sessions, from this supervisor or an earlier one.
-
-    Attributes:
-        enforcement: mechanism that enforces sessions' limits here, as far as known in advance.
+    The anchor holds a scope for sessions, from this supervisor or an earlier one. `enforcement` is
+    the mechanism as far as known in advance.
     """
 
     def __init__(
@@ -114,10 +111,8 @@ class LimitEnforcer:
         self, session_id: str, jail: Jail, spec: JailSpec, group: Group | None = None
     ) -> Confinement:
         """Confine a jail whose agent speaks and has run no code. There is always a confinement; it
-        says which limits are missing.
-
-        Args:
-            group: from `make_group`; owned from now on, and removed if this is cancelled.
+        says which limits are missing. A group of `make_group` is owned from now on, and removed if
+        this is cancelled.
         """
         limits = limits_of(spec, self._limits)
         if group is not None and jail.pid > 0:
@@ -264,14 +259,11 @@ class LimitEnforcer:
         return Confinement(jail, limits, enforcement, group, watch=watch)
 
     async def _group(self, tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
-        """Make a group with the jail in it.
+        """Make a group with the jail in it. Raises `OSError` if it cannot be made, `NoGroupsError`
+        if the jail cannot be moved.
 
         Moving a process waits for others that are being moved on the machine, and for a grace
         period of the kernel: milliseconds, in which others get their answers.
-
-        Raises:
-            OSError: it cannot be made.
-            NoGroupsError: the jail cannot be moved.
         """
         # Not abandoned when cancelled, since nobody would remove the group.
         group = await trio.to_thread.run_sync(Group.new, tree, name, limits)
@@ -328,10 +320,8 @@ async def find_enforcer(
     """Choose the mechanism that this host allows; takes some 50 ms if systemd is asked.
 
     Call it before anything is started: started processes are in the group where this process is.
-
-    Args:
-        kept: descriptors of an earlier supervisor; those for this are taken.
-        again: this process was a supervisor before it became this program.
+    Descriptors of an earlier supervisor that are for this are taken. `again` says that this process
+    was a supervisor before it became this program.
     """
     anchor = take_up_anchor(kept or {})
     pauses_s = iter(PAUSES_S)

@@ -119,11 +119,9 @@ class Counted:
 
 
 class Group:
-    """Control group of one session. Its methods block for some 100 us each.
-
-    Attributes:
-        holds: controllers whose limits were read back as they were written.
-        lacking: limits that were not, for people.
+    """Control group of one session. Its methods block for some 100 us each. It `holds` the
+    controllers whose limits were read back as they were written; `lacking` says which were not, for
+    people.
     """
 
     def __init__(
@@ -154,10 +152,8 @@ class Group:
     def existing(
         cls, directory: str, pid: int, limits: GroupLimits, remove: Callable[[str], None]
     ) -> Group:
-        """Use the group of a session that an earlier supervisor started, in any tree.
-
-        Raises:
-            OSError: it is gone, or the jail's PID 1 is not in it.
+        """Use the group of a session that an earlier supervisor started, in any tree. Raises
+        `OSError` if it is gone, or the jail's PID 1 is not in it.
         """
         if str(pid) not in files.read(directory, "cgroup.procs").split():
             raise OSError(0, "the session is not in its control group any more")
@@ -185,12 +181,9 @@ class Group:
 
     def adopt(self, pid: int) -> None:
         """Move a jail into the group: its PID 1 and all below it, which must run no code yet.
+        Raises `OSError` if the kernel refuses, or PID 1 is gone.
 
         Processes that a moved process starts are in the group from their first instant.
-
-        Raises:
-            OSError: the kernel refuses.
-            ProcessLookupError: PID 1 is gone.
         """
         files.write(self.directory, "cgroup.procs", str(pid))
         moved = {pid}
@@ -205,10 +198,8 @@ class Group:
         raise OSError(0, "its processes do not hold still")
 
     def settle(self, pid: int) -> None:
-        """Move all of a jail, and nothing else, into the group that it was started in.
-
-        Raises:
-            OSError: as `adopt`.
+        """Move all of a jail, and nothing else, into the group that it was started in, or raise as
+        `adopt`.
         """
         there, jail = set(self.pids()), set(tree_of(pid))
         if not jail <= there:

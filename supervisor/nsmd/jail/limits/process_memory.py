@@ -148,11 +148,8 @@ _READ, _SENT, _QUEUED = 0, 2, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldMemory:
-    """Memory of some processes by descriptors, in bytes: of each kind, each object once.
-
-    Attributes:
-        shares: by process; what several hold is divided between them.
-        inodes: numbers of the memory files.
+    """Memory of some processes by descriptors, in bytes: of each kind, each object once; `shares`
+    by process, where what several hold is divided between them; and the inodes of the memory files.
     """
 
     memory_files: int = 0

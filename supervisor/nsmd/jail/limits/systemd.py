@@ -78,10 +78,8 @@ async def is_delegated(place: GroupPlace, environment: Mapping[str, str]) -> boo
 
 
 async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None:
-    """Move this process from `place` into a scope of its own.
-
-    Raises:
-        NoGroupsError: systemd is not there, or refuses.
+    """Move this process from `place` into a scope of its own; a `NoGroupsError` if systemd is not
+    there, or refuses.
     """
     if place.unit.endswith(".service") and is_main_process(environment):
         raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)
@@ -116,10 +114,7 @@ async def attach(
 ) -> None:
     """Have systemd move processes of this user into a group below the unit that is delegated to us,
     whose directory is `around`: the kernel lets nobody else take some out of a login, or out of
-    another service.
-
-    Raises:
-        NoGroupsError: systemd is not there, or refuses.
+    another service. A `NoGroupsError` says that it is not there, or refuses.
     """
     unit = os.path.basename(around)
     if not unit.endswith((".service", ".scope")):
@@ -256,13 +251,9 @@ _MAX_PATH_BYTES = 4096
 
 @dataclass(slots=True, kw_only=True)
 class Anchor:
-    """Process that holds a scope open.
-
-    Attributes:
-        directory: of the scope's group.
-        pid: process id of the shell in it; 0 if an earlier supervisor started it.
-        pipe: the shell ends when nobody holds this any more.
-        record: the directory in its stored form.
+    """Process that holds a scope open: a shell (its process id is 0 if an earlier supervisor
+    started it) that ends when nobody holds the pipe any more. The directory of the scope's group is
+    also in a memory file, `record`, to be stored.
     """
 
     directory: str
@@ -308,10 +299,8 @@ def take_up_anchor(kept: Kept) -> Anchor | None:
 
 
 async def start_anchor(environment: Mapping[str, str]) -> Anchor:
-    """Ask systemd for a scope with an anchor in it; takes some 50 ms.
-
-    Raises:
-        NoGroupsError: systemd is not there, or refuses.
+    """Ask systemd for a scope with an anchor in it; takes some 50 ms. A `NoGroupsError` says that
+    it is not there, or refuses.
     """
     manager, variables = manager_of(environment)
     properties = ["Delegate=yes", "TasksMax=infinity", "OOMPolicy=continue"]

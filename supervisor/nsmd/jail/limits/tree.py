@@ -75,10 +75,8 @@ class GroupPlace:
 
 
 def find_place(root: str = "/") -> GroupPlace:
-    """Find the position; `root` has `/proc` and `/run`, and is other than `/` in tests only.
-
-    Raises:
-        NoGroupsError: there is no cgroup v2, or its controllers are elsewhere.
+    """Find the position; `root` has `/proc` and `/run`, and is other than `/` in tests only. A
+    `NoGroupsError` says that there is no cgroup v2, or that its controllers are elsewhere.
     """
     mount_point, directory = _directory(root, "self")
     return GroupPlace(
@@ -227,20 +225,13 @@ class Leftovers:
 
 
 class GroupTree:
-    """Part of the group tree that belongs to the supervisor.
+    """Part of the group tree that belongs to the supervisor: a directory that it may divide;
+    `sessions` is that of their groups, which these controllers limit.
 
-    Args:
-        directory: directory that we may divide.
-        pid: process in it that has to make room for sessions: 0 for this one. None for a tree that
-            was divided already.
-        own: name of that process's group.
+    A process in it has to make room for sessions, and gets a group of its own: this one (0),
+    another one, or none (None) where it was divided already.
 
-    Attributes:
-        controllers: controllers that limit sessions.
-        sessions: directory of their groups.
-
-    Raises:
-        NoGroupsError: it cannot be divided, or nothing would limit memory or processes.
+    Raises `NoGroupsError` if it cannot be divided, or nothing would limit memory or processes.
     """
 
     def __init__(self, directory: str, *, pid: int | None = 0, own: str = OWN) -> None:

@@ -73,11 +73,9 @@ _MOST_DOUBLINGS = 30
 
 @dataclass(slots=True, kw_only=True)
 class _TemplateSeries:
-    """The templates of one specification, one after another.
-
-    Attributes:
-        starting: held while one is started, so that all who wait get the same.
-        failures: failures in a row; those that happen together count once.
+    """The templates of one specification, one after another. `starting` is held while one is
+    started, so that all who wait get the same. `failures` counts those in a row; those that happen
+    together count once.
     """
 
     template: Template | None = None
@@ -101,10 +99,8 @@ class TemplateTrial:
 
 
 class TemplateLauncher:
-    """Launcher of sessions as forks of templates, or cold if that does not work.
-
-    Args:
-        nursery: owns the templates; cancelling it ends them with all their sessions.
+    """Launcher of sessions as forks of templates, or cold if that does not work. Cancelling the
+    nursery ends the templates with all their sessions.
     """
 
     def __init__(
@@ -291,10 +287,8 @@ class TemplateLauncher:
     async def try_template(
         self, environment: Environment, old: Environment | None = None
     ) -> TemplateTrial:
-        """Preload the modules of an environment, and say how that went.
-
-        Args:
-            old: its older form. Where that has a template, the new one stays if nothing failed.
+        """Preload the modules of an environment, and say how that went. Where its older form has a
+        template, the new one stays if nothing failed.
         """
         spec = JailSpec(environment=environment, project=None, sizes=JailSizes())
         if impossible := self._plans(spec, spec.rehearsed).impossible:
@@ -398,10 +392,8 @@ class TemplateLauncher:
     def _failed(
         series: _TemplateSeries, failures: int, error: TemplateError | StartFailedError
     ) -> str:
-        """Note that there is no template; returns the reason.
-
-        Args:
-            failures: failures of the series before the attempt.
+        """Note that there is no template; returns the reason. `failures` is the series' number
+        before the attempt.
         """
         reason = error.message if isinstance(error, StartFailedError) else str(error)
         if series.failures == failures:  # else others have failed with this one
@@ -530,10 +522,8 @@ async def open_launcher(
     store: DescriptorStore | None = None,
     kept: Kept | None = None,
 ) -> AsyncGenerator[Launcher]:
-    """Start the launcher of all sessions of a supervisor.
-
-    Args:
-        home: directory for older artifacts (`nsmd.jail.artifact`).
+    """Start the launcher of all sessions of a supervisor. `home` is for older artifacts
+    (`nsmd.jail.artifact`).
     """
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (

@@ -37,10 +37,8 @@ MAX_REQUEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkPlan:
-    """Plan for forking sessions of one specification.
-
-    Attributes:
-        impossible: why they need jails of their own; empty if they can be forks.
+    """Plan for forking sessions of one specification. `impossible` says why they need jails of
+    their own; it is empty if they can be forks.
     """
 
     template: TemplateSpec
@@ -50,10 +48,8 @@ class ForkPlan:
 
 
 def plan_fork(cold: BwrapLauncher, spec: JailSpec, rehearsed: bool) -> ForkPlan:
-    """Plan how to fork sessions of a specification. Equal arguments give equal plans.
-
-    Args:
-        rehearsed: `spec.rehearsed`, given again since comparisons of specifications leave it out.
+    """Plan how to fork sessions of a specification. Equal arguments give equal plans; `rehearsed`
+    is that of the specification, given again since comparisons of these leave it out.
     """
     template = template_of(spec)
     if reason := why_unforkable(spec):
@@ -209,10 +205,8 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesState:
-    """State of these files at one moment.
-
-    Attributes:
-        state: differs if another file is at one of the paths, or has other content.
+    """State of these files at one moment: another text if another file is at one of the paths, or
+    has other content.
     """
 
     state: str
@@ -221,10 +215,8 @@ class FilesState:
 
 
 def host_paths(spec: TemplateSpec, loaded: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Paths on the host of the files that a template consists of.
-
-    Args:
-        loaded: names by directory, as seen in the template's jail.
+    """Paths on the host of the files that a template consists of; `loaded` has names by directory,
+    as seen in its jail.
     """
     shown = [(bind.target, bind.source) for bind in spec.binds]
     if spec.project is not None:

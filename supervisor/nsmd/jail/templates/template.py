@@ -71,14 +71,9 @@ def refusal(text: str) -> TemplateError:
 
 
 class StartingFork:
-    """A fork from its request to the first byte of its agent.
-
-    Args:
-        channel: the supervisor's end of the agent's socket; owned until `jail` returns.
-        announced_s: time in which its PID 1 has to announce itself.
-
-    Attributes:
-        due_s: when the present step has taken too long; infinite once it has.
+    """A fork from its request to the first byte of its agent, for which it owns the supervisor's
+    end of the agent's socket. Its PID 1 has `announced_s` to announce itself. `due_s` is when the
+    present step has taken too long; infinite once it has.
     """
 
     def __init__(
@@ -298,9 +293,8 @@ class Template:
                 starting.hang_up()
 
     async def run(self) -> None:
-        """Watch it; returns once nothing of its jail is left, forks included.
-
-        Cancellation: ends all of it.
+        """Watch it; returns once nothing of its jail is left, forks included. Cancellation ends all
+        of it.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -342,15 +336,11 @@ class Template:
         self._note_end()
 
     async def fork(self, request: bytes, group: int | None = None) -> Jail:
-        """Fork a session. Returns when its agent has begun to speak.
+        """Fork a session. Returns when its agent has begun to speak; cancellation ends the new
+        fork.
 
-        Raises:
-            OSError: there are no descriptors left.
-            TemplateGoneError: the template is gone.
-            ForkEndedError: the fork is gone.
-            TemplateError: forking failed; the message has the step.
-
-        Cancellation: ends the new fork.
+        Raises `OSError` if there are no descriptors left, else a `TemplateError`, whose message has
+        the step: `TemplateGoneError` and `ForkEndedError` if another one may work.
         """
         self.used_s = trio.current_time()
         channel, theirs = socket.socketpair()
@@ -413,12 +403,8 @@ class Template:
 async def start_template(
     launcher: BwrapLauncher, spec: TemplateSpec, system_calls: bytes
 ) -> Template:
-    """Start a template. Returns when it waits for requests.
-
-    Raises:
-        TemplateError: it does not work; the message says why.
-
-    Cancellation: ends the template.
+    """Start a template. Returns when it waits for requests; a `TemplateError` says why it does not
+    work. Cancellation ends it.
     """
     jail = await launcher.launch_template(spec, system_calls)
     try:

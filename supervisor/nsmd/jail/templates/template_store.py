@@ -32,12 +32,8 @@ PREFIX = "template-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateRecord:
-    """One template.
-
-    Attributes:
-        made_of: digest of its programs (`made_of`).
-        channel: identity of its control socket.
-        starter: process id of the program that made the jail, our child; 0 for none.
+    """One template, with the digest of its programs (`made_of`) and the identity of its control
+    socket. `starter` is the process that made the jail, our child; 0 for none.
     """
 
     spec: TemplateSpec

@@ -44,15 +44,10 @@ END = b"x"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantRecord:
-    """Facts about a grant for the next supervisor, without values.
-
-    Attributes:
-        owner: id of the session or box.
-        certificate: that of its certificate authority, as PEM.
-        stand_ins: stand-ins of the secrets, by name.
-        requests: rules for the requests that its helper reads; so named for earlier records.
-        revoked: names of those that are worth nothing any more.
-        control, state: identities (`nsmd.fdstore.records.identity`) of its descriptors.
+    """Facts about a grant of a session or box for the next supervisor, without values: the
+    certificate of its authority, as PEM, stand-ins by name, rules for the requests that its helper
+    reads (`requests`, so named for earlier records), names of secrets that are worth nothing any
+    more, and the identities (`nsmd.fdstore.records.identity`) of its descriptors.
     """
 
     owner: str
@@ -66,13 +61,9 @@ class GrantRecord:
 
 
 class Grant:
-    """Secrets and rules for requests of one session or box. Its helper outlives this supervisor.
-
-    Args:
-        state: memory file of the helper's authority and stand-ins; owned from now on.
-
-    Attributes:
-        uses: number of requests with a secret, by its name.
+    """Secrets and rules for requests of one session or box. Its helper outlives this supervisor,
+    and so does the memory file of the helper's authority and stand-ins, which is owned from now on.
+    `uses` are numbers of requests with a secret, by its name.
     """
 
     def __init__(
@@ -183,12 +174,9 @@ class Grant:
         early: bytes,
         moved: Callable[[int, int], None],
     ) -> None:
-        """Have its helper read and pass on one connection, to its end; if cancelled, it ends.
-
-        Args:
-            client, server: closed from now on.
-            early: bytes that the client has sent for the server.
-            moved: gets the numbers of bytes that were sent and received.
+        """Have its helper read and pass on one connection, to its end; if cancelled, it ends. Both
+        sockets are closed from now on; `early` are bytes that the client has sent for the server.
+        `moved` gets the numbers of bytes that were sent and received.
         """
         ours, its = socket.socketpair()
         over = trio.SocketStream(trio.socket.from_stdlib_socket(ours))

@@ -48,12 +48,9 @@ def _plain(name: bytes) -> bytes:
 
 
 class RefusedRequestError(Exception):
-    """A request is refused; the message is for the client, and for people.
-
-    Args:
-        verdict: `stand-in` for a stand-in that is worth nothing there, `rule` for a request that
-            the rules do not allow, else `bad-request`.
-        secret: name of the secret that it is about; empty for none.
+    """A request is refused; the message is for the client, and for people. The verdict is
+    `stand-in` for a stand-in (of `secret`) that is worth nothing there, `rule` for a request that
+    the rules do not allow, else `bad-request`.
     """
 
     def __init__(self, verdict: str, message: str, *, secret: str = "") -> None:
@@ -75,12 +72,7 @@ class RefusedResponseError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRequest:
-    """A request for the server.
-
-    Attributes:
-        headers: without values.
-        secrets: names of the secrets that it takes.
-    """
+    """A request for the server: headers without values, and names of the secrets that it takes."""
 
     method: bytes
     target: bytes
@@ -166,10 +158,8 @@ class HostRules:
         self._check_overriding(trailers)
 
     async def with_values(self, request: CheckedRequest) -> Headers:
-        """Return the headers for the server, with values.
-
-        Raises:
-            RefusedRequestError: a secret was revoked since the request was checked.
+        """Return the headers for the server, with values. A `RefusedRequestError` if a secret was
+        revoked since the request was checked.
         """
         if not request.secrets:
             return request.headers
@@ -265,10 +255,8 @@ class HostRules:
 
 
 class BodyFilter:
-    """The body of one response: decoded and without values.
-
-    Raises:
-        RefusedResponseError: nobody here knows that coding.
+    """The body of one response: decoded and without values. A `RefusedResponseError` if nobody here
+    knows that coding.
     """
 
     def __init__(self, coding: bytes, redactor: Redactor) -> None:
@@ -291,10 +279,8 @@ class BodyFilter:
         return self._decoder is not None
 
     def feed(self, data: bytes, most: int) -> tuple[bytes, bool]:
-        """Take bytes, or nothing to go on with what was taken.
-
-        Returns:
-            The bytes for the client, and whether there are more.
+        """Take bytes, or nothing to go on with what was taken. Returns the bytes for the client,
+        and whether there are more.
         """
         if self._decoder is None:
             return self._redactor.feed(data), False

@@ -76,10 +76,7 @@ class Interceptor:
         self, client: trio.abc.Stream, server: trio.abc.Stream, host: str, port: int, early: bytes
     ) -> tuple[int, int]:
         """Pass on one connection to its end; returns numbers of bytes to the server, and from it.
-
-        Args:
-            host, port: where the client asked the proxy to connect to.
-            early: bytes that it has sent after that.
+        The client has asked the proxy to connect to that host, and sent `early` after that.
         """
         scope = trio.CancelScope()
         traffic = ConnectionTraffic(host, port, scope, self._tell)

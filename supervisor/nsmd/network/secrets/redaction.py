@@ -52,12 +52,8 @@ _NAMES = {
 
 
 class _Escapes(NamedTuple):
-    """One kind of escapes.
-
-    Attributes:
-        begin: the byte that each begins with.
-        whole: one escape, as a group.
-        part: an escape that is not complete, at the end of a text.
+    """One kind of escapes: the byte that each begins with, one whole escape, as a group, and one
+    that is not complete, at the end of a text.
     """
 
     begin: bytes
@@ -265,12 +261,10 @@ class Patterns:
 
 
 class Redactor:
-    """Puts stand-ins in the place of values in one text that comes piece by piece.
+    """Puts stand-ins in the place of values in one text that comes piece by piece. Bytes that may
+    begin a value are kept back until it is known.
 
-    Bytes that may begin a value are kept back until it is known.
-
-    Args:
-        patterns: returns the present ones: a value may change while a long response comes.
+    The patterns are asked for each time: a value may change while a long response comes.
     """
 
     def __init__(self, patterns: Callable[[], Patterns]) -> None:

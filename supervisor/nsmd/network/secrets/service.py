@@ -24,13 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class SecretService:
-    """All secrets.
-
-    Args:
-        most: largest number of sessions and boxes with secrets at once.
-
-    Attributes:
-        uses, refusals: numbers since this supervisor started, of grants that have ended.
+    """All secrets, for at most so many sessions and boxes at once. The numbers of uses and refusals
+    are of grants that have ended since this supervisor started.
     """
 
     def __init__(self, *, store: DescriptorStore, events: Events, most: int = MAX_GRANTS) -> None:
@@ -69,11 +64,8 @@ class SecretService:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve all grants until cancelled. Then they end, unless `leave` was called.
-
-        Args:
-            owners: returns ids of the live sessions and boxes: others have ended while there was no
-                supervisor.
+        """Serve all grants until cancelled. Then they end, unless `leave` was called. `owners`
+        returns ids of the live sessions and boxes: others have ended while there was no supervisor.
         """
         try:
             async with trio.open_nursery() as nursery:

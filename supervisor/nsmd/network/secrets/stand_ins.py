@@ -76,11 +76,8 @@ class Replaced:
 
 
 def replace_in_header(name: bytes, value: bytes, known: Mapping[str, tuple[str, str]]) -> Replaced:
-    """Put values in the place of stand-ins, also within `Basic` credentials.
-
-    Args:
-        name: the header's, in lower case.
-        known: stand-in and value of each secret, by name.
+    """Put values in the place of stand-ins, also within `Basic` credentials. The header's name is
+    in lower case; `known` has stand-in and value of each secret, by name.
     """
     credentials = basic_credentials(name, value)
     if credentials is None:
@@ -103,10 +100,8 @@ def _replace(value: bytes, known: Mapping[str, tuple[str, str]]) -> Replaced:
 def find_in_head(
     target: bytes, headers: Iterable[tuple[bytes, bytes]], stand_ins: Mapping[str, str]
 ) -> str | None:
-    """Name a secret whose stand-in is in the head of a request; None if there is none.
-
-    Args:
-        headers: names in lower case, and values.
+    """Name a secret whose stand-in is in the head of a request; None if there is none. Names of
+    headers are in lower case.
     """
     found = (find_in_header(name, value, stand_ins) for name, value in headers)
     return find(target, stand_ins) or next(filter(None, found), None)

@@ -49,13 +49,8 @@ class SourceError(Exception):
 
 
 def read_value(source: SecretSource, variables: Mapping[str, str]) -> str:
-    """Read a value. Blocks for at most `TIMEOUT_S`.
-
-    Args:
-        variables: environment of the command, and where variables are looked up.
-
-    Raises:
-        SourceError: there is no usable value.
+    """Read a value, with variables for the command or for look-up, or raise `SourceError`. Blocks
+    for at most `TIMEOUT_S`.
     """
     first = source.words[0]
     match source.kind:
