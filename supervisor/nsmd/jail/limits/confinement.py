@@ -96,7 +96,7 @@ class Confinement:
         enforcement: Enforcement,
         group: Group | None = None,
         *,
-        watch: Callable[[Confinement], None] = lambda _: None,
+        watch: Callable[[Confinement], None] | None = None,
     ) -> None:
         self.limits = limits
         self.enforcement = enforcement
@@ -131,13 +131,17 @@ class Confinement:
             self._counted = self.group.counted()
         if self._share is not None:
             self._share.begun()
-        self._watch(self)
+        self._be_watched()
+
+    def _be_watched(self) -> None:
+        if self._watch is not None:
+            self._watch(self)
 
     def job_started(self) -> None:
         """Note a program that runs beside executions."""
         if self._share is not None:
             self._share.begun()
-        self._watch(self)
+        self._be_watched()
 
     def execution_note(self) -> dict[str, object]:
         """Make the note for `resume_execution`, which the agent remembers with an execution."""

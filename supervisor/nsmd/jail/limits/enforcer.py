@@ -255,7 +255,7 @@ class LimitEnforcer:
         enforcement: Enforcement,
         group: Group | None = None,
     ) -> Confinement:
-        watch = self.watchdog.watch if enforcement is not RUN_ONLY else lambda _: None
+        watch = None if enforcement is RUN_ONLY else self.watchdog.watch
         return Confinement(jail, limits, enforcement, group, watch=watch)
 
     async def _group(self, tree: GroupTree, name: str, pid: int, limits: GroupLimits) -> Group:
