@@ -105,9 +105,9 @@ def config_file(data: bytes) -> None:
 def artifact_metadata(data: bytes) -> None:
     """`metadata.json`, and `NIX_SANDBOX_METADATA`."""
     with suppress(MetadataError):
-        metadata.of_artifact(data[1:], Defaults())
+        metadata.parse_file(data[1:], Defaults())
     with suppress(MetadataError):
-        metadata.of_variable(data[1:].decode(errors="surrogateescape"))
+        metadata.parse_variable(data[1:].decode(errors="surrogateescape"))
 
 
 def nix_messages(data: bytes) -> None:

@@ -12,7 +12,7 @@ from nsm.dataclass import dataclass
 from nsmd.app.instance import Instance
 from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.config.reload import Load
-from nsmd.environments.artifacts.metadata import with_said
+from nsmd.environments.artifacts.metadata import with_variable
 from nsmd.environments.artifacts.sources import sources_of
 from nsmd.fdstore import records
 from nsmd.fdstore.handover import Leaving
@@ -94,9 +94,9 @@ def start_up(
 
     def load_again() -> tuple[Settings | None, Sequence[str]]:
         found, problems = load_settings()
-        return None if found is None else with_said(found, sources.metadata), problems
+        return None if found is None else with_variable(found, sources.metadata), problems
 
-    settings = with_said(settings, sources.metadata)
+    settings = with_variable(settings, sources.metadata)
     jails = BwrapLauncher.for_host(
         search_path, settings.defaults.jail_uid, limits=session_limits(settings)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -178,8 +178,8 @@ class CatalogEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """Last answer of a source."""
+class _Content:
+    """Environments and problems of one source."""
 
     environments: tuple[Environment, ...] = ()
     problems: tuple[EnvironmentProblem, ...] = ()
@@ -199,8 +199,8 @@ class Catalog:
         equip: Callable[[Environment], Environment] = lambda environment: environment,
     ) -> None:
         self._equip = equip
-        self._bare: dict[EnvironmentSource, _Said] = {}
-        self._said: dict[EnvironmentSource, _Said] = {}
+        self._without_devices: dict[EnvironmentSource, _Content] = {}
+        self._contents: dict[EnvironmentSource, _Content] = {}
         self._projects = projects
         self._views: dict[Sources, View] = {}
         self._everyones = View()
@@ -222,31 +222,31 @@ class Catalog:
         problems: Sequence[EnvironmentProblem] = (),
     ) -> None:
         """Replace the environments of a source; subscribers are called if anything changes."""
-        bare = _Said(environments=tuple(environments), problems=tuple(problems))
-        self._bare[source] = bare
-        self._put(source, bare)
+        content = _Content(environments=tuple(environments), problems=tuple(problems))
+        self._without_devices[source] = content
+        self._equip_all(source, content)
 
     def equip_again(self) -> None:
         """Add devices to all environments again, since some have come, gone or changed."""
-        for source, bare in self._bare.items():
-            self._put(source, bare)
+        for source, content in self._without_devices.items():
+            self._equip_all(source, content)
 
-    def _put(self, source: EnvironmentSource, bare: _Said) -> None:
-        said = replace(bare, environments=tuple(map(self._equip, bare.environments)))
-        before = self._said.get(source, _Said())
-        self._said[source] = said
-        if said == before:
+    def _equip_all(self, source: EnvironmentSource, content: _Content) -> None:
+        content = replace(content, environments=tuple(map(self._equip, content.environments)))
+        before = self._contents.get(source, _Content())
+        self._contents[source] = content
+        if content == before:
             return
-        self._note(source, before, said)
+        self._log_changes(source, before, content)
         self._changed()
 
     def drop(self, source: EnvironmentSource) -> None:
         """Drop a source that no client has any more."""
-        said = self._said.pop(source, None)
-        self._bare.pop(source, None)
+        content = self._contents.pop(source, _Content())
+        self._without_devices.pop(source, None)
         for key in [key for key in self._removed if key[0] == source]:
             del self._removed[key]
-        if said is not None and said != _Said():
+        if content != _Content():
             self._changed()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -352,7 +352,7 @@ class Catalog:
         if own is None or self._everyones.names.get(environment.name) == environment:
             return None
         for source in reversed(own_sources(own)):
-            if source in self._said and environment in self._said[source].environments:
+            if source in self._contents and environment in self._contents[source].environments:
                 match source.rank:
                     case Rank.CLIENT_METADATA:
                         return Sources(metadata=source.of)
@@ -382,15 +382,14 @@ class Catalog:
             )
         for problem in everyone.problems:
             yield CatalogEntry(item=problem)
-        for source in sorted(self._said, key=lambda source: source.rank):
+        for source in sorted(self._contents, key=lambda source: source.rank):
             if (only_for := source.only_for) is not None:
-                said = self._said[source]
-                for environment in said.environments:
+                for environment in self._contents[source].environments:
                     hidden = everyone.names.get(environment.name)
                     missed = hidden is not None and _is_missed(hidden, environment)
                     hides = (hidden.source,) if hidden is not None and missed else ()
                     yield CatalogEntry(item=environment, only_for=only_for, hides=hides)
-                for problem in said.problems:
+                for problem in self._contents[source].problems:
                     yield CatalogEntry(item=problem, only_for=only_for)
         for project in self._projects:
             for row in project.rows():
@@ -435,24 +434,23 @@ class Catalog:
 
     def _sources(self, own: Sources | None) -> list[EnvironmentSource]:
         """Sources of a view; the last one wins."""
-        wanted = [s for s in self._said if s.only_for is None]
+        wanted = [s for s in self._contents if s.only_for is None]
         if own is not None:
             wanted += own_sources(own)
-        return sorted((s for s in wanted if s in self._said), key=lambda source: source.rank)
+        return sorted((s for s in wanted if s in self._contents), key=lambda source: source.rank)
 
     def _make(self, sources: Sequence[EnvironmentSource]) -> View:
         found: dict[str, Environment] = {}
         problems: list[EnvironmentProblem] = []
         hides: dict[str, tuple[str, ...]] = {}
         for source in sources:
-            said = self._said[source]
-            for environment in said.environments:
+            for environment in self._contents[source].environments:
                 hidden = found.get(environment.name)
                 if hidden is not None and _is_missed(hidden, environment):
                     before = hides.get(environment.name, ())
                     hides[environment.name] = (*before, hidden.source)
                 found[environment.name] = environment
-            problems += said.problems
+            problems += self._contents[source].problems
         names = dict(found)
         for alias, name in OTHER_NAMES.items():
             if name in found:
@@ -500,10 +498,10 @@ class Catalog:
     def _usable(self, client: ClientIdentity) -> list[str]:
         return [e.name for e in self.environments(client) if e.problem is None]
 
-    def _note(self, source: EnvironmentSource, before: _Said, said: _Said) -> None:
+    def _log_changes(self, source: EnvironmentSource, before: _Content, now: _Content) -> None:
         """Log changes, and remember removed environments."""
         old = {environment.name: environment for environment in before.environments}
-        new = {environment.name: environment for environment in said.environments}
+        new = {environment.name: environment for environment in now.environments}
         for name in old.keys() - new.keys():
             log.info("environment %s of %s is gone", name, old[name].source)
             self._removed[source, name] = old[name].source
@@ -514,11 +512,26 @@ class Catalog:
             if source.rank is not Rank.HOST and environment != old.get(name):
                 word = "changed" if name in old else "new"
                 log.info("environment %s of %s is %s", name, environment.source, word)
-        for problem in said.problems:
+        for problem in now.problems:
             if problem not in before.problems:
                 passes = problem.explain is not None
                 level = logging.INFO if passes else logging.WARNING
                 log.log(level, "environment %s: %s: %s", problem.name, problem.where, problem.why)
+
+
+def each_name_once(
+    environments: Iterable[Environment],
+) -> tuple[tuple[Environment, ...], list[EnvironmentProblem]]:
+    """Keep the first environment of each name; the others are problems."""
+    found: dict[str, Environment] = {}
+    problems: list[EnvironmentProblem] = []
+    for environment in environments:
+        first = found.setdefault(environment.name, environment)
+        if first is not environment:
+            why = f"it is called {first.name!r}, as {first.source} is, which comes first"
+            where = environment.source
+            problems.append(EnvironmentProblem(name=first.name, where=where, why=why))
+    return tuple(found.values()), problems
 
 
 def own_sources(own: Sources) -> list[EnvironmentSource]:

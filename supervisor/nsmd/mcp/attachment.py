@@ -26,8 +26,7 @@ from nsm._version import program_version
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
-from nsmd.environments.artifacts import metadata
-from nsmd.environments.artifacts.metadata import MetadataError, Said
+from nsmd.environments.artifacts.metadata import settings_of
 from nsmd.environments.artifacts.sources import sources_of
 from nsmd.manager.run_service import RunService
 from nsmd.mcp.render import MAX_RESULT_CHARS
@@ -159,7 +158,7 @@ def parse_attach(line: bytes) -> Attach:
     variables = {name: _text(name, given[name]) for name in VARIABLES if given.get(name)}
     _check_mode(variables.get("PROJECT_MODE"))
     sources = sources_of(variables)
-    said = _said(sources)
+    said = settings_of(None if sources is None else sources.metadata)
     given_id = attach.get("id")
     cwd, pid, version = attach.get("cwd"), attach.get("pid"), attach.get("program_version")
     return Attach(
@@ -190,15 +189,6 @@ def parse_inherited(line: bytes, wanted: Sequence[str]) -> Variables:
     if given is None:
         raise BadRequestError('The second line must be {"nsm": 1, "inherited": {...}}.')
     return check_inherited(wanted, given)
-
-
-def _said(sources: Sources | None) -> Said:
-    if sources is None or sources.metadata is None:
-        return Said()
-    try:
-        return metadata.of_variable(sources.metadata)
-    except MetadataError:
-        return Said()  # the list of its environments says that
 
 
 def accepted(

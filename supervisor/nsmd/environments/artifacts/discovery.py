@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from nsm.below import read_file
 from nsm.dataclass import dataclass, field, replace
 from nsmd.environments.artifacts import metadata
 from nsmd.environments.artifacts.metadata import Metadata, MetadataError, ProgramPaths
+from nsmd.environments.catalog import each_name_once
 from nsmd.host.paths import DistrustError, NoWay, Trail, WatchedPaths, printable
 from nsmd.jail.interpreters import reserved_mb
 from nsmd.model.names import ENVIRONMENT_NAME
@@ -83,22 +84,22 @@ def scan_directory(
         return Scan(problems=(problem,), places=trail.places)
     # Programs that copy artifacts there use such names until they are complete.
     names = [name for name in names if not name.startswith(".")]
-    found = _Found()
+    environments: list[Environment] = []
+    problems: list[EnvironmentProblem] = []
     if len(names) > MAX_ARTIFACTS:
         why = f"it has {len(names)} entries; those after the first {MAX_ARTIFACTS} are left out"
-        problem = EnvironmentProblem(name=None, where=printable(directory), why=why)
-        found.problems.append(problem)
+        problems.append(EnvironmentProblem(name=None, where=printable(directory), why=why))
     for name in names[:MAX_ARTIFACTS]:
         path = os.path.join(directory, name)
         guess = name if ENVIRONMENT_NAME.fullmatch(name) else None
         try:
             if _is_file(trail, path):
                 continue  # a README, for example
-            found.add(_read_artifact(path, defaults, trail, printable(path)))
+            environments.append(_read_artifact(path, defaults, trail, printable(path)))
         except ArtifactError as error:
             problem = EnvironmentProblem(name=guess, where=printable(path), why=str(error))
-            found.problems.append(problem)
-    return found.scan(trail)
+            problems.append(problem)
+    return _scan(environments, problems, trail)
 
 
 def scan_metadata(
@@ -113,26 +114,35 @@ def scan_metadata(
     Args:
         defaults, owners, no_way: as in `scan_directory`.
     """
-    trail, found = Trail(owners, no_way), _Found()
+    trail = Trail(owners, no_way)
+    environments: list[Environment] = []
+    problems: list[EnvironmentProblem] = []
     try:
-        said = metadata.of_variable(text)
+        entries = metadata.parse_variable(text).environments
     except MetadataError as error:
         problem = EnvironmentProblem(name=None, where=METADATA_VARIABLE, why=str(error))
         return Scan(problems=(problem,))
-    for name, value in said.environments.items():
+    for name, value in entries.items():
         try:
-            found.add(_entry(name, value, defaults, trail))
+            environments.append(_entry(name, value, defaults, trail))
         except ArtifactError as error:
             guess = name if ENVIRONMENT_NAME.fullmatch(name) else None
             where = METADATA_VARIABLE if guess else f"{METADATA_VARIABLE}: {name!r:.80}"
-            found.problems.append(EnvironmentProblem(name=guess, where=where, why=str(error)))
-    return found.scan(trail)
+            problems.append(EnvironmentProblem(name=guess, where=where, why=str(error)))
+    return _scan(environments, problems, trail)
+
+
+def _scan(
+    environments: Sequence[Environment], problems: Sequence[EnvironmentProblem], trail: Trail
+) -> Scan:
+    named, hidden = each_name_once(environments)
+    return Scan(environments=named, problems=(*problems, *hidden), places=trail.places)
 
 
 def _entry(name: str, value: object, defaults: Defaults, trail: Trail) -> Environment:
     """Make the environment of one entry of `NIX_SANDBOX_METADATA`."""
     try:
-        entry = metadata.of_entry(name, value, defaults)
+        entry = metadata.parse_entry(name, value, defaults)
     except MetadataError as error:
         raise ArtifactError(str(error)) from None
     if isinstance(entry, str):
@@ -170,7 +180,7 @@ def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> 
     if not stat.S_ISDIR(trail.status(real).st_mode):
         raise ArtifactError("it is no directory")
     try:
-        described = metadata.of_artifact(_read(trail, real), defaults)
+        described = metadata.parse_file(_read(trail, real), defaults)
     except MetadataError as error:
         raise ArtifactError(f"{_METADATA}: {error}") from None
     programs = ProgramPaths(
@@ -180,30 +190,6 @@ def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> 
     )
     artifact = _artifact(described, programs, trail, required=False)
     return _environment(described, artifact, source)
-
-
-class _Found:
-    """Environments of one source, each name once."""
-
-    def __init__(self) -> None:
-        self.problems: list[EnvironmentProblem] = []
-        self._environments: dict[str, Environment] = {}
-
-    def add(self, environment: Environment) -> None:
-        """Add an environment; the first one of a name wins."""
-        first = self._environments.setdefault(environment.name, environment)
-        if first is not environment:
-            why = f"it is called {environment.name!r}, as {first.source} is, which comes first"
-            self.problems.append(
-                EnvironmentProblem(name=environment.name, where=environment.source, why=why)
-            )
-
-    def scan(self, trail: Trail) -> Scan:
-        return Scan(
-            environments=tuple(self._environments.values()),
-            problems=tuple(self.problems),
-            places=trail.places,
-        )
 
 
 def _environment(described: Metadata, artifact: Artifact, source: str) -> Environment:

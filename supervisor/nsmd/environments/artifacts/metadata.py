@@ -159,14 +159,14 @@ class ProgramPaths:
     template_run: str | None = None
 
 
-class SaidOfSessions(NamedTuple):
+class SessionTimes(NamedTuple):
     """Limits of sessions; None if absent."""
 
     idle_timeout_seconds: _Seconds | None = None
     max_lifetime_seconds: _Seconds | None = None
 
 
-class SaidOfProjects(NamedTuple):
+class FlakeSettings(NamedTuple):
     """Settings as in `[project]` of config.toml."""
 
     use_flake: Any = False
@@ -177,20 +177,22 @@ class SaidOfProjects(NamedTuple):
     ] = ()
 
 
-class Said(NamedTuple):
+class MetadataVariable(NamedTuple):
     """Content of `NIX_SANDBOX_METADATA`; its environments are not checked."""
 
     environments: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
-    session: SaidOfSessions = SaidOfSessions()
-    project: SaidOfProjects = SaidOfProjects()
+    session: SessionTimes = SessionTimes()
+    project: FlakeSettings = FlakeSettings()
 
 
-def of_artifact(data: bytes, defaults: Defaults) -> Metadata:
+def parse_file(data: bytes, defaults: Defaults) -> Metadata:
     """Check a `metadata.json`; `defaults` are its limits if it sets none."""
     return _metadata(_object(_parse(data)), defaults)
 
 
-def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, ProgramPaths] | str:
+def parse_entry(
+    name: str, value: object, defaults: Defaults
+) -> tuple[Metadata, ProgramPaths] | str:
     """Check one environment of `NIX_SANDBOX_METADATA`.
 
     Returns:
@@ -215,38 +217,38 @@ def of_entry(name: str, value: object, defaults: Defaults) -> tuple[Metadata, Pr
     return _metadata({**entry, "name": name}, defaults), programs
 
 
-def of_variable(text: str) -> Said:
+def parse_variable(text: str) -> MetadataVariable:
     """Read the value of `NIX_SANDBOX_METADATA`, without checking its environments."""
     top = _object(_parse(text.encode("utf-8", "surrogatepass")))
     if "environments" not in top:
         # The first form had no wrapper: `{NAME: {"backend": ..., "exec": ...}}`. A misspelt key
         # comes here, too, and is then listed as an environment that cannot be used.
-        flat = {name: each for name, each in top.items() if name not in Said._fields}
+        flat = {name: each for name, each in top.items() if name not in MetadataVariable._fields}
         top = {**top, "environments": flat}
-    return _checked(Said, top)
+    return _checked(MetadataVariable, top)
 
 
-def with_said(settings: Settings, text: str | None) -> Settings:
-    """Replace default settings by those in the supervisor's own metadata.
-
-    Args:
-        text: `NIX_SANDBOX_METADATA` of the supervisor's own environment. Errors in it are shown in
-            the list of environments.
+def settings_of(text: str | None) -> MetadataVariable:
+    """Read the settings in a value of `NIX_SANDBOX_METADATA`; errors in it are shown in the list of
+    environments, and not here.
     """
-    if text is None:
-        return settings
     try:
-        said = of_variable(text)
+        return MetadataVariable() if text is None else parse_variable(text)
     except MetadataError:
-        return settings
+        return MetadataVariable()
+
+
+def with_variable(settings: Settings, text: str | None) -> Settings:
+    """Replace default settings by those in the supervisor's own `NIX_SANDBOX_METADATA`."""
+    found = settings_of(text)
     session, project, usual = settings.session, settings.project, SessionSettings()
-    idle_s, lifetime_s = said.session
+    idle_s, lifetime_s = found.session
     if idle_s and session.idle_timeout_seconds == usual.idle_timeout_seconds:
         session = replace(session, idle_timeout_seconds=idle_s)
     if lifetime_s and session.max_lifetime_seconds == usual.max_lifetime_seconds:
         session = replace(session, max_lifetime_seconds=lifetime_s)
-    if said.project.use_flake is True and not project.use_flake:
-        inherited = project.inherit_env.vars or said.project.inherit_env
+    if found.project.use_flake is True and not project.use_flake:
+        inherited = project.inherit_env.vars or found.project.inherit_env
         project = replace(project, use_flake=True, inherit_env=InheritSettings(vars=inherited))
     return replace(settings, session=session, project=project)
 

@@ -37,9 +37,9 @@ from nsmd.environments.builds.building import (
     failure,
     interrupted,
     key_of_packages,
-    said,
+    problem,
 )
-from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
+from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank, each_name_once
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments
@@ -539,8 +539,10 @@ class Builder:
         buildings: Sequence[Building],
         bad: Iterable[EnvironmentProblem] = (),
     ) -> None:
-        environments, problems = said(buildings)
-        self._catalog.put(source, environments, [*bad, *problems])
+        built = (building.built for building in buildings)
+        environments, hidden = each_name_once(each.environment for each in built if each)
+        problems = (problem(building) for building in buildings)
+        self._catalog.put(source, environments, [*bad, *hidden, *filter(None, problems)])
 
 
 @asynccontextmanager

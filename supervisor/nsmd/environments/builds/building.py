@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 import trio
@@ -325,23 +325,6 @@ def problem(building: Building) -> EnvironmentProblem | None:
         # Without a time, which would make it a new problem each time that it is reported.
         why = f"its update failed: {cause}; the one built before is used; {log} has more"
     return EnvironmentProblem(name=building.name, where=where, why=why)
-
-
-def said(buildings: Sequence[Building]) -> tuple[list[Environment], list[EnvironmentProblem]]:
-    """Split builds into usable environments, with unique names, and problems to report."""
-    found: dict[str, Environment] = {}
-    problems: list[EnvironmentProblem] = []
-    for building in buildings:
-        if building.built is not None:
-            environment = building.built.environment
-            first = found.setdefault(environment.name, environment)
-            if first is not environment:
-                why = f"it is called {first.name!r}, as {first.source} is, which comes first"
-                where = shown(building.reference)
-                problems.append(EnvironmentProblem(name=first.name, where=where, why=why))
-        if (trouble := problem(building)) is not None:
-            problems.append(trouble)
-    return list(found.values()), problems
 
 
 def bad_reference(reference: str) -> EnvironmentProblem:

@@ -13,12 +13,12 @@ from nsmd.environments.artifacts.metadata import (
     TEMPLATE_PROTOCOL,
     Metadata,
     MetadataError,
+    MetadataVariable,
     ProgramPaths,
-    Said,
-    of_artifact,
-    of_entry,
-    of_variable,
-    with_said,
+    parse_entry,
+    parse_file,
+    parse_variable,
+    with_variable,
 )
 from nsmd.model.settings import Defaults, SessionSettings, Settings
 
@@ -36,7 +36,7 @@ NEWER = {
 
 def parsed(**changes: Any) -> Metadata:
     facts = {key: value for key, value in {**NEWER, **changes}.items() if value is not ...}
-    return of_artifact(json.dumps(facts).encode(), DEFAULTS)
+    return parse_file(json.dumps(facts).encode(), DEFAULTS)
 
 
 def test_all_that_it_can_say() -> None:
@@ -69,7 +69,7 @@ def test_what_more_its_programs_take() -> None:
 
 def test_the_older_layout_says_less_and_limits_have_defaults() -> None:
     older = b'{"name": "old", "interpreter_type": "bash", "preload": ["numpy"], "template": 1}'
-    assert of_artifact(older, DEFAULTS) == Metadata(
+    assert parse_file(older, DEFAULTS) == Metadata(
         name="old", interpreter="bash", timeout_s=20.0, memory_mb=300
     )
 
@@ -128,7 +128,7 @@ def test_a_mistake_names_the_field_and_what_was_expected(changes: dict[str, Any]
 )
 def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
     with pytest.raises(MetadataError, match=why):
-        of_artifact(data, DEFAULTS)
+        parse_file(data, DEFAULTS)
 
 
 def test_a_template_of_another_protocol_is_not_used() -> None:
@@ -148,7 +148,7 @@ JSON = st.recursive(
 def test_garbage_gives_the_one_error_or_sound_values(changes: dict[str, Any]) -> None:
     said: Metadata | str
     try:
-        said = of_artifact(json.dumps({**NEWER, **changes}).encode(), DEFAULTS)
+        said = parse_file(json.dumps({**NEWER, **changes}).encode(), DEFAULTS)
     except MetadataError as error:
         said = str(error)
     if isinstance(said, str):
@@ -166,13 +166,13 @@ def test_an_entry_names_its_programs() -> None:
         "session_exec": "/s/session-run",
         "timeout_seconds": 5,
     }
-    said = of_entry("shell", entry, DEFAULTS)
+    said = parse_entry("shell", entry, DEFAULTS)
     expected = Metadata(name="shell", interpreter="bash", timeout_s=5.0, memory_mb=300)
     assert said == (expected, ProgramPaths(run="/s/run", session_run="/s/session-run"))
 
 
 def test_an_entry_may_name_an_artifact_instead() -> None:
-    assert of_entry("science", {"artifact": "/nix/store/x"}, DEFAULTS) == "/nix/store/x"
+    assert parse_entry("science", {"artifact": "/nix/store/x"}, DEFAULTS) == "/nix/store/x"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_an_entry_may_name_an_artifact_instead() -> None:
 )
 def test_an_entry_that_cannot_be(name: str, entry: object, why: str) -> None:
     with pytest.raises(MetadataError, match=why):
-        of_entry(name, entry, DEFAULTS)
+        parse_entry(name, entry, DEFAULTS)
 
 
 SAID = json.dumps(
@@ -202,11 +202,11 @@ SAID = json.dumps(
 
 
 def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> None:
-    said = of_variable(SAID)
+    said = parse_variable(SAID)
     assert said.environments == {"a": 1}
     assert said.session == (60.0, None)
     assert said.project == (True, ("TOKEN",))
-    assert of_variable("{}") == Said()
+    assert parse_variable("{}") == MetadataVariable()
 
 
 @pytest.mark.parametrize(
@@ -221,15 +221,15 @@ def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> Non
 )
 def test_metadata_that_says_nonsense(text: str, why: str) -> None:
     with pytest.raises(MetadataError, match=why):
-        of_variable(text)
-    assert with_said(Settings(), text) == Settings()
+        parse_variable(text)
+    assert with_variable(Settings(), text) == Settings()
 
 
 def test_the_supervisors_own_metadata_counts_where_nothing_else_is_configured() -> None:
-    settings = with_said(Settings(), SAID)
+    settings = with_variable(Settings(), SAID)
     assert settings.session == SessionSettings(idle_timeout_seconds=60.0)
     assert settings.project.use_flake
     assert settings.project.inherit_env.vars == ("TOKEN",)
     configured = Settings(session=SessionSettings(idle_timeout_seconds=5.0))
-    assert with_said(configured, SAID).session == configured.session
-    assert with_said(configured, None) == configured
+    assert with_variable(configured, SAID).session == configured.session
+    assert with_variable(configured, None) == configured
