@@ -26,7 +26,6 @@ from nsmd.control.server import Access, ControlServer
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.project.agreements import AgreementFile
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.store import NoStore
 from nsmd.host.paths import trusted_owners
@@ -131,9 +130,7 @@ class Bench:
         self.run_service = run_service
         self.builder = builder
         self.launcher = launcher
-        self.project_environments = ProjectEnvironmentManager(
-            AgreementFile("/nowhere/x"), [], nursery
-        )
+        self.project_environments = ProjectEnvironmentManager("/nowhere/x", [], nursery)
         self.uid = os.getuid()
         self.attached: list[bytes] = []
         self.scopes: list[tuple[str | None, bool]] = []

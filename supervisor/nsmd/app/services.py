@@ -29,7 +29,7 @@ from nsmd.environments.host_presets import HostEnvironments, find_environments, 
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.on_demand import EnvironmentSearch
 from nsmd.environments.packages.installer_run import InstallerRun
-from nsmd.environments.project.agreements import AgreementFile
+from nsmd.environments.project.agreements import load_agreements
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import Refill
@@ -398,9 +398,9 @@ async def _open_environments(
                 nursery=upkeep,
             )
         )
-    file = AgreementFile(os.path.join(state, "project-environments.json"))
-    agreements = await trio.to_thread.run_sync(file.load)
-    in_projects = ProjectEnvironmentManager(file, agreements, upkeep)
+    agreed_path = os.path.join(state, "project-environments.json")
+    agreements = await trio.to_thread.run_sync(load_agreements, agreed_path)
+    in_projects = ProjectEnvironmentManager(agreed_path, agreements, upkeep)
     configure_projects()
     catalog = Catalog(host.found, *own, in_projects, equip=devices.equip)
 

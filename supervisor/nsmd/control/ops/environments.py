@@ -207,7 +207,7 @@ async def _tell(call: Call, building: Building) -> None:
             await call.emit("progress", {"environment": row_of(building)})
             if not attempt.done.is_set():
                 with trio.move_on_after(TELL_INTERVAL_S):
-                    await building.changed()
+                    await building.next_change.wait()
 
 
 async def _then_cancel(wait: Any, scope: trio.CancelScope) -> None:

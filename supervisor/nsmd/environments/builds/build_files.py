@@ -32,11 +32,8 @@ _LOG = re.compile(r"[0-9a-f]+\.log")
 _LINK = re.compile(r"([0-9a-f]+)-(\d+)(?:-[A-Za-z0-9_+.-]+)?")
 """Name of a link: key, number, and the output's name if nix has made a link for another output."""
 
-Look = Callable[[Building, str], Environment]
-"""Function that reads a building's environment at a store path.
-
-It raises an NsmError if the path has none.
-"""
+MakeEnvironment = Callable[[Building, str], Environment]
+"""Makes a building's environment at a store path. It raises an NsmError if the path has none."""
 
 
 def _is_file_name(name: str) -> bool:
@@ -178,13 +175,13 @@ class BuildFiles:
 
     # The record.
 
-    async def load(self, look: Look) -> None:
+    async def load(self, make: MakeEnvironment) -> None:
         """Restore the recorded environments whose references are still allowed."""
 
         def restored() -> list[Building]:
             return [
-                _restored(row, look)
-                for row in load(self._file)
+                _restored(row, make)
+                for row in load_builds(self._file).values()
                 if row.packages is not None or why_no_reference(row.reference) is None
             ]
 
@@ -217,24 +214,15 @@ class BuildFiles:
 
     def _write(self, rows: Sequence[SavedBuild]) -> None:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        save(self._file, rows)
+        saved_records.save(self._file, "environments", rows)
 
 
-def load(path: str) -> tuple[SavedBuild, ...]:
-    """Read the record; nothing if it is missing or broken. Blocks."""
+def load_builds(path: str) -> dict[str, SavedBuild]:
+    """Read the record by keys; nothing if it is missing or broken. Blocks."""
     rows = saved_records.load(
         path, SavedBuild, "environments", cure="`nsm env add` makes its environments again"
     )
-    return tuple({row.key: row for row in rows}.values())
-
-
-def save(path: str, rows: Sequence[SavedBuild]) -> None:
-    """Replace the record. Blocks.
-
-    Raises:
-        OSError: it cannot be written; the old one is unchanged.
-    """
-    saved_records.save(path, "environments", rows)
+    return {row.key: row for row in rows}
 
 
 def _names_in(directory: str) -> list[str]:
@@ -272,7 +260,7 @@ def _saved(building: Building) -> SavedBuild:
     )
 
 
-def _restored(row: SavedBuild, look: Look) -> Building:
+def _restored(row: SavedBuild, make: MakeEnvironment) -> Building:
     building = Building(row.reference, row.given_name, row.packages, row.project)
     building.last_name = row.name
     building.added = row.added
@@ -285,7 +273,7 @@ def _restored(row: SavedBuild, look: Look) -> Building:
         building.failed = Failed(cause=row.error, message=message, at_s=at_s)
     if row.path:
         try:
-            environment = look(building, row.path)
+            environment = make(building, row.path)
         except NsmError as error:
             log.warning("environment %s has to be built again: %s", row.name, error.message)
             building.failed = None

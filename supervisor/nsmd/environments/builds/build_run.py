@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import trio
 
 from nsm.dataclass import dataclass, replace
+from nsm.wire.decode import decode
 from nsm.wire.errors import NixFailedError, NsmError, PackagesFailedError
 from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
@@ -81,7 +82,7 @@ class BuildRun:
 
         def on_progress(progress: CommandProgress, log_bytes: int) -> None:
             attempt.progress, attempt.log_bytes = progress, log_bytes
-            building.note()
+            building.notify()
 
         if building.packages is None:
             await self.finder.find()  # without Nix, the log of the last build stays
@@ -89,7 +90,9 @@ class BuildRun:
         try:
             make = self._build_flake if building.packages is None else self._install
             made = await make(building, attempt, on_progress, log_fd)
-            environment = await trio.to_thread.run_sync(self.look, building, made.path, configured)
+            environment = await trio.to_thread.run_sync(
+                self.environment_at, building, made.path, configured
+            )
         except NsmError as error:
             # The lines after the first are the end of this very log.
             text = error.message.partition("\n")[0]
@@ -152,7 +155,7 @@ class BuildRun:
             message = error.message.replace(copy, os.path.dirname(building.reference))
             raise PackagesFailedError(message, hint=error.hint) from error
 
-    def look(
+    def environment_at(
         self, building: Building, path: str, configured: Mapping[str, EnvironmentSettings]
     ) -> Environment:
         """Make the environment at a path in its store. Blocks.
@@ -238,22 +241,22 @@ def paths_in_use(environments: Iterable[Environment]) -> set[str]:
     return paths
 
 
+class _NixBuild(NamedTuple):
+    """One derivation that `nix build --json` names."""
+
+    outputs: dict[str, Any] = {}  # noqa: RUF012  # nobody changes it
+
+
 def built_path(stdout: bytes, reference: str) -> str:
     """Read the store path of the single result from `nix build --json`.
 
     Raises:
         NoSandboxError: Nix built nothing, or printed something else.
     """
-    try:
-        said: object = json.loads(stdout)
-    except (ValueError, RecursionError):
-        said = None
     paths: list[str] = []
-    for built in cast("list[object]", said) if isinstance(said, list) else []:
-        outputs: object = cast("dict[str, Any]", built).get("outputs") if _is_map(built) else None
-        if _is_map(outputs):
-            named = cast("dict[str, Any]", outputs)
-            path: object = named.get("out", next(iter(named.values()), None))
+    with suppress(ValueError, RecursionError):
+        for built in decode(list[_NixBuild], json.loads(stdout)):
+            path = built.outputs.get("out", next(iter(built.outputs.values()), None))
             if isinstance(path, str) and path.startswith("/") and path.isprintable():
                 paths.append(path)
     if len(paths) != 1:
@@ -289,7 +292,3 @@ def _still_there(modules: tuple[str, ...], environment: Environment) -> tuple[st
 def _packages(building: Building) -> WantedPackages:
     assert building.packages is not None
     return building.packages
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, dict)

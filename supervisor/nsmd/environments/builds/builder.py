@@ -155,7 +155,7 @@ class Builder:
         """Load all recorded environments, and build the missing ones."""
         self._files.in_use = in_use
         await self._files.load(
-            lambda building, path: self._build_run.look(building, path, self._configured)
+            lambda building, path: self._build_run.environment_at(building, path, self._configured)
         )
         there = self._catalog.view(ClientIdentity(name="", scope="")).names
         for name, entry in self._configured.items():
@@ -450,7 +450,7 @@ class Builder:
         building.attempt = Attempt(refresh=refresh, progress=CommandProgress(phase=phase))
         building.tried = True
         building.outdated = False
-        building.note()
+        building.notify()
         self._files.mark()
         self._nursery.start_soon(self._carry_out, building, building.attempt, name=repr(building))
 
@@ -470,7 +470,7 @@ class Builder:
             building.added = False
             self._files.mark()
             self._publish()
-            building.note()
+            building.notify()
 
     async def _carry_out(self, building: Building, attempt: Attempt) -> None:
         """Carry out one build, from the queue to its result.
@@ -483,7 +483,7 @@ class Builder:
             try:
                 async with self._turns:
                     attempt.started_s = trio.current_time()
-                    building.note()
+                    building.notify()
                     built = await self._build_run.build(building, attempt, self._configured)
                     check_own_name(self.buildings, building, built.environment.name)
                     self._files.keep_older(building.built)
@@ -511,7 +511,7 @@ class Builder:
         self._publish()
         await self._files.sweep()
         attempt.done.set()
-        building.note()
+        building.notify()
         if building.outdated and building.wanted and building.attempt is None:
             self._begin(building)
 

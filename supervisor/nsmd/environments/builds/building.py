@@ -130,6 +130,7 @@ class Building:
         used_s: Unix time when somebody last began to want it.
         preload: modules that sessions find imported, in place of those that its flake or its
             packages came with; None for those.
+        next_change: set at the next change. Take it before looking, to miss nothing.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Building:
         self.tried = False
         self.used_s = 0.0
         self.preload: tuple[str, ...] | None = None
-        self._changed = trio.Event()
+        self.next_change = trio.Event()
 
     def __repr__(self) -> str:
         return f"<Building {self.name} of {self.reference} {self.state}>"
@@ -199,19 +200,10 @@ class Building:
         """Return whether a name or reference of the command line means this environment."""
         return target in (self.name, self.reference)
 
-    def note(self) -> None:
-        """Note a change."""
-        changed, self._changed = self._changed, trio.Event()
+    def notify(self) -> None:
+        """Notify who waits for the next change."""
+        changed, self.next_change = self.next_change, trio.Event()
         changed.set()
-
-    @property
-    def next_change(self) -> trio.Event:
-        """Event of the next change. Take it before looking, to miss nothing."""
-        return self._changed
-
-    async def changed(self) -> None:
-        """Wait until something about it changes."""
-        await self._changed.wait()
 
 
 # Names.

@@ -19,7 +19,6 @@ from nsmd.environments import saved_records
 from nsmd.environments.builds.building import Building, so_far
 from nsmd.environments.builds.building import problem as problem_of
 from nsmd.environments.project import package_lists, reading
-from nsmd.environments.project.package_lists import ListCopies
 from nsmd.environments.project.reading import FoundEnvironment, Kind, NoEnvironmentError
 from nsmd.host.paths import is_within, printable
 from nsmd.host.threads import BoundedReads
@@ -92,32 +91,22 @@ class UseAgreement:
         return os.path.join(self.project, self.path)
 
 
-class AgreementFile:
-    """The file of all agreements. The methods block.
+def load_agreements(path: str) -> list[UseAgreement]:
+    """Load the agreements; none if the file is missing or broken. Blocks."""
+    rows = saved_records.load(
+        path, UseAgreement, "agreements", cure="`nsm env use` agrees once more"
+    )
+    return rows[:MAX_AGREEMENTS]
 
-    Attributes:
-        lists: copies of the lists of packages that somebody agreed to, beside the file.
+
+def save_agreements(path: str, agreements: Sequence[UseAgreement]) -> None:
+    """Replace the file. Blocks.
+
+    Raises:
+        OSError: it cannot be written; the old one is unchanged.
     """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.lists = ListCopies(f"{os.path.splitext(path)[0]}.lists")
-
-    def load(self) -> list[UseAgreement]:
-        """Load the agreements; none if the file is missing or broken."""
-        rows = saved_records.load(
-            self._path, UseAgreement, "agreements", cure="`nsm env use` agrees once more"
-        )
-        return rows[:MAX_AGREEMENTS]
-
-    def save(self, agreements: Sequence[UseAgreement]) -> None:
-        """Replace the file.
-
-        Raises:
-            OSError: it cannot be written; the old one is unchanged.
-        """
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        saved_records.save(self._path, "agreements", agreements)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    saved_records.save(path, "agreements", agreements)
 
 
 # Whether the files have changed.

@@ -28,16 +28,16 @@ from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.agreements import (
     MAX_AGREEMENTS,
     AgreedEnvironment,
-    AgreementFile,
     FindPython,
     Pythons,
     UseAgreement,
     built_environment,
     make_environment,
+    save_agreements,
     shown_path,
     why_python_refused,
 )
-from nsmd.environments.project.package_lists import PackageList
+from nsmd.environments.project.package_lists import ListCopies, PackageList
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError, parts
 from nsmd.host.paths import is_within, printable
 from nsmd.host.threads import BoundedReads
@@ -86,17 +86,19 @@ class ProjectEnvironmentManager(ProjectSource):
     """The environments in projects that people agreed to use.
 
     Args:
+        path: of the file of the agreements; nsm's copies of lists of packages lie beside it.
         nursery: owns the questions to Pythons.
     """
 
     def __init__(
         self,
-        file: AgreementFile,
+        path: str,
         agreements: Sequence[UseAgreement],
         nursery: trio.Nursery,
     ) -> None:
         super().__init__()
-        self._file = file
+        self._path = path
+        self._lists = ListCopies(f"{os.path.splitext(path)[0]}.lists")
         self._projects: dict[str, list[AgreedEnvironment]] = {}
         self._node: Environment | None = None
         self._builder: Builder | None = None
@@ -313,7 +315,7 @@ class ProjectEnvironmentManager(ProjectSource):
                 hint="`nsm env found` lists what can be used.",
             ) from error
         try:
-            folder = await trio.to_thread.run_sync(self._file.lists.keep, project.path, found)
+            folder = await trio.to_thread.run_sync(self._lists.keep, project.path, found)
         except OSError as error:
             raise _not_remembered(error) from error
         wanted = replace(
@@ -386,7 +388,7 @@ class ProjectEnvironmentManager(ProjectSource):
     async def _replace(self, agreements: Sequence[UseAgreement]) -> None:
         """Replace the agreements; the new ones count once the file has them."""
         try:
-            await trio.to_thread.run_sync(self._file.save, agreements)
+            await trio.to_thread.run_sync(save_agreements, self._path, agreements)
         except OSError as error:
             raise _not_remembered(error) from error
         # First without those that are new, so that nothing stays of what they replace.
@@ -398,7 +400,7 @@ class ProjectEnvironmentManager(ProjectSource):
         if self._builder is not None:
             self._builder.keep_for_projects(self._agreed_lists())
         kept = [each.packages.file for each in agreements if each.packages is not None]
-        await trio.to_thread.run_sync(self._file.lists.keep_only, kept)
+        await trio.to_thread.run_sync(self._lists.keep_only, kept)
 
     def _agreed_lists(self) -> list[ProjectPackages]:
         return [

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.environments.builds.build_files import SavedBuild, load, save
+from nsmd.environments import saved_records
+from nsmd.environments.builds.build_files import SavedBuild, load_builds
 
 ROW = SavedBuild(
     key="a1", reference="github:me/envs#x", added=True, path="/nix/store/x", link="a1-1"
@@ -19,22 +20,22 @@ ROW = SavedBuild(
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "environments.json"
-    save(str(path), [ROW])
-    assert load(str(path)) == (ROW,)
+    saved_records.save(str(path), "environments", [ROW])
+    assert load_builds(str(path)) == {"a1": ROW}
     assert path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def test_none_is_nothing(tmp_path: Path) -> None:
-    assert load(str(tmp_path / "environments.json")) == ()
-    assert load(str(tmp_path)) == ()  # a directory
+    assert load_builds(str(tmp_path / "environments.json")) == {}
+    assert load_builds(str(tmp_path)) == {}  # a directory
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"version": 9, "environments": []}'])
 def test_a_broken_one_is_set_aside(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "environments.json"
     path.write_bytes(data)
-    assert load(str(path)) == ()
+    assert load_builds(str(path)) == {}
     assert (tmp_path / "environments.json.broken").read_bytes() == data
 
 
@@ -54,20 +55,20 @@ def test_a_broken_row_is_left_out(tmp_path: Path, row: object) -> None:
     path = tmp_path / "environments.json"
     good: dict[str, Any] = {"key": "b", "reference": "y", "built_s": 7, "from_the_future": {}}
     path.write_text(json.dumps({"version": 1, "environments": [row, good]}))
-    assert load(str(path)) == (SavedBuild(key="b", reference="y", built_s=7.0),)
+    assert load_builds(str(path)) == {"b": SavedBuild(key="b", reference="y", built_s=7.0)}
 
 
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "environments.json"
-    save(str(path), [ROW])
+    saved_records.save(str(path), "environments", [ROW])
     (tmp_path / "environments.json.new").mkdir()
     with pytest.raises(OSError, match="directory"):
-        save(str(path), [])
-    assert load(str(path)) == (ROW,)
+        saved_records.save(str(path), "environments", [])
+    assert load_builds(str(path)) == {"a1": ROW}
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_survived(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("state") / "environments.json"
     path.write_bytes(data)
-    load(str(path))
+    load_builds(str(path))

@@ -103,7 +103,7 @@ async def ended(building: Building) -> None:
 
 async def until(building: Building, condition: Callable[[], bool]) -> None:
     while not condition():
-        await building.changed()
+        await building.next_change.wait()
 
 
 @pytest.fixture

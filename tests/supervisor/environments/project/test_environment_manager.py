@@ -20,7 +20,7 @@ from nsm.wire.errors import (
 )
 from nsmd.environments.host_presets import find_python_in
 from nsmd.environments.project import reading
-from nsmd.environments.project.agreements import AgreementFile
+from nsmd.environments.project.agreements import load_agreements
 from nsmd.environments.project.environment_manager import (
     ListOptions,
     ProjectEnvironmentManager,
@@ -53,9 +53,9 @@ async def opened(
     search_path: str = "/usr/bin",
     node: Environment | None = NODE,
 ) -> AsyncGenerator[ProjectEnvironmentManager]:
-    file = AgreementFile(str(tmp_path / "state/nsm/project-environments.json"))
+    path = str(tmp_path / "state/nsm/project-environments.json")
     async with trio.open_nursery() as nursery:
-        used = ProjectEnvironmentManager(file, file.load(), nursery)
+        used = ProjectEnvironmentManager(path, load_agreements(path), nursery)
         find = partial(
             find_python_in,
             settings=settings or Settings(),
