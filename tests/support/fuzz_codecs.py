@@ -114,7 +114,7 @@ def nix_messages(data: bytes) -> None:
     """Parse the messages that nix writes while it builds."""
     reader = NixLogReader()
     for line in data[1:].splitlines():
-        assert all(shown.isprintable() for shown in reader.take(line))
+        assert all(shown.isprintable() for shown in reader.read_line(line))
         assert reader.progress is not None
 
 

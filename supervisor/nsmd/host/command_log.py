@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
 
 from nsm.dataclass import dataclass
 
@@ -38,31 +37,23 @@ MAX_LINE_CHARS = 4096
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 
 
-class LogReader(Protocol):
-    """Reader of the log of one command. What it reads may come from anybody."""
+class LogReader:
+    """Reader of the log of one command, of plain lines. What it reads may come from anybody.
 
-    def take(self, line: bytes, /) -> list[str]:
-        """Read a line without its end. Returns cleaned lines for people; mostly one or none."""
-        ...
+    Attributes:
+        error: the command's error messages; empty if there are none.
+    """
 
     @property
     def error(self) -> str:
-        """The command's error messages; empty if there are none."""
-        ...
+        return ""
 
     @property
     def progress(self) -> CommandProgress:
-        """Progress of the command."""
-        ...
+        return CommandProgress()
 
-
-class LineReader:
-    """Reader of a log of plain lines."""
-
-    error = ""
-    progress = CommandProgress()
-
-    def take(self, line: bytes) -> list[str]:
+    def read_line(self, line: bytes) -> list[str]:
+        """Read a line without its end. Returns cleaned lines for people; mostly one or none."""
         return lines_of(line.decode(errors="replace"))
 
 

@@ -159,10 +159,10 @@ class CommandMonitor(Monitor):
             lines.pop(0)
             self._cut = False
         for line in lines:
-            self._log.add(self._reader.take(line))
+            self._log.add(self._reader.read_line(line))
         if len(rest) > MAX_INPUT_LINE_BYTES or (rest and not data):
             if not self._cut:
-                self._log.add(self._reader.take(rest))
+                self._log.add(self._reader.read_line(rest))
             self._cut, rest = True, b""
         self._rest = b"" if self._cut else rest
         self.has_news = True

@@ -58,7 +58,7 @@ from nsmd.model.values import Interpreter
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 _LIMITED = 'ulimit -f "$0" && exec "$@"'
-_LOG_READER = "nsmd.host.command_log:LineReader"
+_LOG_READER = "nsmd.host.command_log:LogReader"
 
 _FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from nsm.dataclass import dataclass, field
-from nsmd.host.command_log import MAX_LINE_CHARS, CommandProgress, clean, lines_of
+from nsmd.host.command_log import MAX_LINE_CHARS, CommandProgress, LogReader, clean, lines_of
 
 PREFIX = b"@nix "
 
@@ -74,7 +74,7 @@ class _Activity:
     promised: dict[int, int] = field(default_factory=dict[int, int])
 
 
-class NixLogReader:
+class NixLogReader(LogReader):
     """Reader of the log of one run of Nix."""
 
     def __init__(self) -> None:
@@ -84,33 +84,23 @@ class NixLogReader:
         self._error_chars = 0
         self._realising = False
 
-    def take(self, line: bytes) -> list[str]:
-        """Read a line.
-
-        Args:
-            line: without its end.
-
-        Returns:
-            Cleaned lines for people; mostly none.
-        """
+    def read_line(self, line: bytes) -> list[str]:
         if not line.startswith(PREFIX):
-            return lines_of(line.decode(errors="replace"))
+            return super().read_line(line)
         try:
             message = json.loads(line[len(PREFIX) :])
         except (ValueError, RecursionError):
             return []  # cut off, or no message
         if not isinstance(message, dict):
             return []
-        return self._take(cast("dict[str, Any]", message))
+        return self._read_message(cast("dict[str, Any]", message))
 
     @property
     def error(self) -> str:
-        """Nix's error messages; empty if there are none."""
         return "\n".join(self._errors)
 
     @property
     def progress(self) -> CommandProgress:
-        """Progress of the run."""
         shown = next(
             (a for a in reversed(self._activities.values()) if a.kind == _Kind.BUILD),
             next((a for a in reversed(self._activities.values()) if a.text), None),
@@ -126,7 +116,7 @@ class NixLogReader:
             to_download_bytes=self._expected(_Kind.FILE_TRANSFER),
         )
 
-    def _take(self, message: Mapping[str, Any]) -> list[str]:
+    def _read_message(self, message: Mapping[str, Any]) -> list[str]:
         number = message.get("id")
         match message.get("action"):
             case "msg":

@@ -238,19 +238,14 @@ class Nix:
         directory: str = "/",
         tree: str = "",
     ) -> bytes:
-        """Run a Nix command, with flakes enabled.
+        """Run a Nix command, with flakes enabled; returns its standard output.
 
         Args:
             arguments: the command, options, and after ``--`` the user's text; never through a
                 shell.
-            timeout_s: seconds, then it is stopped.
-            on_progress: called a few times a second at most; must not block.
             log_fd: an open, empty file for its log (4 MiB of its beginning, and the end); the
                 caller closes it.
             tree: a repository that nsm made; Nix's git is kept from all others of this machine.
-
-        Returns:
-            Its standard output.
 
         Raises:
             NixRunError: it failed; the message says why, with the end of its log.

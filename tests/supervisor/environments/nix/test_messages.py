@@ -27,7 +27,7 @@ def line(**message: Any) -> bytes:
 def read(*messages: dict[str, Any]) -> tuple[NixLogReader, list[str]]:
     reader, text = NixLogReader(), list[str]()
     for message in messages:
-        text += reader.take(line(**message))
+        text += reader.read_line(line(**message))
     return reader, text
 
 
@@ -101,10 +101,10 @@ def test_errors_are_kept_from_their_end() -> None:
 
 def test_what_is_no_message_is_text() -> None:
     reader = NixLogReader()
-    assert reader.take(b"git: \xffnot found\r") == ["git: \N{REPLACEMENT CHARACTER}not found"]
-    assert reader.take(b"10%\r20%\r100%") == ["100%"]
-    assert reader.take(b"\x1b]0;title\x07bell\x07") == ["bell\N{REPLACEMENT CHARACTER}"]
-    assert reader.take(b"") == []
+    assert reader.read_line(b"git: \xffnot found\r") == ["git: \N{REPLACEMENT CHARACTER}not found"]
+    assert reader.read_line(b"10%\r20%\r100%") == ["100%"]
+    assert reader.read_line(b"\x1b]0;title\x07bell\x07") == ["bell\N{REPLACEMENT CHARACTER}"]
+    assert reader.read_line(b"") == []
 
 
 def test_lengths_are_bounded() -> None:
@@ -141,7 +141,7 @@ def test_garbage_is_survived(messages: list[Any]) -> None:
     reader = NixLogReader()
     for message in messages:
         data = b"@nix " + message if isinstance(message, bytes) else line(**message)
-        for text in reader.take(data):
+        for text in reader.read_line(data):
             assert text.isprintable()
     progress = reader.progress
     assert min(progress.built, progress.to_build, progress.downloaded_bytes) >= 0
