@@ -13,7 +13,6 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.agent import Agent
-from sandbox.checks import answer_check
 from sandbox.fields import as_object
 from sandbox.framing import from_json
 from sandbox.interpreters import INTERPRETERS
@@ -133,8 +132,6 @@ def serve(
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """The command line; see docs/contributing/agent-protocol.md."""
-    if list(arguments) == ["--check"]:
-        answer_check()
     if len(arguments) == 3 and arguments[0] == "--worker":
         control_fd, page_fd = map(int, arguments[1:])
         os.set_inheritable(control_fd, False)

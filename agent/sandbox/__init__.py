@@ -25,8 +25,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `file_states`: files as they were, for checkpoints.
 - `file_facts`: facts of files beside their content.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
-- `completions`: whether a text is a whole input, and how it could go on.
-- `checks`: the process that looks at such a text.
+- `completions`: questions to an interpreter: is a text whole, how could it go on, fork.
 - `jobs`: programs that run beside the interpreters, and requests about them.
 - `job`: one of them: its process, its input.
 - `input`: input of jobs and executions, which waits for its reader.

@@ -46,7 +46,7 @@ class Agent:
         self.session = session
         self._trees = trees = ProcessTrees(session)
         self._executions = Executor(session, trees, programs)
-        questions = Questions(session, trees, self._executions.interpreters)
+        questions = Questions(session, self._executions.interpreters)
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""

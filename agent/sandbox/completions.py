@@ -1,14 +1,11 @@
-"""Questions about a text: whether it is a whole input, and how it could go on."""
+"""Questions to an interpreter: whether a text is a whole input, how it could go on, and a fork."""
 
 from __future__ import annotations
 
-import signal
 import time
 
-from sandbox.checks import InputCheck, suggest_indent
 from sandbox.fields import RequestError, text_field, whole_field
 from sandbox.interpreters.base import InterpreterQuestion
-from sandbox.processes import signal_child
 from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
 
     from sandbox.interpreters import Interpreters
     from sandbox.interpreters.base import Interpreter
-    from sandbox.process_trees import ProcessTrees
     from sandbox.session import SharedSession
 
 
@@ -31,23 +27,16 @@ QUESTION_S = 1.0
 FORK_S = 60.0
 """Time for a fork, during which a tracer outside copies the session's files."""
 
-MAX_CHECKS = 4
-"""Children that check a text, at a time."""
+CHECK_STATUSES = ("complete", "incomplete", "invalid")
 
 
 class Questions:
-    """Answers `check` and `complete`, by asking an interpreter or a process made for it."""
+    """Answers `check`, `complete` and `fork`, by asking an interpreter."""
 
-    def __init__(
-        self, session: SharedSession, trees: ProcessTrees, interpreters: Interpreters
-    ) -> None:
+    def __init__(self, session: SharedSession, interpreters: Interpreters) -> None:
         self._session = session
-        self._trees = trees
         self._interpreters = interpreters
         self._asked = 0
-        trees.exit_handlers.append(lambda pid, status, _usage: self._on_exit(pid, status))
-        # Processes that check a text, by their ids, and the ids of the requests.
-        self._checks: dict[int, tuple[InputCheck, str | int]] = {}
 
     def _ask(
         self,
@@ -129,51 +118,21 @@ class Questions:
             settle({"error": ""})
 
     def check(self, message: Mapping[str, Any]) -> None:
+        """Say whether a text is a whole input; only Node is asked in its session."""
         interpreter = self._interpreters.named(message.get("interpreter"))
-        request_id, code = message["id"], text_field(message, "code")
-        if len(code) > MAX_QUESTION_CHARS:
-            self._tell_checked(request_id, "unknown", "")
-        elif "check" in interpreter.answers:
+        code = text_field(message, "code")
 
-            def settle(answer: Mapping[str, Any]) -> None:
-                status, in_text = answer.get("status"), answer.get("in_text") is True
-                if status not in InputCheck.STATUSES:
-                    status = "unknown"
-                indents = status == "incomplete" and not in_text
-                self._tell_checked(request_id, status, suggest_indent(code) if indents else "")
+        def settle(answer: Mapping[str, Any]) -> None:
+            status = answer.get("status")
+            status = status if status in CHECK_STATUSES else "unknown"
+            self._session.send(
+                {"type": "checked", "id": message["id"], "status": status, "indent": ""}
+            )
 
-            self._ask(interpreter, "check", {"code": code}, settle)
+        if "check" not in interpreter.answers or len(code) > MAX_QUESTION_CHARS:
+            settle({})
         else:
-            self._begin_check(request_id, interpreter, code)
-
-    def _tell_checked(self, request_id: str | int, status: object, indent: str) -> None:
-        self._session.send(
-            {"type": "checked", "id": request_id, "status": status, "indent": indent}
-        )
-
-    def _begin_check(self, request_id: str | int, interpreter: Interpreter, code: str) -> None:
-        try:
-            if len(self._checks) >= MAX_CHECKS:
-                raise BlockingIOError
-            check = InputCheck(interpreter.name, interpreter.program, code, self._session.file)
-        except OSError:
-            self._tell_checked(request_id, "unknown", "")
-            return
-        pid = check.pid
-        self._checks[pid] = check, request_id
-        self._trees.helpers.add(pid)
-        self._session.poller.at(
-            f"check {pid}",
-            time.monotonic() + QUESTION_S,
-            lambda: signal_child(pid, signal.SIGKILL),
-        )
-
-    def _on_exit(self, pid: int, wait_status: int) -> None:
-        """Handle the end of a child, if it has checked a text."""
-        if pid in self._checks:
-            check, request_id = self._checks.pop(pid)
-            self._session.poller.cancel(f"check {pid}")
-            self._tell_checked(request_id, *check.finish(wait_status))
+            self._ask(interpreter, "check", {"code": code}, settle)
 
 
 def _may_be_offered(text: object) -> bool:

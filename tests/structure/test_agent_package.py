@@ -27,7 +27,7 @@ LAYERS = [
 linux fields framing protocol paths limits resources variables java_trust displays gpus file_facts \
 requests shared_page bundle interpreters.bash_driver interpreters.code_file
 polling processes capture certificates channel input files archives archive_pipes file_states \
-overlay_layers job_output job_start checks interpreters.image_worker workers
+overlay_layers job_output job_start interpreters.image_worker workers
 session process_trees standard_input template tracing
 interpreters
 execution stopping fork_bombs checkpoints

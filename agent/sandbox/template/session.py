@@ -179,7 +179,7 @@ def session_limits(limits: Mapping[str, int]) -> Mapping[int, int]:
     """
     wanted = {
         # Counted in the session's own user namespace since Linux 5.14. Two more: the agent, and one
-        # to look at input with.
+        # that holds the standard input of code.
         resource.RLIMIT_NPROC: limits.get("processes", 256) + 2,
         # The agent takes some, too, whatever code is left.
         resource.RLIMIT_NOFILE: max(256, limits.get("descriptors", 1024)),

@@ -53,8 +53,7 @@ const questions = (inspector) => {
         status = value === 'complete' ? value : 'incomplete';
       }
     }
-    const failure = status === 'incomplete' ? parse(text + '\u0001') : null;
-    return { status, in_text: /end of input/.test(failure?.message) };
+    return { status };
   };
   const KEYWORDS = ('async await break case catch class const continue debugger default delete ' +
     'do else export extends false finally for function if import in instanceof let new null of ' +

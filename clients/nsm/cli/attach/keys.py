@@ -25,7 +25,7 @@ class KeyActions(Protocol):
     """Actions of the prompt for its keys."""
 
     async def check(self, code: str) -> Check:
-        """Ask the session whether code is whole."""
+        """Tell whether code is whole."""
         ...
 
     def holds_back(self, code: str) -> bool:

@@ -1,4 +1,4 @@
-"""The line editor: what it looks like, and what Enter and Tab ask the session."""
+"""The line editor: what it looks like, and what Enter and Tab ask."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from prompt_toolkit.utils import get_cwidth
 
 from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
+from nsm.cli.attach.whole_input import UNKNOWN, check_bash, check_python, with_indent
 from nsm.cli.render import formats
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
@@ -35,12 +36,10 @@ if TYPE_CHECKING:
     from nsm.cli.attach.screen import AttachScreen
 
 CHECK_TIMEOUT_S = 1.0
-"""How long Enter waits for the session's opinion; without one it runs the code."""
+"""How long Enter waits for what Node says in the session; without an answer it runs the code."""
 
 COMPLETE_TIMEOUT_S = 2.0
 """Longer than the second that the agent gives an interpreter."""
-
-_MAX_INDENT = 200
 
 CONFIRM_S = 3.0
 """How long the first Ctrl-C waits for the second, and how long a hint stays."""
@@ -93,7 +92,7 @@ class Prompt:
         self._hint = ""
         self._hint_ends: asyncio.TimerHandle | None = None
         self._armed = ""
-        self._is_shell = interpreter == "bash"
+        self._interpreter = interpreter
         self._session: PromptSession[str] = PromptSession(
             self._message,
             multiline=True,
@@ -148,17 +147,18 @@ class Prompt:
         self.redraw()
 
     async def check(self, code: str) -> Check:
-        """Ask the session whether code is whole; ``unknown`` if it does not tell in time."""
+        """Tell whether code is whole; ``unknown`` if that cannot be told in time."""
+        if self._interpreter == "python":
+            return check_python(code)
+        if self._interpreter == "bash":
+            return await asyncio.to_thread(check_bash, code)
         try:
             wire = await self._link.call(
                 "check", {"target": self._id, "code": code}, timeout_s=CHECK_TIMEOUT_S
             )
-            answer = read(Check, wire)
-            # It comes from a jail, and is typed on the person's behalf.
-            indent = answer.indent if len(answer.indent) <= _MAX_INDENT else ""
-            return answer._replace(indent="" if indent.strip(" \t") else indent)
         except (NsmError, TimeoutError):
-            return Check("unknown", "")
+            return UNKNOWN
+        return with_indent(read(Check, wire).status, code)
 
     async def complete(self, document: Document) -> Completions | None:
         """Ask the session what could stand at the cursor; None if it does not tell in time."""
@@ -178,14 +178,14 @@ class Prompt:
             if found.available:
                 return found
             when = "while code runs" if self._feed.running else "now"
-            self.hint(f"no completions {'in Bash' if self._is_shell else when}")
+            self.hint(f"no completions {'in Bash' if self._interpreter == 'bash' else when}")
         return None
 
     def holds_back(self, code: str) -> bool:
         """Return whether a person should think twice, and has been told why: only the first
         time."""
         code = code.strip()
-        if not self._is_shell or code not in _GOODBYES or self._armed == code:
+        if self._interpreter != "bash" or code not in _GOODBYES or self._armed == code:
             return False
         self.hint(f"Ctrl-D leaves; Enter again runs `{code}`, which ends the shell of the session")
         self._armed = code

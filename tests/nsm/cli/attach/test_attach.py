@@ -79,28 +79,27 @@ def test_own_code_and_what_comes_of_it(session: FakeSession, person: Terminal) -
 
 
 def test_unfinished_code_gets_another_line(session: FakeSession, person: Terminal) -> None:
-    def check(code: str) -> tuple[str, str]:
-        return ("incomplete", "    ") if not code.endswith("\n    ") else ("complete", "")
-
-    session.on_check = check
     # All at once: nothing that is typed may overtake a check.
     person.type("def f():\rreturn 1\r\rf()")
     person.see("work >>> def f():\n     ...     return 1\n")
     person.see_line("work >>> f()")
-    assert session.ran == ["def f():\n    return 1\n    "]
+    assert session.ran == ["def f():\n    return 1\n"]
     person.type("\x1b\r")
     person.see_line("work >>>")
     assert session.ran[1:] == ["f()"]
-    assert "f()" not in session.checked
 
 
-def test_what_a_jail_suggests_is_nothing_but_space(session: FakeSession, person: Terminal) -> None:
-    session.on_check = lambda _code: ("incomplete", "  evil()\n")
-    person.type("if x:\r")
-    person.see("work >>> if x:\n     ...")
-    person.type("y\x1b\r")
-    person.see("     ... y\nwork >>>")
-    assert session.ran == ["if x:\ny"]
+def test_node_is_asked_in_its_session(tmp_path: Path, variables: dict[str, str]) -> None:
+    """And what its jail suggests for the next line is not typed."""
+    with FakeSession(str(tmp_path / "s"), interpreter="node", env="node") as session:
+        session.on_check = lambda _code: ("incomplete", "evil()\n")
+        with attached(variables, ">") as person:
+            person.type("if (x) {\r")
+            person.see("work > if (x) {\n   ...")
+            person.type("y\x1b\r")
+            person.see("   ...     y\nwork >")
+        assert session.checked == ["if (x) {"]
+        assert session.ran == ["if (x) {\n    y"]
 
 
 def test_pasted_lines_wait_for_enter(session: FakeSession, person: Terminal) -> None:
@@ -257,7 +256,9 @@ def test_completion_and_history(
     session: FakeSession, person: Terminal, variables: dict[str, str], tmp_path: Path
 ) -> None:
     session.matches = ["alpha", "alphabet", "beta"]
-    person.type("be\t\r")
+    person.type("be\t")
+    person.see_line("work >>> beta")
+    person.type("\r")
     person.see("work >>> beta\nwork >>>")
     person.type("al\t")
     person.see("alphabet")
