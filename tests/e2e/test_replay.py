@@ -71,7 +71,7 @@ def test_the_same_and_what_differs(client: nsm.Client) -> None:
     report = client.replay(client.transcript("work"), on_replayed=found.append)
     assert [each.status for each in found] == ["same", "same", "same", "differs"]
     assert (report.same, report.differs, report.kept, report.agrees) == (3, 1, False, False)
-    assert found[3].differences[0].what == "displays"
+    assert found[3].differences[0].what == "values"
     assert [row.name for row in client.sessions()] == ["work"]
 
 

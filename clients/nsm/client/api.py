@@ -227,7 +227,6 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             until: number of the last execution to replay; None for all.
             name: name of the new session, which is then kept.
             keep: keep the new session, even if it has no name of its own.
-            strict: leave no numbers out of the comparison.
             project, project_mode, network: as in `run`. The default is that of the recorded session
                 if it still lives, else the client's project and no network.
 

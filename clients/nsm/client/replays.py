@@ -7,7 +7,6 @@ a session of the supervisor lends its project and network, a file lends nothing 
 from __future__ import annotations
 
 import re
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
@@ -56,7 +55,6 @@ class ReplaySettings(TypedDict, total=False):
     until: int | None
     name: str | None
     keep: bool
-    strict: bool
     project: ProjectArgument
     project_mode: str | None
     network: str | None
@@ -69,8 +67,6 @@ class ReplayedExecution(NamedTuple):
         number: its number in the transcript.
         status: ``same``, ``differs``, ``not-compared`` or ``skipped``.
         why: why it was skipped or not compared, or a remark on the difference; or empty.
-        ignored: kinds of numbers that differ and were left out: ``address``, ``time``,
-            ``duration``, ``rate``.
         differences: in what it differs.
         code: its code.
     """
@@ -78,7 +74,6 @@ class ReplayedExecution(NamedTuple):
     number: int
     status: str
     why: str
-    ignored: tuple[str, ...]
     differences: tuple[Difference, ...]
     code: str
 
@@ -148,7 +143,7 @@ def replay(
         return session_open(place, RunOptions(), idle_s=None if kept else IDLE_S)
 
     opened = yield from calls.in_project(rules.project, rules.project_mode, call)
-    going = _Replay(calls, opened, rules, strict=settings.get("strict", False))
+    going = _Replay(calls, opened, rules)
     done = False
     try:
         yield from going.carry_out(transcript, settings.get("until"), on_replayed)
@@ -238,13 +233,10 @@ def _network(seen: Inspection) -> str:
 class _Replay:
     """Executions of one transcript, one after another in a new session."""
 
-    def __init__(
-        self, calls: ProjectCalls, opened: OpenedSession, rules: _Rules, *, strict: bool
-    ) -> None:
+    def __init__(self, calls: ProjectCalls, opened: OpenedSession, rules: _Rules) -> None:
         self._calls = calls
         self._opened = opened
         self._rules = rules
-        self._strict = strict
         self._counts: dict[str, int] = dict.fromkeys((SAME, DIFFERS, NOT_COMPARED, SKIPPED), 0)
         self._incomplete = 0
         self.interrupted = False
@@ -289,7 +281,6 @@ class _Replay:
         if (why := undone or _why_skipped(recorded)) or end is None:
             self._incomplete += bool(start.code_omitted)
             return done(SKIPPED, why)
-        began = time.time()
         result = yield from self._run(start, _limit_s(end))
         if end.interrupted:
             why = f"it was interrupted after {end.duration_s:.1f} s; here it ran as long at most"
@@ -297,14 +288,12 @@ class _Replay:
         if result.interrupted:
             return None
         # How far code gets until its time is up differs from run to run.
-        output = self._strict or not (end.timed_out and result.timed_out)
-        differences, ignored = compare(
-            recorded, result, at=began, strict=self._strict, output=output
-        )
+        output = not (end.timed_out and result.timed_out)
+        differences = compare(recorded, result, output=output)
         if not differences:
-            return done(SAME, "", ignored)
+            return done(SAME, "")
         why = "it had standard input, which is not in the transcript" if start.stdin else ""
-        return done(DIFFERS, why, ignored, differences)
+        return done(DIFFERS, why, differences)
 
     def _run(self, start: ExecutionStart, limit_s: float | None) -> Steps[RunResult]:
         rules = self._rules
@@ -373,7 +362,6 @@ def _replayed(
     start: ExecutionStart,
     status: str,
     why: str,
-    ignored: tuple[str, ...] = (),
     differences: tuple[Difference, ...] = (),
 ) -> ReplayedExecution:
-    return ReplayedExecution(start.number, status, why, ignored, differences, start.code)
+    return ReplayedExecution(start.number, status, why, differences, start.code)

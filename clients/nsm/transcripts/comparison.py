@@ -1,4 +1,4 @@
-"""Comparison of a recorded execution with its repetition."""
+"""Comparison of a recorded execution with its repetition: its end, standard output and values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.transcripts.ignored import kinds_of, masked, without_own_names
 from nsm.wire.results import split_place
-from nsm.wire.transcripts import DisplayedValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +15,10 @@ if TYPE_CHECKING:
 
     from nsm.transcripts.document import RecordedExecution
     from nsm.wire.results import RunResult
-    from nsm.wire.transcripts import ExecutionEnd, StreamName
+    from nsm.wire.transcripts import ExecutionEnd
+
+_OF_ONE_RUN = re.compile(r"\bat 0x[0-9a-fA-F]{4,16}\b|<exec[ -]\d{1,9}>")
+"""Addresses, and the names that interpreters give to the code of an execution, by its number."""
 
 _GAP = re.compile(r"\n\[\.\.\. \d{1,15} bytes left out \.\.\.\]\n")
 """The line that a result has where its middle is left out."""
@@ -32,14 +33,12 @@ MAX_COLUMNS = 200
 _MAX_MATCHED = 500
 """Lines of each text among which equal ones are looked for, which is quadratic in their number."""
 
-_STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
-
 
 class Difference(NamedTuple):
     """One thing in which an execution and its repetition differ.
 
     Attributes:
-        what: ``ending``, ``stdout``, ``stderr`` or ``displays``.
+        what: ``ending``, ``stdout`` or ``values``.
         recorded, replayed: the two, as text.
         lines: the lines that differ, behind ``- `` those of the record and behind ``+ `` those of
             now, and one line before them; at most `MAX_LINES` and two.
@@ -51,47 +50,55 @@ class Difference(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-class Comparison(NamedTuple):
-    """Result of a comparison of two runs of the same code.
-
-    Attributes:
-        ignored: kinds of numbers that were left out and do differ (`nsm.transcripts.ignored`).
-    """
-
-    differences: tuple[Difference, ...]
-    ignored: tuple[str, ...] = ()
-
-
 def compare(
-    recorded: RecordedExecution, result: RunResult, *, at: float, strict: bool, output: bool = True
-) -> Comparison:
-    """Compare a recorded execution with the result of its repetition.
+    recorded: RecordedExecution, result: RunResult, *, output: bool = True
+) -> tuple[Difference, ...]:
+    """List in what a recorded execution and the result of its repetition differ.
 
     Args:
-        at: Unix time at which the code ran again.
-        strict: leave out nothing, and compare images by their data.
-        output: compare what was printed and displayed, too.
+        output: compare what was printed, too.
     """
     end = recorded.end
     assert end is not None, "an execution that has not ended has nothing to compare"
     differences: list[Difference] = []
-    ignored: dict[str, None] = {}
     then, now = ending_of(end), ending_of(result)
     if then != now:
         differences.append(Difference("ending", then, now, (f"- {then}", f"+ {now}")))
-    for what, old, new in _outputs(recorded, end, result, strict=strict) if output else ():
-        if _agree(old, new):
-            continue
-        old_masked = old if strict else [masked(text, recorded.start.started_at) for text in old]
-        new_masked = new if strict else [masked(text, at) for text in new]
-        first, second = _joined(old), _joined(new)
-        if not _agree(old_masked, new_masked):
-            lines = _diff(first, _joined(old_masked), second, _joined(new_masked))
-            differences.append(Difference(what, first, second, tuple(lines)))
-        else:
-            kinds = kinds_of(first, recorded.start.started_at, second, at)
-            ignored |= dict.fromkeys(kinds)
-    return Comparison(tuple(differences), tuple(ignored))
+    for what, old, new in _outputs(recorded, end, result) if output else ():
+        if not _agree(_comparable(old), _comparable(new)):
+            first, second = "\n[...]\n".join(old), "\n[...]\n".join(new)
+            differences.append(Difference(what, first, second, tuple(_diff(first, second))))
+    return tuple(differences)
+
+
+def _outputs(
+    recorded: RecordedExecution, end: ExecutionEnd, result: RunResult
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield what is compared: its name, and both texts in pieces between gaps."""
+    old = recorded.printed("stdout")
+    if "stdout" in end.truncated:
+        old = [piece for text in old for piece in _GAP.split(text)]
+    yield (
+        "stdout",
+        old,
+        _GAP.split(result.stdout) if "stdout" in result.truncated else [result.stdout],
+    )
+    values = [_value(bundle) for bundle in result.displays[:MAX_DISPLAYS]]
+    for place, shown in enumerate(end.displays[: len(values)]):
+        if "text/plain" in shown.omitted:
+            values[place] = ""
+    then = [shown.data.get("text/plain", "") for shown in end.displays]
+    yield "values", ["\n".join(then)], ["\n".join(values)]
+
+
+def _value(bundle: Mapping[str, Any]) -> str:
+    """A displayed value as text, as far as a transcript has it: that of a figure is in stdout."""
+    data, place = split_place(bundle)
+    return str(data.get("text/plain", "")) if place is None else ""
+
+
+def _comparable(pieces: list[str]) -> list[str]:
+    return [_OF_ONE_RUN.sub("", text) for text in pieces]
 
 
 def ending_of(end: ExecutionEnd | RunResult) -> str:
@@ -99,31 +106,6 @@ def ending_of(end: ExecutionEnd | RunResult) -> str:
     text = "timed out" if end.timed_out else "interrupted" if end.interrupted else ""
     text = text or f"exit code {end.exit_code}"
     return f"{text}, interpreter restarted" if end.interpreter_restarted else text
-
-
-def _outputs(
-    recorded: RecordedExecution, end: ExecutionEnd, result: RunResult, *, strict: bool
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield what is compared: its name, and both texts in pieces between gaps."""
-    now = {"stdout": result.stdout, "stderr": result.stderr}
-    for stream in _STREAMS:
-        old = recorded.printed(stream)
-        if stream in end.truncated:
-            old = [piece for text in old for piece in _GAP.split(text)]
-        new = _GAP.split(now[stream]) if stream in result.truncated else [now[stream]]
-        yield stream, _named(old), _named(new)
-    bundles = [_shown(bundle) for bundle in result.displays[:MAX_DISPLAYS]]
-    omitted = [dict(shown.omitted) for shown in end.displays]
-    old_text = [_text(shown, {}, strict=strict) for shown in end.displays]
-    new_text = [
-        _text(shown, omitted[place] if place < len(omitted) else {}, strict=strict)
-        for place, shown in enumerate(bundles)
-    ]
-    yield "displays", _named(["\n".join(old_text)]), _named(["\n".join(new_text)])
-
-
-def _named(pieces: list[str]) -> list[str]:
-    return [without_own_names(text) for text in pieces]
 
 
 def _agree(old: list[str], new: list[str]) -> bool:
@@ -155,10 +137,10 @@ def _joined(pieces: list[str]) -> str:
     return "\n[...]\n".join(pieces)
 
 
-def _diff(old: str, old_masked: str, new: str, new_masked: str) -> Iterator[str]:
-    """Yield the lines that differ; those that are equal when masked do not."""
+def _diff(old: str, new: str) -> Iterator[str]:
+    """Yield the lines that differ; of those that differ in what is of one run only, none."""
     lines, others = old.split("\n"), new.split("\n")
-    compared, with_ = old_masked.split("\n"), new_masked.split("\n")
+    compared, with_ = _comparable(lines), _comparable(others)
     begin = 0
     while begin < min(len(lines), len(others)) and compared[begin] == with_[begin]:
         begin += 1
@@ -180,34 +162,3 @@ def _changed(
         if tag != "equal":
             yield from (f"- {line}" for line in lines[old_from:old_to])
             yield from (f"+ {line}" for line in others[new_from:new_to])
-
-
-def _shown(bundle: Mapping[str, Any]) -> DisplayedValue:
-    """A displayed value as a transcript has it."""
-    data, place = split_place(bundle)
-    texts: dict[str, str] = {}
-    omitted: dict[str, int] = {}
-    for kind, value in data.items():
-        if place is not None and not kind.startswith("image/"):
-            continue  # its text is in stdout
-        if isinstance(value, str) and kind.startswith(("text/", "image/")):
-            texts[kind] = value
-        else:
-            omitted[kind] = 0
-    return DisplayedValue(texts, omitted)
-
-
-def _text(shown: DisplayedValue, also_omitted: Mapping[str, int], *, strict: bool) -> str:
-    """A displayed value as a text to compare: its texts, and the kinds of all else."""
-    lines: list[str] = []
-    kinds = sorted({*shown.data, *shown.omitted})
-    for kind in kinds:
-        text = shown.data.get(kind)
-        compared = kind.startswith("text/") or strict
-        if text is None or not compared or kind in also_omitted:
-            lines.append(f"[{kind}]")
-        elif kind == "text/plain":
-            lines.append(text)
-        else:
-            lines.append(f"[{kind}] {text}")
-    return "\n".join(lines)

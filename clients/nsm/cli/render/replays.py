@@ -2,7 +2,7 @@
 
     [6] differs
     > total
-      displays:
+      values:
     - 45
     + 46
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MAX_CODE_LINES = 5
 MAX_COLUMNS = 200
 
-_IGNORED = {"address": "addresses", "time": "times", "duration": "durations", "rate": "rates"}
-
 
 def title(transcript: SessionTranscript, executions: int, env: str | None = None) -> str:
     """The first line: what is replayed, and in which environment if that is another one."""
@@ -40,8 +38,6 @@ def title(transcript: SessionTranscript, executions: int, env: str | None = None
 def execution(replayed: ReplayedExecution) -> str:
     """Make the lines on one execution."""
     text = f"[{replayed.number}] {replayed.status.replace('-', ' ')}"
-    if replayed.ignored:
-        text += f", but for {' and '.join(_IGNORED[kind] for kind in replayed.ignored)}"
     if replayed.why:
         text += f": {_line(replayed.why)}"
     lines = [text]

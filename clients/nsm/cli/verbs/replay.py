@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 TRANSCRIPT is a session, live or ended, or a file that `nsm logs SESSION --json` has written; `-`
 is standard input. Its code runs in a new session, which ends with the replay unless --until or -s
-keeps it. Addresses, times around the run, durations and rates are not compared; a line says where
-they differ.
+keeps it. How code ends, what it prints on standard output, and values are compared, memory
+addresses left out.
 
 If the recorded session still lives, the new one sees and reaches the same. Otherwise, and always
 for a file, it sees the current directory as with `nsm run`, and has no network. A file cannot
@@ -68,9 +68,6 @@ def parser() -> Parser:
     )
     parser.add_argument("-e", "--env", metavar="ENV", help="run it in this environment")
     parser.add_argument("-s", "--session", metavar="NAME", help="keep the new session as NAME")
-    parser.add_argument(
-        "--strict", action="store_true", help="compare all, also addresses, times and durations"
-    )
     project = parser.add_mutually_exclusive_group()
     project.add_argument("--project", metavar="DIR", help="mount DIR")
     project.add_argument("--no-project", action="store_true", help="mount no project")
@@ -103,7 +100,6 @@ def _replay(options: argparse.Namespace) -> int:
             until=options.until,
             name=options.session,
             keep=options.until is not None,
-            strict=options.strict,
             project=given,
             network=options.network,
         )
