@@ -6,15 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from nsm.cli.render import formats
-from nsm.cli.render.displays import ELSEWHERE, display
-from nsm.cli.render.results import run_notes
+from nsm.cli.render.results import ELSEWHERE, display, run_notes
 from nsm.cli.streams.escapes import Harmless, harmless
 from nsm.cli.streams.live_output import Live
 
 if TYPE_CHECKING:
     from nsm.cli.attach.feed import Sink
     from nsm.cli.files.pictures import Folder
-    from nsm.cli.render.displays import Display
+    from nsm.cli.render.results import Display
     from nsm.wire.results import RunResult
     from nsm.wire.transcripts import OutputPiece
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsm import below
 
 if TYPE_CHECKING:
-    from nsm.cli.render.displays import Picture
+    from nsm.cli.render.results import Picture
 
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 

@@ -1,15 +1,26 @@
-"""Sessions as tables, for `nsm ps` and `nsm kill`. Pure."""
+"""Sessions, their jobs and their open ports as tables. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.cli.render.formats import below_home, duration, memory, processor_time, table, visible
+from nsm.cli.render.formats import (
+    below_home,
+    count,
+    duration,
+    memory,
+    processor_time,
+    size,
+    table,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsm.wire.jobs import JobInfo
     from nsm.wire.live import KilledSession, SessionRow
+    from nsm.wire.ports import PortRow
     from nsm.wire.transcripts import EndedRow
 
 
@@ -97,3 +108,101 @@ def killed_lines(rows: Sequence[KilledSession]) -> str:
         )
         for row in rows
     )
+
+
+_COMMAND_COLUMNS = 60
+
+
+class SessionJobs(NamedTuple):
+    """A session and its jobs."""
+
+    id: str
+    name: str | None
+    jobs: Sequence[JobInfo]
+
+
+def jobs_table(found: Sequence[SessionJobs], width: int | None = None) -> str:
+    """The table of `nsm jobs`."""
+    rows = [(each, job) for each in found for job in each.jobs]
+    if not rows:
+        return "No jobs."
+    return table(
+        "SESSION NAME JOB STATE AGE OUTPUT CPU COMMAND".split(),
+        ((each.id, each.name or "-", *_job_cells(job)) for each, job in rows),
+        right="JOB AGE OUTPUT CPU",
+        width=width,
+        least="OUTPUT CPU AGE",
+    )
+
+
+def own_jobs_table(jobs: Sequence[JobInfo]) -> str:
+    """The table of one session's jobs."""
+    return table(
+        "JOB STATE AGE OUTPUT CPU COMMAND".split(),
+        (_job_cells(job) for job in jobs),
+        right="JOB AGE OUTPUT CPU",
+    )
+
+
+def _job_cells(job: JobInfo) -> tuple[str, ...]:
+    import shlex  # noqa: PLC0415  # `nsm ps` lists none
+
+    command = visible(shlex.join(job.argv))
+    return (
+        job.id,
+        _job_state(job),
+        duration(job.age_s),
+        memory(job.output_bytes),
+        "-" if job.running else processor_time(job.user_s + job.system_s),
+        command if len(command) <= _COMMAND_COLUMNS else command[: _COMMAND_COLUMNS - 4] + " ...",
+    )
+
+
+def _job_state(job: JobInfo) -> str:
+    """Describe a job: running, or how it has ended."""
+    if job.running:
+        return "running"
+    if job.timed_out:
+        return "timed out"
+    if job.signal:
+        return f"signal {job.signal}"
+    return f"exit {job.exit_code}"
+
+
+def ports_table(rows: Sequence[PortRow], width: int | None = None) -> str:
+    """The table of `nsm port` without a port."""
+    if not rows:
+        return "No open ports."
+    return table(
+        "SESSION PORT ADDRESS OPEN TOTAL REFUSED IN OUT NOTE".split(),
+        (
+            (
+                row.name or row.session,
+                str(row.port),
+                row.address,
+                str(row.connections),
+                str(row.total),
+                str(row.refused),
+                size(row.sent_bytes),
+                size(row.received_bytes),
+                _port_note(row) or "-",
+            )
+            for row in rows
+        ),
+        right="PORT OPEN TOTAL REFUSED IN OUT",
+        width=width,
+    )
+
+
+def _port_note(row: PortRow) -> str:
+    if not row.is_open:
+        return f"not open: {row.problem}"
+    if row.problem:
+        return f"does not work: {row.problem}"
+    if row.full:
+        return "too many connections: more wait until some end"
+    if row.refused and row.refused + row.failed == row.total:
+        return f"no program listens on port {row.port} in the session"
+    if row.failed:
+        return f"{count(row.failed, 'connection')} failed"
+    return ""

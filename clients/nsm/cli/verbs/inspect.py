@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser, add_all_hosts
-from nsm.cli.render.session_rules import inspection
+from nsm.cli.render.inspection import inspection
 from nsm.client.blocking import Client
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from nsm.cli import connection, targets, terminal
 from nsm.cli.options import EXIT_OK, Parser
-from nsm.cli.render.jobs import jobs_table
+from nsm.cli.render.sessions import jobs_table
 from nsm.wire.errors import SessionEndedError, UnknownOperationError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from nsm.cli.render.jobs import SessionJobs
+    from nsm.cli.render.sessions import SessionJobs
     from nsm.client.blocking import Client
 
 
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _jobs(client: Client, target: str | None, *, running: bool) -> list[SessionJobs]:
-    from nsm.cli.render.jobs import SessionJobs  # noqa: PLC0415  # checkers want it above, too
+    from nsm.cli.render.sessions import SessionJobs  # noqa: PLC0415  # checkers want it above, too
 
     found: list[SessionJobs] = []
     if target is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nsm.cli import connection, targets, terminal
 from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.cli.render.formats import visible
-from nsm.cli.render.ports import ports_table
+from nsm.cli.render.sessions import ports_table
 from nsm.client.blocking import Client
 from nsm.client.ports import UNIX
 

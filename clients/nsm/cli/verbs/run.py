@@ -21,8 +21,7 @@ from nsm.cli.options import (
     seconds,
 )
 from nsm.cli.render import formats
-from nsm.cli.render.displays import Display, display
-from nsm.cli.render.results import run_notes
+from nsm.cli.render.results import Display, display, run_notes
 from nsm.cli.streams.live_output import Live
 from nsm.client.blocking import Client
 from nsm.client.events import output_of, text_of

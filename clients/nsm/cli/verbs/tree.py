@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_OK, Parser
-from nsm.cli.render.tree import ASCII_BRANCHES, BRANCHES, forest, tree_text
+from nsm.cli.render.saves import ASCII_BRANCHES, BRANCHES, forest, tree_text
 from nsm.saves import kept
 
 _EPILOG = """\

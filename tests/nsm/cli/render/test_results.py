@@ -11,7 +11,7 @@ import pytest
 import pictures
 from nsm import below
 from nsm.cli.files.pictures import Folder
-from nsm.cli.render.displays import Display, Picture, display
+from nsm.cli.render.results import Display, Picture, display
 from nsm.wire.results import PLACE
 
 if TYPE_CHECKING:

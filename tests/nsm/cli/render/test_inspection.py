@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import samples
-from nsm.cli.render.session_rules import inspection
+from nsm.cli.render.inspection import inspection
 from nsm.wire.answers import read
 from nsm.wire.inspection import Inspection
 

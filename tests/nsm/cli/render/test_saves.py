@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import samples
-from nsm.cli.render.tree import ASCII_BRANCHES, forest, tree_text
+from nsm.cli.render.saves import ASCII_BRANCHES, forest, tree_text
 from nsm.saves.reports import KeptSave
 from nsm.wire.live import SessionRow
 
