@@ -120,7 +120,7 @@ async def serve(start: Startup) -> None:
             session_limits(settings),
             os.environ,
             store=start.store,
-            kept=start.kept,
+            kept=start.entries.kept,
             again=start.again,
         ) as enforcer,
         open_journal(
@@ -131,8 +131,7 @@ async def serve(start: Startup) -> None:
             os.path.join(paths.runtime_dir(), "wrapper-home"),
             enforcer.enforcement,
             templates=settings.defaults.templates,
-            store=start.store,
-            kept=start.kept,
+            entries=start.entries,
         ) as launcher,
         trio.open_nursery() as sessions,
     ):

@@ -31,7 +31,6 @@ from nsmd.environments.on_demand import EnvironmentSearch
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.project.agreements import load_agreements
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
-from nsmd.fdstore.left_alone import LeftAlone
 from nsmd.fdstore.store import Refill
 from nsmd.host.descriptors import Quota
 from nsmd.host.locales import passed_on
@@ -59,7 +58,7 @@ from nsmd.pool.memory_pressure import Pressure
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.restart.ended_sessions import EndedSessionFiles
-from nsmd.restart.kept_sessions import SessionStore, sort_out
+from nsmd.restart.kept_sessions import SessionStore, load_sessions
 from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry.import_times import open_import_times
 
@@ -168,8 +167,8 @@ async def open_services(
             output_bytes=lambda: 4 * configuration.settings.mcp.max_result_chars,
         ) as bridge,
     ):
-        left_alone = LeftAlone(store, start.kept)
-        loaded_state = sort_out(start.kept, left_alone)
+        entries = start.entries
+        loaded_state = load_sessions(entries)
         memory = HostMemory()
         session_manager = SessionManager(
             settings,
@@ -205,12 +204,12 @@ async def open_services(
         )
         secrets = SecretService(store=store, events=events, most=shares.grants)
         session_manager.secrets = session_manager.gateway.secrets = secrets
-        port = HeldPort(store, start.kept.get(PORT, ()))
+        port = HeldPort(store, entries.kept.get(PORT, ()))
         for keeper in (boxes, ports, secrets):
-            keeper.take_up(start.kept, left_alone)
+            keeper.take_up(entries)
         parts: list[Refill] = [
             each.everything_kept
-            for each in (left_alone, session_manager, boxes, ports, secrets, port, enforcer)
+            for each in (entries, session_manager, boxes, ports, secrets, port, enforcer)
         ]
         forking = launcher if isinstance(launcher, TemplateLauncher) else None
         if forking is not None:
@@ -223,8 +222,6 @@ async def open_services(
                 yield from part()
 
         upkeep.start_soon(store.run, everything_kept)
-        for name in loaded_state.over:
-            store.drop(name)
         for pid in start.inherited:
             upkeep.start_soon(reap_child, pid)
         session_manager.take_up(loaded_state, start.silent)
@@ -319,7 +316,7 @@ async def open_services(
             save_all=saves.save_all,
             ending=ending,
             store=store,
-            left_alone=left_alone,
+            entries=entries,
             everything_kept=everything_kept,
             silent=start.silent,
             successor=start.leave.command,

@@ -16,9 +16,9 @@ from nsmd.environments.artifacts.metadata import with_variable
 from nsmd.environments.artifacts.sources import sources_of
 from nsmd.fdstore import records
 from nsmd.fdstore.handover import Leaving
-from nsmd.fdstore.records import SessionRecord, SpecRecord, UnreadableRecordError
+from nsmd.fdstore.records import KeptEntries, SessionRecord, SpecRecord, UnreadableRecordError
 from nsmd.fdstore.running_holders import SilentHolders
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.store import DescriptorStore
 from nsmd.fdstore.store_choice import open_store
 from nsmd.host.descriptors import Shares, raise_limit, share_out
 from nsmd.host.listeners import HOLDER_SOCKET
@@ -45,7 +45,7 @@ class Startup:
         announce: called once the socket answers.
         crashed: called with an error that ends this process; returns its exit code.
         silent: holders that do not answer and may have sessions, too; None if there is none.
-        kept: descriptors from earlier supervisors, from the store or from before a reload.
+        entries: what earlier supervisors have left, in the store or before a reload.
         leave: ends this process for a `leave` or `reload`.
         again: this process was a supervisor before it became this program.
         inherited: process ids of children of the program that this process was before.
@@ -63,7 +63,7 @@ class Startup:
     crashed: Callable[[BaseException], int]
     store: DescriptorStore
     silent: SilentHolders | None
-    kept: Kept
+    entries: KeptEntries
     leave: Leaving
     again: bool
     inherited: Collection[int]
@@ -116,7 +116,7 @@ def start_up(
         crashed=crashed,
         store=store,
         silent=silent,
-        kept=kept,
+        entries=KeptEntries(store, kept),
         leave=Leaving(
             listener=instance.listener,
             own=instance.own,

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +17,6 @@ from nsmd.boxes.box import (
     BOX,
     CONTROL,
     PROXY,
-    WAY,
     Box,
     BoxDirectory,
     BoxProcess,
@@ -26,9 +25,8 @@ from nsmd.boxes.box import (
     remove_others,
 )
 from nsmd.fdstore import records
-from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.records import RecordError, UnreadableRecordError, boot_id
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.records import KeptEntries, RecordError, UnreadableRecordError, boot_id
+from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_BOXES
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.limits import BoxBounds, Confinement, LimitEnforcer
@@ -81,50 +79,33 @@ class BoxManager:
     def __repr__(self) -> str:
         return f"<BoxManager {', '.join(self._boxes)}>"
 
-    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
+    def take_up(self, entries: KeptEntries) -> None:
         """Take over the boxes that an earlier supervisor has left; call before `serve`."""
         unread: list[str] = []
-        for name, descriptors in kept.items():
-            if not name.startswith(BOX):
-                continue
-            if name.endswith(WAY):
-                if name.removesuffix(WAY) not in kept:  # its box has ended
-                    self._drop(name, descriptors)
-                continue
-            ways = kept.get(name + WAY, ())
-            box: Box | None = None
-            try:
-                box = self._left(records.find(descriptors), descriptors, ways)
-            except UnreadableRecordError as error:
-                if not any(pid_of(each) is not None and has_ended(each) for each in descriptors):
-                    unread.append(name.removeprefix(BOX))
-                    left_alone.add(name, descriptors, str(error), owner=unread[-1])
-                    if ways:
-                        left_alone.add(name + WAY, ways, owner=unread[-1])
-                    continue
-            except RecordError as error:
-                log.warning("the kept entry %s cannot be used: %s", name, error)
-            if box is None:
-                self._drop(name, [*descriptors, *ways])
-            else:
-                self._boxes[box.record.id] = box
+
+        def unusable(name: str, descriptors: Sequence[int], error: RecordError) -> str | None:
+            pidfds = [each for each in descriptors if pid_of(each) is not None]
+            if not isinstance(error, UnreadableRecordError) or any(map(has_ended, pidfds)):
+                return None
+            unread.append(name.removeprefix(BOX))
+            return unread[-1]
+
+        entries.take_over(BOX, BoxRecord, self._take, unusable=unusable)
         remove_others({*self._boxes, *unread})
 
-    def _drop(self, name: str, descriptors: Sequence[int]) -> None:
-        records.close_all(descriptors)
-        self._store.drop(name)
-        self._store.drop(name + WAY)
+    def _take(self, record: BoxRecord, descriptors: list[int]) -> Collection[int]:
+        """Take over a box, unless it has ended.
 
-    def _left(self, data: bytes, descriptors: Sequence[int], ways: Sequence[int]) -> Box | None:
-        """Make a box of what an earlier supervisor has left, which it owns; None if it has ended. A
-        `RecordError` says that something is missing, or cannot be read.
+        Raises:
+            RecordError: something is missing.
         """
-        record = records.decode(BoxRecord, data)
         sockets = [record.control] if record.proxy is None else [record.control, record.proxy]
         found = records.matched(descriptors, *sockets)
         pidfd = found[0]
         if has_ended(pidfd):
-            return None
+            return ()
+        others = (each for each in descriptors if each not in found)
+        ways = [each for each in others if records.read_file(each) is None]
         listener: NamespaceListener | None = None
         if ways:
             try:
@@ -135,9 +116,8 @@ class BoxManager:
         if self._enforcer is not None and record.bounds is not None:
             process = BoxProcess(record.pid, pidfd)
             confinement = self._enforcer.adopt_box(process, record.bounds, record.group)
-        records.close_all(each for each in (*descriptors, *ways[1:]) if each not in found)
         control, *proxies = map(_listening, found[1:])
-        return Box(
+        self._boxes[record.id] = Box(
             record,
             pidfd=pidfd,
             control=control,
@@ -147,6 +127,7 @@ class BoxManager:
             store=self._store,
             confinement=confinement,
         )
+        return found if listener is None else [*found, ways[0]]
 
     async def serve(
         self, server: Server, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -221,8 +202,7 @@ class BoxManager:
         finally:
             self._opening -= 1
         self._boxes[box.record.id] = box
-        for name, descriptors in box.everything():
-            self._store.keep(name, descriptors)
+        records.keep(self._store, box.everything())
         self._nursery.start_soon(self._run, box)
         log.info("box %s of process %d in %s", box.record.id, pid, directory)
         self._events.publish("box_opened", **_told(box))

@@ -16,7 +16,7 @@ from nsmd.config.reload import Reconfiguration
 from nsmd.control.outgoing import Room
 from nsmd.environments.builds.builder import Builder
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
-from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import DescriptorStore, NoStore, Refill
 from nsmd.jail.templates import TemplateLauncher
@@ -54,7 +54,7 @@ class Services:
     Attributes:
         jail, limits: how jails are made and sessions' limits enforced here, for people.
         forking: launcher of sessions that are forks of templates; None if none are.
-        left_alone: what the store has and this version of nsm cannot read.
+        entries: what an earlier supervisor has left, and this version of nsm cannot read.
         everything_kept: yields what the store should have.
         silent: holders that do not answer, and may have sessions, too; None if there is none.
         successor: the command that this process becomes at a reload.
@@ -84,7 +84,7 @@ class Services:
     telemetry: Telemetry
     limits: Mapping[str, str]
     store: DescriptorStore = field(default_factory=NoStore)
-    left_alone: LeftAlone = field(default_factory=lambda: LeftAlone(NoStore()))
+    entries: KeptEntries = field(default_factory=lambda: KeptEntries(NoStore()))
     everything_kept: Refill = tuple
     silent: SilentHolders | None = None
     successor: Sequence[str] = ()

@@ -1,4 +1,5 @@
-"""Records of kept descriptors, in sealed memory files that are kept with them.
+"""Records of kept descriptors, in sealed memory files that are kept with them, and what becomes of
+the entries that an earlier supervisor has left.
 
 A record is `nsm-record VERSION SHA256\\n` and JSON. It is written once, whole, before it is stored,
 so it cannot be torn; the checksum is there in case somebody passes us something else. After a
@@ -12,7 +13,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -22,6 +24,7 @@ from typing import Annotated, Any, TypeVar, cast
 from nsm.dataclass import dataclass, field
 from nsm.wire import decode as decoding
 from nsmd.fdstore.holder import memory_file
+from nsmd.fdstore.store import KEPT_PREFIXES, DescriptorStore, Kept
 from nsmd.host.processes import pid_of
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec, NetworkRule, Tenancy
@@ -250,6 +253,15 @@ def outline(data: bytes) -> Mapping[str, Any]:
     return cast("dict[str, Any]", plain) if isinstance(plain, dict) else {}
 
 
+def outline_of(descriptors: Iterable[int]) -> Mapping[str, Any]:
+    """Plain values of the last record of an entry that has some."""
+    found: Mapping[str, Any] = {}
+    for data in map(read_file, descriptors):
+        if data is not None:
+            found = outline(data) or found
+    return found
+
+
 def read_file(descriptor: int) -> bytes | None:
     """Read a kept memory file; None if the descriptor is something else."""
     try:
@@ -261,31 +273,65 @@ def read_file(descriptor: int) -> bytes | None:
         return None
 
 
-def find(descriptors: Iterable[int]) -> bytes:
-    """Return the record among kept descriptors.
+def kept_entry(name: str, record: object, *descriptors: int) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield an entry to store: descriptors with their record, which lasts until the next step of
+    the iteration. It has none while there is no free descriptor, as `Refill` says.
+
+    Args:
+        record: encoded, if it is bytes.
 
     Raises:
-        RecordError: there is none.
+        TypeError: the record holds a value without a plain form.
     """
-    for data in map(read_file, descriptors):
-        if data is not None and is_record(data):
-            return data
-    raise RecordError("there is no record of it")
-
-
-def kept_entry(name: str, record: object, *descriptors: int) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield what a store keeps under a name: these descriptors, with a record, which is closed
-    after that. Nothing but the name if there is no free descriptor for the moment.
-    """
+    data = record if isinstance(record, bytes) else encode(record)
     try:
-        file = memory_file(encode(record))
+        file = memory_file(data)
     except OSError:
         yield name, ()
         return
     try:
-        yield name, (file, *descriptors)
+        yield name, [file, *descriptors]
     finally:
         os.close(file)
+
+
+def keep(store: DescriptorStore, entries: Iterable[tuple[str, Sequence[int]]]) -> bool:
+    """Store entries as `kept_entry` yields them; returns whether there were descriptors for all."""
+    whole = True
+    for name, descriptors in entries:
+        if descriptors:
+            store.keep(name, descriptors)
+        else:
+            log.warning("%s would not outlive the supervisor: there is no free descriptor", name)
+            whole = False
+    return whole
+
+
+def newest(kind: type[R], descriptors: Iterable[int]) -> R:
+    """Read the record of an entry: that of the highest revision, if there are several.
+
+    Raises:
+        RecordError: there is none.
+        UnreadableRecordError: none can be read, or a newer nsm has written one of them.
+    """
+    found: list[R] = []
+    damaged: UnreadableRecordError | None = None
+    for data in map(read_file, descriptors):
+        try:
+            if data is not None and is_record(data):
+                found.append(decode(kind, data))
+        except NewerRecordError:
+            raise
+        except UnreadableRecordError as error:
+            damaged = error
+    if found:
+        return max(found, key=lambda each: getattr(each, "revision", 0))
+    raise damaged or RecordError("there is no record of it")
+
+
+def by_identity(descriptors: Iterable[int]) -> dict[str, int]:
+    """Find descriptors by their `identity`."""
+    return {identity(each): each for each in descriptors}
 
 
 def matched(descriptors: Sequence[int], *identities: str) -> list[int]:
@@ -295,10 +341,10 @@ def matched(descriptors: Sequence[int], *identities: str) -> list[int]:
         RecordError: one of them is not there.
     """
     pidfds = [each for each in descriptors if pid_of(each) is not None]
-    by_identity = {identity(each): each for each in descriptors}
-    if not pidfds or not all(each in by_identity for each in identities):
-        raise RecordError("not all of its descriptors are there")
-    return [pidfds[0], *(by_identity[each] for each in identities)]
+    known = by_identity(descriptors)
+    if not pidfds or not all(each in known for each in identities):
+        raise RecordError("not all of its descriptors were kept")
+    return [pidfds[0], *(known[each] for each in identities)]
 
 
 def close_all(descriptors: Iterable[int]) -> None:
@@ -306,3 +352,148 @@ def close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
+
+
+def over(_name: str, _descriptors: Sequence[int], _error: RecordError) -> None:
+    """Say of an entry that cannot be used that nobody needs it."""
+
+
+def _if_unreadable(_name: str, _descriptors: Sequence[int], error: RecordError) -> str | None:
+    return "" if isinstance(error, UnreadableRecordError) else None
+
+
+_NOUNS = {"session-": "session", "box-": "box", "port-": "open port", "secrets-": "secret"}
+"""Words for people."""
+
+
+class KeptEntries:
+    """Entries that an earlier supervisor has left in the descriptor store. What this nsm cannot
+    read is left alone, for one that can: this process holds its descriptors, so that they outlive a
+    holder that is killed, and a reload.
+
+    Args:
+        kept: all kept descriptors; kinds that this version does not know are left alone.
+    """
+
+    def __init__(self, store: DescriptorStore, kept: Kept | None = None) -> None:
+        self.store = store
+        self.kept: Kept = kept or {}
+        self._alone: dict[str, Sequence[int]] = {}
+        self._whys: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        for name, descriptors in self.kept.items():
+            if not name.startswith(KEPT_PREFIXES):
+                self.leave(name, descriptors, "this nsm knows no such kind of entry")
+
+    def __repr__(self) -> str:
+        return f"<KeptEntries, left alone: {', '.join(self._alone)}>"
+
+    def take_over(
+        self,
+        prefix: str,
+        kind: type[R],
+        take: Callable[[R, list[int]], Collection[int]],
+        *,
+        owner: Callable[[R], str] = lambda _: "",
+        unusable: Callable[[str, Sequence[int], RecordError], str | None] = _if_unreadable,
+    ) -> None:
+        """Have the entries of one kind taken over, as far as this nsm can read them.
+
+        Names that are equal up to a dot are one entry. Entries whose owner is left alone are, too.
+        Useless ones are dropped.
+
+        Args:
+            prefix: beginning of the names of this kind in the store.
+            take: gets a record and its descriptors, and returns those that it owns from now on:
+                none if that has ended. It raises `RecordError` if something is missing.
+            owner: returns the id of a record's session or box.
+            unusable: gets name, descriptors and error of an entry that cannot be used. Returns None
+                if it is over, else it is left alone for an owner with this id; empty for none.
+        """
+        entries: dict[str, dict[str, Sequence[int]]] = {}
+        for name, given in self.kept.items():
+            if name.startswith(prefix):
+                entries.setdefault(name.partition(".")[0], {})[name] = given
+        for name, parts in entries.items():
+            descriptors = [each for given in parts.values() for each in given]
+            why, whose = "", None
+            taken: Collection[int] = ()
+            try:
+                record = newest(kind, descriptors)
+                if self.has(owner(record)):
+                    whose = owner(record)
+                else:
+                    taken = take(record, descriptors)
+            except RecordError as error:
+                why, whose = str(error), unusable(name, descriptors, error)
+                if whose is None:
+                    log.warning("the kept entry %s cannot be used: %s", name, error)
+            if whose is not None:
+                for part, given in parts.items():
+                    self.leave(part, given, why, owner=whose)
+                continue
+            close_all(each for each in descriptors if each not in taken)
+            if not taken:
+                for part in parts:
+                    self.store.drop(part)
+
+    def drop_kind(self, prefix: str) -> None:
+        """Drop all entries of one kind."""
+        for name, descriptors in self.kept.items():
+            if name.startswith(prefix):
+                close_all(descriptors)
+                self.store.drop(name)
+
+    def leave(
+        self, name: str, descriptors: Sequence[int], why: str = "", *, owner: str = ""
+    ) -> None:
+        """Leave an entry alone. Its descriptors are owned from now on.
+
+        Args:
+            why: why it cannot be read; empty if it only belongs to one that cannot.
+            owner: id of its session or box; empty for none.
+        """
+        self._alone[name] = tuple(descriptors)
+        if owner:
+            self._owners[name] = owner
+        if why:
+            log.warning("%s is left alone: %s", name, why)
+            self._whys[name] = why
+
+    def has_entry(self, name: str) -> bool:
+        """Return whether that entry is left alone."""
+        return name in self._alone
+
+    def has(self, owner: str) -> bool:
+        """Return whether a session or box is left alone, so that what belongs to it is, too."""
+        return owner in self._owners.values()
+
+    def drop(self, owner: str) -> None:
+        """Drop all entries of a session that is gone."""
+        for name in [name for name, its in self._owners.items() if its == owner]:
+            self.store.drop(name)
+            close_all(self._alone.pop(name))
+            self._whys.pop(name, None)
+            del self._owners[name]
+
+    def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yield what is left alone, as `Refill`."""
+        yield from list(self._alone.items())
+
+    @property
+    def problem(self) -> str:
+        """Numbers of what is left alone, by kind, and a reason, for people; else empty."""
+        things = {name.partition(".")[0]: why for name, why in self._whys.items()}
+        if not things:
+            return ""
+        nouns = Counter(
+            next(
+                (noun for prefix, noun in _NOUNS.items() if name.startswith(prefix)), "other thing"
+            )
+            for name in things
+        )
+        told = ", ".join(f"{count} x {noun}" for noun, count in nouns.items())
+        return (
+            f"another version of nsm made what this one cannot read, and leaves alone: {told} "
+            f"({next(iter(things.values()))})"
+        )

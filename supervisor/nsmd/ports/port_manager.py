@@ -15,9 +15,8 @@ from nsm.http.listen_address import ConfiguredPort, parse_port
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.ports import PortRow
 from nsmd.fdstore import records
-from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.records import RecordError
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.records import KeptEntries, RecordError
+from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.host.processes import has_ended
 from nsmd.model import names
@@ -84,10 +83,10 @@ class PortManager:
         """Open the configured ports of sessions that begin from now on."""
         self._configured = [parse_port(text) for text in settings.open]
 
-    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
+    def take_up(self, entries: KeptEntries) -> None:
         """Take over what an earlier supervisor has left; call before `serve`."""
-        left_alone.sort_out(kept, PORT, PortRecord, lambda each: each.session, self._take_port)
-        left_alone.sort_out(kept, RELAY, RelayRecord, lambda each: each.session, self._take_relay)
+        entries.take_over(PORT, PortRecord, self._take_port, owner=lambda each: each.session)
+        entries.take_over(RELAY, RelayRecord, self._take_relay, owner=lambda each: each.session)
 
     def _take_port(self, record: PortRecord, descriptors: list[int]) -> list[int]:
         others = [each for each in descriptors if records.read_file(each) is None]

@@ -499,9 +499,7 @@ class SessionPorts:
 
     def _keep(self, name: str) -> None:
         """Store what has that name."""
-        for found, descriptors in self.everything_kept():
-            if found == name and descriptors:
-                self._store.keep(name, descriptors)
+        records.keep(self._store, (each for each in self.everything_kept() if each[0] == name))
 
     def _forget_counts(self) -> None:
         file, self._counts = self._counts, None

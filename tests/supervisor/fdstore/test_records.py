@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nsm.wire.decode import DecodeError, decode
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
-from nsmd.fdstore.records import NewerRecordError, RecordError, SessionRecord, SpecRecord, to_plain
+from nsmd.fdstore.records import (
+    KeptEntries,
+    NewerRecordError,
+    RecordError,
+    SessionRecord,
+    SpecRecord,
+    to_plain,
+)
+from nsmd.fdstore.store import NoStore
+from nsmd.fdstore.systemd_store import SystemdStore
 from nsmd.model.policy import policy_of
 from nsmd.model.values import (
     Artifact,
@@ -24,6 +36,9 @@ from nsmd.model.values import (
     Sources,
     Tenancy,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENVIRONMENT = Environment(
     name="python",
@@ -154,3 +169,30 @@ def test_other_descriptors_are_no_records() -> None:
         os.close(read_end)
         os.close(write_end)
     assert records.read_file(10**6) is None
+
+
+def test_kinds_that_only_a_newer_version_knows_are_left_alone() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        kept = {"paint-1": [ours.fileno()], "session-a": [theirs.fileno()]}
+        entries = KeptEntries(NoStore(), kept)
+        assert list(entries.everything_kept()) == [("paint-1", (ours.fileno(),))]
+        assert "1 x other thing" in entries.problem
+    assert not KeptEntries(NoStore()).problem
+
+
+def test_what_belongs_to_a_session_goes_with_it_from_systemds_store(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    kept = {"session-a.held": [ours.detach()], "session-a.1": [memory_file(b"nsm-record x")]}
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        with closing(SystemdStore(str(tmp_path / "notify"), kept=kept)) as store:
+            entries = KeptEntries(store)
+            for name, descriptors in kept.items():
+                entries.leave(name, descriptors, "why", owner="a")
+            assert entries.has("a")
+            entries.drop("a")
+            told = [systemd.recv(100).splitlines()[1] for _ in kept]
+            assert told == [b"FDNAME=session-a.1", b"FDNAME=session-a.held"]
+        assert theirs.recv(1) == b""
+    assert (entries.has("a"), entries.problem) == (False, "")

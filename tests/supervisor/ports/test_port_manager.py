@@ -12,7 +12,7 @@ import pytest
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
-from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
 from nsmd.model.events import Events
 from nsmd.ports.port_manager import PortManager
@@ -81,12 +81,12 @@ class Taken:
     """Things that a manager has taken over, to be closed."""
 
     def __init__(
-        self, kept: Mapping[str, Sequence[int]], left_alone: LeftAlone | None = None
+        self, kept: Mapping[str, Sequence[int]], entries: KeptEntries | None = None
     ) -> None:
         self.store = Store()
-        self.left_alone = left_alone or LeftAlone(self.store)
+        self.entries = entries or KeptEntries(self.store, kept)
         manager = PortManager(store=self.store, events=Events())
-        manager.take_up(kept, self.left_alone)
+        manager.take_up(self.entries)
         self.ports = manager._left_ports  # pyright: ignore[reportPrivateUsage]
         self.relays = manager._left_relays  # pyright: ignore[reportPrivateUsage]
 
@@ -147,18 +147,18 @@ def test_what_another_version_has_left_stays(kept: Kept) -> None:
     }
     taken = Taken(given)
     assert (taken.ports, taken.store.dropped) == ([], [])
-    assert {name: list(fds) for name, fds in taken.left_alone.everything_kept()} == given
-    assert "3 x open port" in taken.left_alone.problem
+    assert {name: list(fds) for name, fds in taken.entries.everything_kept()} == given
+    assert "3 x open port" in taken.entries.problem
     for descriptors in given.values():
         records.close_all(descriptors)
 
 
 def test_what_belongs_to_a_session_that_cannot_be_read_stays_until_that_ends(kept: Kept) -> None:
-    left_alone = LeftAlone(Store())
-    left_alone.add("session-s1.1", [kept.socket()], "why", owner="s1")
     given = {PORT + "p1": [kept.socket(), kept.record(PORT_RECORD)], RELAY + "r1": kept.relay()}
-    taken = Taken(given, left_alone)
+    entries = KeptEntries(Store(), given)
+    entries.leave("session-s1.1", [kept.socket()], "why", owner="s1")
+    taken = Taken(given, entries)
     assert (taken.ports, taken.relays, taken.store.dropped) == ([], {}, [])
-    assert {name for name, _ in left_alone.everything_kept()} == {*given, "session-s1.1"}
-    left_alone.drop("s1")
-    assert list(left_alone.everything_kept()) == []
+    assert {name for name, _ in entries.everything_kept()} == {*given, "session-s1.1"}
+    entries.drop("s1")
+    assert list(entries.everything_kept()) == []

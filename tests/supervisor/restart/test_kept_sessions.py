@@ -20,8 +20,7 @@ import trio
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
-from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.records import SessionRecord, SpecRecord, boot_id
+from nsmd.fdstore.records import KeptEntries, SessionRecord, SpecRecord, boot_id
 from nsmd.fdstore.store import Kept, NoStore
 from nsmd.host.processes import pid_of
 from nsmd.model.policy import policy_of
@@ -33,7 +32,7 @@ from nsmd.model.values import (
     SessionLimits,
     Tenancy,
 )
-from nsmd.restart import kept_sessions
+from nsmd.restart.kept_sessions import LoadedSession, load_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,11 +112,29 @@ def spec_files() -> dict[str, list[int]]:
     return {SPEC_NAME: [memory_file(SPEC_DATA)]}
 
 
-def sort_out(kept: Kept, left_alone: LeftAlone | None = None) -> kept_sessions.LoadedState:
-    return kept_sessions.sort_out(kept, left_alone or LeftAlone(NoStore()))
+class Store(NoStore):
+    """A store that notes what is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: list[str] = []
+
+    def drop(self, name: str) -> None:
+        self.dropped.append(name)
 
 
-def release(found: kept_sessions.LoadedSession) -> None:
+class Loaded:
+    """Sessions that the next supervisor has taken over, left alone and dropped."""
+
+    def __init__(self, kept: Kept) -> None:
+        store = Store()
+        self.entries = KeptEntries(store, kept)
+        state = load_sessions(self.entries)
+        self.found, self.gone, self.specs = state.found, state.gone, state.specs
+        self.unread, self.dropped = state.unread, store.dropped
+
+
+def release(found: LoadedSession) -> None:
     found.earlier.jail.release()
     if found.earlier.listener is not None:
         os.close(found.earlier.listener)
@@ -126,9 +143,9 @@ def release(found: kept_sessions.LoadedSession) -> None:
 async def test_a_session_that_lives_is_found(left: Left) -> None:
     older = records.encode(replace(left.record, executions=1, revision=0))
     kept = {"session-00000001": left.give(older, older), **spec_files()}
-    result = sort_out(kept)
+    result = Loaded(kept)
     (found,) = result.found
-    assert (result.gone, result.over, len(result.unread)) == ([], [], 0)
+    assert (result.gone, result.dropped, len(result.unread)) == ([], [], 0)
     assert result.specs == [SPEC_NAME]
     assert (found.record, found.spec) == (left.record, SPEC)
     earlier = found.earlier
@@ -147,9 +164,9 @@ async def test_one_whose_jail_has_ended_is_gone(left: Left) -> None:
     given = left.give()
     left.process.send_signal(signal.SIGKILL)
     left.process.wait()
-    result = sort_out({"session-00000001": given, **spec_files()})
+    result = Loaded({"session-00000001": given, **spec_files()})
     assert (result.found, result.gone) == ([], [left.record])
-    assert result.over == ["session-00000001", SPEC_NAME]
+    assert result.dropped == ["session-00000001", SPEC_NAME]
 
 
 @pytest.mark.parametrize("lacking", ["channel", "pidfd", "record"])
@@ -163,8 +180,8 @@ async def test_one_that_is_not_all_there_is_ended(left: Left, lacking: str) -> N
     for descriptor in [each for each in given if kinds[lacking](each)]:
         os.close(descriptor)
         given.remove(descriptor)
-    result = sort_out({"session-00000001": given, **spec_files()})
-    assert (result.found, result.over) == ([], ["session-00000001", SPEC_NAME])
+    result = Loaded({"session-00000001": given, **spec_files()})
+    assert (result.found, result.dropped) == ([], ["session-00000001", SPEC_NAME])
     assert result.gone == ([] if lacking == "record" else [left.record])
     if lacking != "pidfd":
         with trio.fail_after(120):
@@ -203,55 +220,51 @@ async def test_what_cannot_be_read_is_left_alone(left: Left, what: str) -> None:
             spec = without(SPEC_DATA, "spec", "sizes")
     given = left.give(*more, data=record)
     kept = {"session-00000001.3": given, SPEC_NAME: [memory_file(spec)]}
-    left_alone = LeftAlone(NoStore())
-    result = sort_out(kept, left_alone)
-    assert (result.found, result.over, result.gone, result.specs) == ([], [], [], [SPEC_NAME])
+    result = Loaded(kept)
+    assert (result.found, result.dropped, result.gone, result.specs) == ([], [], [], [SPEC_NAME])
     (session,) = result.unread.live()
     assert (session.id, session.name, session.scope, session.client) == ("00000001", "a", "s", "c")
     assert (session.env, session.pid) == ("python", left.process.pid)
     assert left.process.poll() is None
     # A later supervisor gets all of it again.
-    again = {name: list(fds) for name, fds in left_alone.everything_kept()}
+    again = {name: list(fds) for name, fds in result.entries.everything_kept()}
     assert again == kept
-    assert "1 x session" in left_alone.problem
-    later = LeftAlone(NoStore())
-    other = sort_out({name: [os.dup(fd) for fd in fds] for name, fds in again.items()}, later)
+    assert "1 x session" in result.entries.problem
+    other = Loaded({name: [os.dup(fd) for fd in fds] for name, fds in again.items()})
     assert [each.id for each in other.unread.live()] == ["00000001"]
     result.unread.end(session)
     with trio.fail_after(120):
         await trio.to_thread.run_sync(left.process.wait)
     assert left.process.returncode == -signal.SIGKILL
     assert (result.unread.live(), other.unread.live()) == ([], [])
-    for each in (left_alone, later):
+    for each in (result.entries, other.entries):
         ((name, descriptors),) = each.everything_kept()
         assert name == SPEC_NAME
         records.close_all(descriptors)
 
 
 async def test_one_of_an_unknown_kind_is_left_alone(left: Left) -> None:
-    left_alone = LeftAlone(NoStore())
-    result = sort_out({"session-00000001": left.give()}, left_alone)
-    assert (result.found, result.over, result.gone) == ([], [], [])
+    result = Loaded({"session-00000001": left.give()})
+    assert (result.found, result.dropped, result.gone) == ([], [], [])
     (session,) = result.unread.live()
     assert (session.name, session.why) == ("a", f"what it runs in ({SPEC_NAME}) is not known")
     assert left.process.poll() is None
     result.unread.end(session)
-    assert list(left_alone.everything_kept()) == []
+    assert list(result.entries.everything_kept()) == []
 
 
 async def test_one_that_cannot_be_read_and_has_ended_is_over(left: Left) -> None:
     given = left.give(newer(left.record))
     left.end()
-    left_alone = LeftAlone(NoStore())
-    result = sort_out({"session-00000001": given, **spec_files()}, left_alone)
-    assert (result.over, len(result.unread)) == (["session-00000001", SPEC_NAME], 0)
-    assert list(left_alone.everything_kept()) == []
+    result = Loaded({"session-00000001": given, **spec_files()})
+    assert (result.dropped, len(result.unread)) == (["session-00000001", SPEC_NAME], 0)
+    assert list(result.entries.everything_kept()) == []
 
 
 async def test_a_session_without_a_readable_policy_is_taken_over(left: Left) -> None:
     policy = policy_of(SPEC, SessionLimits(), "forked")
     data = without(records.encode(SpecRecord(spec=SPEC, policy=policy)), "policy", "mounts")
-    result = sort_out({"session-00000001": left.give(), SPEC_NAME: [memory_file(data)]})
+    result = Loaded({"session-00000001": left.give(), SPEC_NAME: [memory_file(data)]})
     (found,) = result.found
     assert found.earlier.jail.policy is None
     release(found)
@@ -259,7 +272,7 @@ async def test_a_session_without_a_readable_policy_is_taken_over(left: Left) -> 
 
 async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> None:
     damaged = records.encode(replace(left.record, revision=9))[:-5]
-    result = sort_out({"session-00000001": left.give(damaged), **spec_files()})
+    result = Loaded({"session-00000001": left.give(damaged), **spec_files()})
     (found,) = result.found
     assert found.record.revision == 1
     release(found)
@@ -268,8 +281,8 @@ async def test_a_damaged_record_beside_a_good_one_does_no_harm(left: Left) -> No
 async def test_what_is_nobodys_is_ended_and_forgotten(left: Left) -> None:
     read_end, write_end = os.pipe()
     kept = {"session-x": [read_end, write_end], "session-y": [], "spec-z": [os.dup(0)]}
-    result = sort_out(kept)
-    assert sorted(result.over) == ["session-x", "session-y", "spec-z"]
+    result = Loaded(kept)
+    assert sorted(result.dropped) == ["session-x", "session-y", "spec-z"]
     assert (result.found, result.gone) == ([], [])
 
 
@@ -277,14 +290,14 @@ async def test_what_no_session_runs_in_is_forgotten(left: Left) -> None:
     """Each supervisor keeps some for the next one-shot; nobody else would ever drop them."""
     other = records.encode(SpecRecord(spec=replace(SPEC, environment=OTHER)))
     unused = {records.spec_name(other): [memory_file(other)]}
-    result = sort_out({"session-00000001": left.give(), **spec_files(), **unused})
-    assert (result.specs, result.over) == ([SPEC_NAME], list(unused))
+    result = Loaded({"session-00000001": left.give(), **spec_files(), **unused})
+    assert (result.specs, result.dropped) == ([SPEC_NAME], list(unused))
     release(result.found[0])
 
 
 async def test_ages_of_another_boot_say_nothing(left: Left) -> None:
     record = replace(left.record, boot="another")
-    result = sort_out({"session-00000001": left.give(record=record), **spec_files()})
+    result = Loaded({"session-00000001": left.give(record=record), **spec_files()})
     (found,) = result.found
     assert trio.current_time() - found.earlier.created_s < 10
     release(found)

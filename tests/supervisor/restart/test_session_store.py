@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from fake_fdstore import Held
-from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore, copies_of
 from nsmd.model.values import Environment, JailSizes, JailSpec, NetworkRule, Tenancy
-from nsmd.restart.kept_sessions import SessionStore, session_id_of, sort_out
+from nsmd.restart.kept_sessions import SessionStore, load_sessions, session_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -75,10 +75,8 @@ def session_store_in(store: Held) -> SessionStore:
 
 def taken_up(store: Held) -> LoadedSession:
     """Read the store as the next supervisor does, and own its contents."""
-    (found,) = sort_out(
-        {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()},
-        LeftAlone(NoStore()),
-    ).found
+    kept = {name: [os.dup(fd) for fd in fds] for name, fds in store.held.items()}
+    (found,) = load_sessions(KeptEntries(NoStore(), kept)).found
     return found
 
 
@@ -165,7 +163,7 @@ async def test_without_descriptors_the_names_are_told(monkeypatch: pytest.Monkey
             raise OSError(errno.EMFILE, "Too many open files")
 
         with monkeypatch.context() as patch:
-            patch.setattr("nsmd.restart.kept_sessions.memory_file", exhausted)
+            patch.setattr("nsmd.fdstore.records.memory_file", exhausted)
             assert list(session_store.everything([it])) == [(name, ()) for name in names]
             assert copies_of(lambda: session_store.everything([it])) == {}
         assert len(names) == 2

@@ -65,7 +65,7 @@ async def status(call: Call) -> dict[str, Any]:
         "survival": {
             "kind": services.store.kind,
             "problem": hidden or services.store.problem,
-            "unread": services.left_alone.problem,
+            "unread": services.entries.problem,
             "hidden": hidden,
         },
         "bridge": dict(services.bridge.facts()),
@@ -346,7 +346,7 @@ def _unusable(services: Services, trial: SuccessorAnswer) -> Mapping[str, str]:
     sessions = {each.id: each for each in services.run_service.live_sessions()}
     lost: dict[str, str] = {}
     for name, why in (trial.unreadable or {}).items():
-        if services.left_alone.has_entry(name):
+        if services.entries.has_entry(name):
             continue  # nothing changes for these
         session = sessions.get(session_id_of(name)) if name.startswith("session-") else None
         lost[name if session is None else f"session {session.name or session.id}"] = why

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 
@@ -15,7 +15,8 @@ import trio
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.fdstore.store import DescriptorStore, Kept, NoStore
+from nsmd.fdstore.records import KeptEntries, over
+from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher as Watching
 from nsmd.host.source_watcher import open_source_watcher as open_watching
@@ -39,7 +40,13 @@ from nsmd.jail.templates.template import (
     TemplateGoneError,
     start_template,
 )
-from nsmd.jail.templates.template_store import TemplateStore, close_all, made_of
+from nsmd.jail.templates.template_store import (
+    PREFIX,
+    TemplateRecord,
+    TemplateStore,
+    made_of,
+    made_of_record,
+)
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
 
 log = logging.getLogger(__name__)
@@ -146,21 +153,25 @@ class TemplateLauncher:
         for spec in {template_like(each.spec, new) for each in self.templates_of(old)}:
             self._nursery.start_soon(self._make_again, spec)
 
-    def take_up(self, kept: Kept) -> None:
-        """Take over the templates of an earlier supervisor.
-
-        Descriptors of templates in `kept` are owned from now on.
+    def take_up(self, entries: KeptEntries) -> None:
+        """Take over the templates of an earlier supervisor. Nobody needs one that this version
+        cannot read: its forks live on.
         """
-        for record, template in self._template_store.taken_up(kept):
+
+        def take(record: TemplateRecord, descriptors: list[int]) -> Collection[int]:
+            template, used = made_of_record(record, descriptors)
             if template is None:
                 self._nursery.start_soon(reap_child, record.starter)
-                continue
+                return ()
             self._watch(template)
             series = self._series_of(template.spec)
             if record.made_of != self._template_store.made or series.template is not None:
                 template.close()
             else:
                 series.template = template
+            return used
+
+        entries.take_over(PREFIX, TemplateRecord, take, unusable=over)
 
     def _watch(self, template: Template) -> None:
         template.on_closed = self._closed
@@ -486,28 +497,25 @@ async def open_templates(
     cold: BwrapLauncher,
     *,
     enabled: bool = True,
-    store: DescriptorStore | None = None,
-    kept: Kept | None = None,
+    entries: KeptEntries | None = None,
     uid: int = 0,
 ) -> AsyncGenerator[TemplateLauncher | BwrapLauncher]:
-    """Open a launcher that forks if it can, or the given one if forking is impossible or off.
+    """Open a launcher that forks if it can, or the given one if forking is impossible or off: then
+    templates of an earlier supervisor end, too.
 
     Leaving ends all templates and their remaining sessions.
     """
-    if not enabled:
-        close_all(kept or {})
-        yield cold
-        return
-    system_calls = cold.system_calls
-    if system_calls is None:
+    entries, system_calls = entries or KeptEntries(NoStore()), cold.system_calls
+    if enabled and system_calls is None:
         log.warning("no table of system calls for %s: no templates", platform.machine())
-        close_all(kept or {})
+    if not enabled or system_calls is None:
+        entries.drop_kind(PREFIX)
         yield cold
         return
     async with open_watching() as watching, trio.open_nursery() as nursery:
-        template_store = TemplateStore(store or NoStore(), partial(made_of, system_calls, uid))
+        template_store = TemplateStore(entries.store, partial(made_of, system_calls, uid))
         launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
-        launcher.take_up(kept or {})
+        launcher.take_up(entries)
         yield launcher
         nursery.cancel_scope.cancel()
 
@@ -519,8 +527,7 @@ async def open_launcher(
     enforcement: Enforcement,
     *,
     templates: bool,
-    store: DescriptorStore | None = None,
-    kept: Kept | None = None,
+    entries: KeptEntries,
 ) -> AsyncGenerator[Launcher]:
     """Start the launcher of all sessions of a supervisor. `home` is for older artifacts
     (`nsmd.jail.artifact`).
@@ -528,8 +535,6 @@ async def open_launcher(
     bwrap.limits = replace(bwrap.limits, enforcement=enforcement)
     async with (
         bwrap.open_artifacts(home),
-        open_templates(
-            bwrap, enabled=templates, store=store, kept=kept, uid=bwrap.user.uid
-        ) as launcher,
+        open_templates(bwrap, enabled=templates, entries=entries, uid=bwrap.user.uid) as launcher,
     ):
         yield launcher

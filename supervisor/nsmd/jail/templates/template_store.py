@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 
 from nsm._version import __version__
 from nsm.dataclass import dataclass, field
 from nsmd.fdstore import records
-from nsmd.fdstore.records import RecordError
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail
@@ -78,11 +75,10 @@ class TemplateStore:
 
     def keep(self, template: Template) -> None:
         """Store a template that can be forked; if that fails, it is logged."""
-        for name, descriptors in self.everything((template,)):
-            if descriptors:
-                self._store.keep(name, descriptors)
-            else:
-                log.warning("%r would not outlive the supervisor: no descriptor is free", template)
+        try:
+            records.keep(self._store, self.everything([template]))
+        except TypeError as error:
+            log.warning("%r would not outlive the supervisor: %s", template, error)
 
     def drop(self, template: Template) -> None:
         """Drop a template that can no longer be asked."""
@@ -91,6 +87,8 @@ class TemplateStore:
     def everything(self, templates: Iterable[Template]) -> Iterator[tuple[str, Sequence[int]]]:
         for template in templates:
             channel = template.jail.socket.fileno()
+            if channel < 0:  # it is being closed
+                continue
             record = TemplateRecord(
                 spec=template.spec,
                 made_of=self.made,
@@ -102,78 +100,27 @@ class TemplateStore:
                 files=tuple(template.files),
                 state=template.state,
             )
-            yield from records.kept_entry(
-                _name_of(template), record, channel, template.jail.pidfd, template.pidfd
-            )
-
-    def taken_up(self, kept: Kept) -> Iterator[tuple[TemplateRecord, Template | None]]:
-        """Take over the templates of an earlier supervisor. Yields each one's record, and the
-        template itself if it lives. Dead ones are dropped.
-
-        Descriptors in `kept` under our names are owned from now on.
-        """
-        for name, descriptors in kept.items():
-            if not name.startswith(PREFIX):
-                continue
-            left = list(descriptors)
-            template = None
-            try:
-                record = _record(left)
-                template = _template(record, left)
-                yield record, template
-            except RecordError as error:
-                log.warning("what was kept as %s cannot be read: %s", name, error)
-            finally:
-                for fd in left:
-                    os.close(fd)
-                if template is None:
-                    self._store.drop(name)
+            given = [channel, template.jail.pidfd, template.pidfd]
+            yield from records.kept_entry(_name_of(template), record, *given)
 
 
 def _name_of(template: Template) -> str:
     return f"{PREFIX}{template.pid}"
 
 
-def close_all(kept: Kept) -> None:
-    """End all templates of an earlier supervisor; their forks live on."""
-    for name, descriptors in kept.items():
-        if name.startswith(PREFIX):
-            for fd in descriptors:
-                os.close(fd)
-
-
-def _record(left: list[int]) -> TemplateRecord:
-    """Read the record among some descriptors."""
-    found = None
-    for fd in list(left):
-        if (data := records.read_file(fd)) is not None:
-            left.remove(fd)
-            os.close(fd)
-            found = records.decode(TemplateRecord, data)
-    if found is None:
-        raise RecordError("there is no record of it")
-    return found
-
-
-def _template(record: TemplateRecord, left: list[int]) -> Template | None:
-    """Make the template from these descriptors, if it lives; used ones are removed from
-    the list.
-    """
-    pidfds = {fd: pid for fd in left if (pid := pid_of(fd)) is not None and not has_ended(fd)}
+def made_of_record(
+    record: TemplateRecord, descriptors: Sequence[int]
+) -> tuple[Template | None, Collection[int]]:
+    """Make the template of these descriptors, if it lives, with those that it uses."""
+    pidfds = {fd: pid for fd in descriptors if (pid := pid_of(fd)) and not has_ended(fd)}
     jail = next((fd for fd, pid in pidfds.items() if pid == record.pid), None)
-    forker = next((fd for fd, pid in pidfds.items() if pid > 0 and pid != record.pid), None)
-    channel = None
-    for fd in left:
-        with suppress(OSError):
-            if records.identity(fd) == record.channel:
-                channel = fd
+    forker = next((fd for fd, pid in pidfds.items() if pid != record.pid), None)
+    channel = records.by_identity(descriptors).get(record.channel)
     if jail is None or forker is None or channel is None:
-        return None
-    for fd in (jail, forker, channel):
-        left.remove(fd)
+        return None, ()
     control = socket.socket(fileno=channel)
     control.setblocking(False)
     made = Jail(control, jail, record.pid, starter=record.starter)
     template = Template(record.spec, made, forker, failed=record.failed, imported=record.imported)
     template.files, template.state = record.files, record.state
-    return template
+    return template, (jail, forker, channel)

@@ -238,9 +238,7 @@ class Grant:
 
     def keep(self) -> None:
         """Store it for the next supervisor."""
-        for name, descriptors in self.everything_kept():
-            if descriptors:
-                self._store.keep(name, descriptors)
+        records.keep(self._store, self.everything_kept())
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield names and descriptors to store, as `nsmd.fdstore.store.Refill`."""

@@ -11,8 +11,8 @@ import trio
 from nsm.wire.errors import BadRequestError, OverloadedError
 from nsm.wire.network import is_request_rule
 from nsmd.fdstore import records
-from nsmd.fdstore.left_alone import LeftAlone
-from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.records import KeptEntries
+from nsmd.fdstore.store import DescriptorStore
 from nsmd.host.descriptors import MAX_GRANTS
 from nsmd.model.events import Events
 from nsmd.model.host_rules import AllowList
@@ -48,7 +48,7 @@ class SecretService:
         """Use other secrets for sessions and boxes that begin from now on."""
         self._configured = dict(secrets)
 
-    def take_up(self, kept: Kept, left_alone: LeftAlone) -> None:
+    def take_up(self, entries: KeptEntries) -> None:
         """Take over what an earlier supervisor has granted; call before `serve`."""
 
         def take(record: GrantRecord, descriptors: list[int]) -> list[int]:
@@ -56,7 +56,7 @@ class SecretService:
             self._left[record.owner] = record, HelperProcess.taken_up(*found[:2]), found[2]
             return found
 
-        left_alone.sort_out(kept, GRANT, GrantRecord, lambda record: record.owner, take)
+        entries.take_over(GRANT, GrantRecord, take, owner=lambda record: record.owner)
 
     async def serve(
         self,

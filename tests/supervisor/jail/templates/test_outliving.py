@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.jail.templates.template_store import PREFIX, TemplateStore
@@ -53,7 +54,7 @@ async def launching(store: Store, made: str = "these") -> AsyncGenerator[Templat
         launcher = TemplateLauncher(
             cold, cold.system_calls, nursery, TemplateStore(store, lambda: made)
         )
-        launcher.take_up(store.given())
+        launcher.take_up(KeptEntries(store, store.given()))
         yield launcher
         nursery.cancel_scope.cancel()
 

@@ -13,7 +13,7 @@ import trio.testing
 
 from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
-from nsmd.fdstore.left_alone import LeftAlone
+from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import has_ended
 from nsmd.model.events import Events
@@ -85,7 +85,7 @@ def test_helpers_of_sessions_that_have_ended_meanwhile_are_ended() -> None:
             )
             file = memory_file(records.encode(record))
             kept[GRANT + record.owner] = [file, os.pidfd_open(pid), its.detach(), state]
-        service.take_up(kept, LeftAlone(NoStore()))
+        service.take_up(KeptEntries(NoStore(), kept))
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 await nursery.start(service.serve, set[str])
