@@ -45,7 +45,9 @@ def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None
     client.fork("clean", "and-fork")
     wait_for_helpers(shared)
     client.kill_all()
-    while any(b"fork_server" in command_of(pid) for pid in shared.descendants() - helpers(shared)):
+    while any(
+        b"forking.helper" in command_of(pid) for pid in shared.descendants() - helpers(shared)
+    ):
         time.sleep(0.01)
 
 

@@ -148,7 +148,7 @@ def _sort(process: Process, by_pid: dict[int, Process], members: Members) -> Non
     elif _is_supervisor(process):
         if parent is None or not _is_supervisor(parent):  # else about to become something else
             members.supervisors.append(process.pid)
-    elif any("forking.fork_server" in word for word in command) and not process.in_jail:
+    elif any("forking.helper" in word for word in command) and not process.in_jail:
         members.fork_helpers.append(process.pid)
     elif any(word.endswith("holder.py") for word in command):
         members.holders.append(process.pid)

@@ -94,9 +94,7 @@ def helpers(shared: Supervisor) -> set[int]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
             # What is in a PID namespace of its own is the agent of a fork.
-            if b"forking.fork_server" in command and re.search(
-                r"^NSpid:\t\d+$", status, re.MULTILINE
-            ):
+            if b"forking.helper" in command and re.search(r"^NSpid:\t\d+$", status, re.MULTILINE):
                 found.add(pid)
     return found
 
