@@ -87,6 +87,7 @@ class BuildJail:
         files: texts of files that only the jail has, by path.
         hidden: texts that no line shows, such as passwords.
         say: gets what commands print, some lines at a time.
+        takes: gets each line first, and returns whether nobody else is to have it.
         image, links: its root directory and links in it; commands may then change nothing. None for
             the host's.
     """
@@ -101,6 +102,7 @@ class BuildJail:
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     hidden: Sequence[str] = field(default=(), repr=False)
     say: Callable[[str], None]
+    takes: Callable[[str], bool] = field(default=lambda _line: False, repr=False)
     image: ImageRoot | None = None
     links: Links = ()
 
@@ -126,7 +128,7 @@ class BuildJail:
                     owned.enter_context(ours).setblocking(False)
                     channel = theirs.enter_context(its).fileno()
                 process = self._start(command, channel, written, theirs)
-            reader = _Output(output, self.say, self.hidden)
+            reader = _Output(output, self)
             try:
                 async with trio.open_nursery() as nursery:
                     if serve is not None and ours is not None:
@@ -214,11 +216,10 @@ class BuildJail:
 class _Output:
     """Output of a command: it is passed on, and its last lines are kept."""
 
-    def __init__(self, descriptor: int, say: Callable[[str], None], hidden: Sequence[str]) -> None:
+    def __init__(self, descriptor: int, jail: BuildJail) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._descriptor = descriptor
-        self._say = say
-        self._hidden = hidden
+        self._jail = jail
 
     async def to_its_end(self) -> None:
         rest, count = b"", 0
@@ -241,11 +242,11 @@ class _Output:
 
     def _take(self, said: bytes) -> None:
         text = _QUERY.sub(r"\1?****", said.decode(errors="replace"))
-        for secret in self._hidden:
+        for secret in self._jail.hidden:
             text = text.replace(secret, "****")
-        if lines := lines_of(text):
+        if lines := [line for line in lines_of(text) if not self._jail.takes(line)]:
             self.tail.extend(lines)
-            self._say("\n".join(lines))
+            self._jail.say("\n".join(lines))
 
 
 async def _serve(channel: socket.socket, serve: Serve) -> None:

@@ -82,6 +82,10 @@ class PyRattler:
         del constraints, builds
         return [*self._command, "resolve", f"{work}/{_WANTED}", f"{work}/{_RESOLVED}"]
 
+    def takes(self, line: str) -> bool:
+        del line
+        return False
+
     def resolved(self, place: str, wanted_hash: str) -> CondaLock:
         found: list[tuple[int, str, str]] = json.loads(
             read_left(f"{place}/{_RESOLVED}", MAX_RESOLVED_BYTES)

@@ -79,6 +79,9 @@ class PackageTool(Protocol):
     def offline(self) -> Sequence[str]: ...
     @property
     def prefers_cache(self) -> bool: ...
+    def takes(self, line: str, /) -> bool:
+        """Read a line of what it prints while it resolves; True if people need not see it."""
+        ...
 
     def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
         """Make the command that resolves what the packages' `prepare` has written, in the build's
@@ -90,7 +93,8 @@ class PackageTool(Protocol):
     def resolved(self, place: str, wanted_hash: str) -> Any:
         """Read the lock that this command has made, in the build's own directory on the host.
 
-        Raises LockError, OSError or ValueError if there is none.
+        Raises LockError, OSError or ValueError if there is none, InstallError if it is not to be
+        used.
         """
         ...
 
@@ -339,7 +343,7 @@ class Installer:
         self._report.enter("resolving")
         builds = self._request.wanted.allow_builds
         command = tool.resolve(staging.work, constraints, builds=builds)
-        await self._run(jail, tool, command, "resolved")
+        await self._run(replace(jail, takes=tool.takes), tool, command, "resolved")
         try:
             await in_thread(staging.check, "")
             lock: PackageLock = await in_thread(tool.resolved, staging.place, packages.wanted_hash)

@@ -247,6 +247,10 @@ class Npm:
             *("--prefix", f"{work}/{RESOLVED}"),
         ]
 
+    def takes(self, line: str) -> bool:
+        del line
+        return False
+
     def resolved(self, place: str, wanted_hash: str) -> NodeLock:
         text = read_left(f"{place}/{RESOLVED}/{FILE}", MAX_LOCK_BYTES)
         return resolved(text, wanted_hash)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ from nsm.dataclass import dataclass
 from nsmd.environments.packages import locks, requirements
 from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, python_settings
-from nsmd.environments.packages.index_values import Indexes
+from nsmd.environments.packages.index_values import Index, Indexes
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError
 from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.requirements import ProjectLock
@@ -35,14 +36,22 @@ MAX_NAMED = 20
 """Largest number of packages that a note names."""
 
 
+_ANSWER = re.compile(
+    r"Received response for \w+ request with status (?P<status>401|403)[^:]*: (?P<url>\S+)"
+)
+"""uv's own words, in its log, about an index that refuses."""
+
+
 class Uv:
-    """uv, by the path of its program."""
+    """uv, by the path of its program, and the indexes that it asks."""
 
     name = "uv"
     offline = ("--offline",)
     prefers_cache = False
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, indexes: Sequence[Index] = ()) -> None:
+        self._indexes = indexes
+        self._refusing = ""
         self._program = f"{PLACE}/uv"
         self.shown = ((os.path.realpath(program), self._program),)
         self.variables: Mapping[str, str] = {
@@ -50,6 +59,7 @@ class Uv:
             "UV_LINK_MODE": "hardlink",
             "UV_NO_PROGRESS": "1",
             "UV_PYTHON_DOWNLOADS": "never",
+            "RUST_LOG": "uv_client::cached_client=trace",
         }
 
     def __repr__(self) -> str:
@@ -65,7 +75,26 @@ class Uv:
             f"{work}/wanted.txt",
         ]
 
+    def takes(self, line: str) -> bool:
+        if not line.startswith(("TRACE ", "DEBUG ")):
+            return False
+        if (found := _ANSWER.search(line)) is not None:
+            for index in self._indexes:
+                # Some public indexes have no other answer than 403 for what they do not have.
+                refuses = found["status"] == "401" or index.login is not None
+                if refuses and found["url"].startswith(f"{index.url.rstrip('/')}/"):
+                    self._refusing = f"{index.name} answers {found['status']}"
+        return True
+
     def resolved(self, place: str, wanted_hash: str) -> Lock:
+        if self._refusing:
+            # uv passes over such an index if there are others, which may have a package of the same
+            # name from somebody else.
+            raise InstallError(
+                f"The index {self._refusing}, so packages might come from another one",
+                "Your user and password for it are missing or not accepted: see your configuration "
+                "of pip or uv, and ~/.netrc.",
+            )
         text = read_left(f"{place}/resolved.txt", MAX_LOCK_BYTES)
         return Lock(pins=locks.parse(text).pins, wanted_hash=wanted_hash)
 
@@ -83,11 +112,11 @@ def _wheels_only(*, builds: bool) -> Sequence[str]:
     return () if builds else ("--only-binary", ":all:")
 
 
-def find_uv(search_path: str) -> Uv | None:
+def find_uv(search_path: str, indexes: Sequence[Index] = ()) -> Uv | None:
     """Find uv: the one that nsm was installed with, else one on PATH. Blocks."""
     for program in _uvs(search_path):
         if os.path.isfile(program) and os.access(program, os.X_OK) and not why_not_run(program):
-            return Uv(program)
+            return Uv(program, indexes)
     return None
 
 
@@ -160,8 +189,7 @@ class PythonPackages:
         return locks.read(path, locks.parse, follow=True)
 
     def tool(self, indexes: Indexes) -> Uv:
-        del indexes
-        found = find_uv(self.request.search_path)
+        found = find_uv(self.request.search_path, indexes.python)
         if found is None:
             raise InstallError(
                 "There is no uv to install packages with",

@@ -230,6 +230,32 @@ async def test_faults_of_an_index_are_told(world: World) -> None:
     assert "Connection refused" in await world.why_not("other")
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_no_other_index_stands_in_for_one_that_refuses(
+    world: World, other: IndexServer, status: int
+) -> None:
+    world.variables["PIP_EXTRA_INDEX_URL"] = world.variables["PIP_INDEX_URL"]
+    world.variables["PIP_INDEX_URL"] = other.url("/simple")
+    world.index.add_project("demo", "1.0")
+    other.add_project("demo", "9.0")
+    other.add_project("leaf", "1.0")
+    world.index.handlers["/simple/demo/"] = lambda h: h.answer(status, HTML, b"")
+    why = await world.why_not("demo")
+    assert f"127.0.0.1 answers {status}, so packages might come from another one" in why
+    assert "TRACE" not in (world.folder / "log").read_text()
+    del world.index.handlers["/simple/demo/"]
+    assert "'9.0'" in module(await world.make("demo", "leaf"), "demo")
+
+
+async def test_an_index_without_a_login_may_say_403_for_what_it_has_not(
+    world: World, other: IndexServer
+) -> None:
+    world.index.add_project("demo", "1.0")
+    world.variables["PIP_EXTRA_INDEX_URL"] = other.url("/simple")
+    other.handlers["/simple/demo/"] = lambda h: h.answer(403, HTML, b"")
+    assert "'1.0'" in module(await world.make("demo"), "demo")
+
+
 @pytest.mark.slow
 async def test_half_of_a_package_is_none(world: World) -> None:
     """Once it is in the cache, the first attempt leaves files of it that uv takes for all of it."""
