@@ -17,6 +17,7 @@ conda_lists          lists of conda packages, such as environment.yml, and locks
 conda_program        a program in the jail: py-rattler resolves and links packages of conda
 build_jail           the jail of a build, and reasons why programs in it failed
 build_network        hosts that a build may reach, and the user's settings for its programs
+language_packages    wanted packages of one language, and the program that installs them
 python_packages      environments of Python packages, by uv
 node_packages        environments of Node packages, by npm, and their locks
 conda_packages       environments of conda packages, by py-rattler

@@ -9,8 +9,9 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import ClassVar
 
-from nsm.dataclass import dataclass, replace
+from nsm.dataclass import replace
 from nsmd.environments.packages import conda_lists, conda_program, locks
 from nsmd.environments.packages.build_jail import (
     ENV,
@@ -21,7 +22,7 @@ from nsmd.environments.packages.build_jail import (
 )
 from nsmd.environments.packages.build_network import BuildSettings, conda_settings
 from nsmd.environments.packages.conda_lists import FILE_NAME, PLATFORM, CondaLock, CondaWanted
-from nsmd.environments.packages.index_values import Index, Indexes
+from nsmd.environments.packages.language_packages import LanguagePackages
 from nsmd.environments.packages.locks import LockError, hash_of_wanted
 from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.sharing import uncompiled
@@ -36,7 +37,6 @@ from nsmd.environments.packages.store import (
 )
 from nsmd.jail.interpreters import (
     MINIMUM_PYTHON,
-    FoundInterpreter,
     Unreadable,
     find_python,
     modules_of,
@@ -57,70 +57,15 @@ MAX_RESOLVED_BYTES = 16 * 1024 * 1024
 _INSTALLED = re.compile(FILE_NAME.replace(r"\.(?:conda|tar\.bz2)", r"\.json"))
 
 
-class PyRattler:
-    """py-rattler, the library of pixi, whose package is in a directory; the first channel of the
-    indexes is preferred.
+class CondaPackages(LanguagePackages):
+    """Conda packages that are wanted, which py-rattler, the library of pixi, installs by a Python
+    of the host; the first channel of the indexes is preferred.
     """
 
-    name = "py-rattler"
-    offline = ("--offline",)
-    prefers_cache = True
+    tool = "py-rattler"
+    variables: ClassVar[Mapping[str, str]] = {"XDG_CACHE_HOME": f"{BUILD}/cache"}
 
-    def __init__(self, package: str, python: str, indexes: Sequence[Index]) -> None:
-        self.shown = (
-            (package, f"{PLACE}/rattler"),
-            (os.path.abspath(conda_program.__file__), _PROGRAM),
-        )
-        self.variables: Mapping[str, str] = {"XDG_CACHE_HOME": f"{BUILD}/cache"}
-        self._command = (python, "-I", _PROGRAM)
-        self._channels = [index.url.removesuffix("/") for index in indexes]
-
-    def __repr__(self) -> str:
-        return f"<PyRattler {self.shown[0][0]}>"
-
-    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
-        del constraints, builds
-        return [*self._command, "resolve", f"{work}/{_WANTED}", f"{work}/{_RESOLVED}"]
-
-    def takes(self, line: str) -> bool:
-        del line
-        return False
-
-    def resolved(self, place: str, wanted_hash: str) -> CondaLock:
-        found: list[tuple[int, str, str]] = json.loads(
-            read_left(f"{place}/{_RESOLVED}", MAX_RESOLVED_BYTES)
-        )
-        pins = [
-            conda_lists.pin(f"{self._channels[number]}/{path.lstrip('/')}", sha256)
-            for number, path, sha256 in found
-        ]
-        return conda_lists.lock(pins, wanted_hash)
-
-    def install(self, work: str, *, builds: bool) -> list[str]:
-        del builds
-        return [*self._command, "fetch", f"{work}/{_FILES}", f"{_CACHE}/packages"]
-
-    def run_scripts(self) -> list[str]:
-        return []
-
-    def link(self) -> list[str]:
-        """Make the command that links what was fetched, in a jail of its own."""
-        return [*self._command, "link", f"{BUILD}/{_FILES}", _FETCHED, BUILD]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CondaPackages:
-    """Conda packages that are wanted, which a Python of the host installs; see
-    `installer.Packages`.
-    """
-
-    request: InstallRequest
-    python: FoundInterpreter
-    given: CondaWanted | CondaLock
-
-    @staticmethod
-    def of(request: InstallRequest, unreadable: Unreadable) -> CondaPackages:
-        """Read the list; InstallError if it cannot be used."""
+    def __init__(self, request: InstallRequest, unreadable: Unreadable) -> None:
         wanted = request.wanted
         if wanted.interpreter:
             raise InstallError(
@@ -130,15 +75,17 @@ class CondaPackages:
         found = find_python(None, request.search_path, home=request.home, unreadable=unreadable)
         if isinstance(found, str):
             raise InstallError(f"There is no Python to build it with: {found}")
+        super().__init__(request, found, facts=(self.tool,), lock_file="conda.txt")
         try:
-            given = conda_lists.read(wanted.conda)
+            self.given = conda_lists.read(wanted.conda)
         except LockError as error:
             raise InstallError(f"{wanted.conda} cannot be used: {error}") from error
-        return CondaPackages(request=request, python=found, given=given)
-
-    @property
-    def facts(self) -> Sequence[str]:
-        return (PyRattler.name,)
+        if isinstance(self.given, CondaLock):
+            self.channels = tuple(dict.fromkeys(pin.channel for pin in self.given.pins))
+        else:
+            self.channels = self.given.channels  # empty for the user's own
+        self._command = (found.program, "-I", _PROGRAM)
+        self._channels: Sequence[str] = ()
 
     @property
     def wanted_hash(self) -> str:
@@ -148,17 +95,6 @@ class CondaPackages:
         return hash_of_wanted(
             {"channels": given.channels, "conda": sorted(given.specs), "platform": PLATFORM}
         )
-
-    @property
-    def lock_file(self) -> str:
-        return f"{self.request.name}.conda.txt"
-
-    @property
-    def channels(self) -> Sequence[str] | None:
-        """Channels to fetch from; empty for the user's own."""
-        if isinstance(self.given, CondaLock):
-            return tuple(dict.fromkeys(pin.channel for pin in self.given.pins))
-        return self.given.channels
 
     def own_lock(self) -> tuple[CondaLock, str, str] | None:
         if isinstance(self.given, CondaWanted):
@@ -170,43 +106,60 @@ class CondaPackages:
     def read_lock(self, path: str) -> CondaLock | None:
         return locks.read(path, conda_lists.parse, follow=True)
 
-    def tool(self, indexes: Indexes) -> PyRattler:
+    def find_tool(self) -> Sequence[tuple[str, str]]:
         spec = importlib.util.find_spec("rattler")
         if spec is None or spec.origin is None:
             raise InstallError(
                 "There is no py-rattler to install packages of conda with",
                 "Install it beside nsm, as its extra `conda`: `pip install 'nsm-sessions[conda]'`.",
             )
-        return PyRattler(os.path.dirname(spec.origin), self.python.program, indexes.conda)
+        self._channels = [index.url.removesuffix("/") for index in self.indexes.conda]
+        return (
+            (os.path.dirname(spec.origin), f"{PLACE}/rattler"),
+            (os.path.abspath(conda_program.__file__), _PROGRAM),
+        )
 
-    def problems(self, indexes: Indexes) -> Sequence[str]:
-        return indexes.conda_problems
+    def problems(self) -> Sequence[str]:
+        return self.indexes.conda_problems
 
-    def shown(self, indexes: Indexes) -> Sequence[str]:
-        del indexes
-        return self.python.prefixes
-
-    def prepare(self, staging: Staging, indexes: Indexes) -> None:
+    def prepare(self, staging: Staging) -> None:
         make_directory(staging.environment)
         if isinstance(self.given, CondaWanted):
             numbers: dict[str, int] = {}
-            for number, index in enumerate(indexes.conda):
+            for number, index in enumerate(self.indexes.conda):
                 numbers.setdefault(index.name, number)
             wanted = {
-                "channels": [each.url.removesuffix("/") for each in indexes.conda],
+                "channels": self._channels,
                 "specs": [_in_channel(spec, numbers) for spec in self.given.specs],
                 "platform": PLATFORM,
                 "cache": f"{_CACHE}/channels",
             }
             staging.write(_WANTED, [json.dumps(wanted)])
 
-    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
-        return conda_settings(indexes, listed)
+    def resolve(self, work: str, *, builds: bool) -> list[str]:
+        del builds
+        return [*self._command, "resolve", f"{work}/{_WANTED}", f"{work}/{_RESOLVED}"]
 
-    def write_lock(self, staging: Staging, lock: CondaLock, indexes: Indexes) -> None:
-        known = {each.url.removesuffix("/") for each in indexes.conda}
+    def resolved(self, place: str) -> CondaLock:
+        found: list[tuple[int, str, str]] = json.loads(
+            read_left(f"{place}/{_RESOLVED}", MAX_RESOLVED_BYTES)
+        )
+        pins = [
+            conda_lists.pin(f"{self._channels[number]}/{path.lstrip('/')}", sha256)
+            for number, path, sha256 in found
+        ]
+        return conda_lists.lock(pins, self.wanted_hash)
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        del builds
+        return [*self._command, "fetch", f"{work}/{_FILES}", f"{_CACHE}/packages"]
+
+    def settings(self, listed: AllowList) -> BuildSettings:
+        return conda_settings(self.indexes, listed)
+
+    def write_lock(self, staging: Staging, lock: CondaLock) -> None:
         for pin in lock.pins:
-            if pin.channel not in known:
+            if pin.channel not in self._channels:
                 raise InstallError(
                     f"The lock has a package from {pin.channel}, which is no channel of the list",
                     f"`nsm env update {self.request.name}` makes the lock again.",
@@ -226,9 +179,9 @@ class CondaPackages:
         fetched = os.path.join(staging.mount, _CACHE.removeprefix(f"{BUILD}/"), "packages")
         # From here on code of the packages may run, so this jail can change no cache.
         alone = replace(jail, shown=[*jail.shown, (fetched, _FETCHED)]).alone(staging.place)
-        ran = await alone.run(PyRattler("", self.python.program, ()).link())
+        ran = await alone.run([*self._command, "link", f"{BUILD}/{_FILES}", _FETCHED, BUILD])
         if ran.status != 0:
-            raise InstallError(*why_failed(ran, PyRattler.name, (), done="linked"))
+            raise InstallError(*why_failed(ran, self.tool, (), done="linked"))
         details, sources = await in_thread(self._look, staging, lock)
         if sources:
             # What cannot be compiled cannot be imported either: no failure here.

@@ -14,14 +14,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from nsm.dataclass import dataclass, field
 from nsmd.environments.packages import locks
 from nsmd.environments.packages.build_jail import PLACE, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, npm_settings
 from nsmd.environments.packages.index_reading import NPM
-from nsmd.environments.packages.index_values import Indexes
+from nsmd.environments.packages.language_packages import LanguagePackages
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, LockError, hash_of_wanted
 from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
 from nsmd.environments.packages.sharing import share_packages
@@ -214,65 +214,11 @@ RESOLVED = "resolved"
 """Directory in which npm resolves."""
 
 
-class Npm:
-    """npm: the directory of its package, and the path of the Node that runs it."""
-
-    name = "npm"
-    offline = ("--offline",)
-    prefers_cache = True
-
-    def __init__(self, node: str, package: str) -> None:
-        # Debian's npm uses packages beside it, which jails show anyway.
-        place = package if in_base_system(package) else f"{PLACE}/npm"
-        self.shown = () if place == package else ((package, place),)
-        self._program = (node, f"{place}/bin/npm-cli.js")
-        self.variables: Mapping[str, str] = {
-            "npm_config_cache": f"{BUILD}/cache/npm",
-            "npm_config_globalconfig": "/nonexistent",
-            "npm_config_userconfig": os.devnull,
-            "npm_config_logs_max": "0",
-            "npm_config_progress": "false",
-            "npm_config_audit": "false",
-            "npm_config_fund": "false",
-            "npm_config_update_notifier": "false",
-        }
-
-    def __repr__(self) -> str:
-        return f"<Npm {self._program[1]}>"
-
-    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
-        del constraints, builds
-        return [
-            *(*self._program, "install", "--package-lock-only", "--ignore-scripts"),
-            *("--prefix", f"{work}/{RESOLVED}"),
-        ]
-
-    def takes(self, line: str) -> bool:
-        del line
-        return False
-
-    def resolved(self, place: str, wanted_hash: str) -> NodeLock:
-        text = read_left(f"{place}/{RESOLVED}/{FILE}", MAX_LOCK_BYTES)
-        return resolved(text, wanted_hash)
-
-    def install(self, work: str, *, builds: bool) -> list[str]:
-        del builds
-        return [
-            *(*self._program, "ci", "--prefer-offline", "--loglevel", "http", "--ignore-scripts"),
-            # Not `ENV`, since npm takes a link for another package.
-            *("--prefix", f"{work}/env"),
-        ]
-
-    def run_scripts(self) -> list[str]:
-        own = ("--prefix", f"{BUILD}/env", "--cache", f"{BUILD}/npm")
-        return [*self._program, "rebuild", "--loglevel", "http", *own]
-
-
-def find_npm(node: FoundInterpreter, search_path: str) -> Npm | None:
-    """Find npm: that of the Node, else another one on PATH. Blocks."""
+def find_npm(node: FoundInterpreter, search_path: str) -> str | None:
+    """Find the directory of npm's package: that of the Node, else another one on PATH. Blocks."""
     for package in _npms(node, search_path):
         if os.path.isfile(os.path.join(package, "bin/npm-cli.js")) and not why_not_run(package):
-            return Npm(node.program, package)
+            return package
     return None
 
 
@@ -286,19 +232,22 @@ def _npms(node: FoundInterpreter, search_path: str) -> Iterator[str]:
     yield "/usr/share/nodejs/npm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePackages:
-    """Node packages that are wanted, for a Node, and a Python for the agent and the jail; see
-    `installer.Packages`.
-    """
+class NodePackages(LanguagePackages):
+    """Node packages that are wanted, for a Node, and a Python for the agent and the jail."""
 
-    request: InstallRequest
-    node: FoundInterpreter
-    python: FoundInterpreter
+    tool = "npm"
+    variables: ClassVar[Mapping[str, str]] = {
+        "npm_config_cache": f"{BUILD}/cache/npm",
+        "npm_config_globalconfig": "/nonexistent",
+        "npm_config_userconfig": os.devnull,
+        "npm_config_logs_max": "0",
+        "npm_config_progress": "false",
+        "npm_config_audit": "false",
+        "npm_config_fund": "false",
+        "npm_config_update_notifier": "false",
+    }
 
-    @staticmethod
-    def of(request: InstallRequest, unreadable: Unreadable) -> NodePackages:
-        """Find the Node; InstallError if there is none."""
+    def __init__(self, request: InstallRequest, unreadable: Unreadable) -> None:
         found = find_node(
             request.wanted.interpreter or None,
             request.search_path,
@@ -307,25 +256,15 @@ class NodePackages:
         )
         if isinstance(found, str):
             raise InstallError(f"There is no Node for it: {found}")
-        node, python = found
-        return NodePackages(request=request, node=node, python=python)
-
-    @property
-    def facts(self) -> Sequence[str]:
-        return self.node.program, self.node.version_text
+        self.node, python = found
+        facts = self.node.program, self.node.version_text
+        super().__init__(request, python, facts=facts, lock_file=FILE)
+        self._program: Sequence[str] = ()
 
     @property
     def wanted_hash(self) -> str:
         wanted = self.request.wanted
         return hash_of_wanted({"npm": sorted(wanted.npm), "allow_builds": wanted.allow_builds})
-
-    @property
-    def lock_file(self) -> str:
-        return f"{self.request.name}.{FILE}"
-
-    @property
-    def channels(self) -> None:
-        return None
 
     def own_lock(self) -> tuple[NodeLock, str, str] | None:
         path = self.request.wanted.package_lock
@@ -350,37 +289,60 @@ class NodePackages:
     def read_lock(self, path: str) -> NodeLock | None:
         return locks.read(path, parse, follow=True)
 
-    def tool(self, indexes: Indexes) -> Npm:
-        del indexes
-        found = find_npm(self.node, self.request.search_path)
-        if found is None:
+    def find_tool(self) -> Sequence[tuple[str, str]]:
+        package = find_npm(self.node, self.request.search_path)
+        if package is None:
             raise InstallError(
                 "There is no npm to install packages with",
                 f"Install it: {install_command('npm')}",
             )
-        return found
+        # Debian's npm uses packages beside it, which jails show anyway.
+        place = package if in_base_system(package) else f"{PLACE}/npm"
+        self._program = (self.node.program, f"{place}/bin/npm-cli.js")
+        return () if place == package else ((package, place),)
 
-    def problems(self, indexes: Indexes) -> Sequence[str]:
-        return indexes.npm_problems
+    def problems(self) -> Sequence[str]:
+        return self.indexes.npm_problems
 
-    def shown(self, indexes: Indexes) -> Sequence[str]:
-        del indexes
+    def shown(self) -> Sequence[str]:
         return tuple(dict.fromkeys((*self.node.prefixes, *self.python.prefixes)))
 
-    def prepare(self, staging: Staging, indexes: Indexes) -> None:
-        del indexes
+    def prepare(self, staging: Staging) -> None:
         wanted = dict(map(npm_versions, self.request.wanted.npm))
         for folder in (staging.environment, os.path.join(staging.place, RESOLVED)):
             make_directory(folder)
         manifest = {"name": "environment", "private": True, "dependencies": wanted}
         staging.write(f"{RESOLVED}/{MANIFEST}", [json.dumps(manifest)])
 
-    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
-        del listed
-        return npm_settings(indexes)
+    def resolve(self, work: str, *, builds: bool) -> list[str]:
+        del builds
+        return [
+            *(*self._program, "install", "--package-lock-only", "--ignore-scripts"),
+            *("--prefix", f"{work}/{RESOLVED}"),
+        ]
 
-    def write_lock(self, staging: Staging, lock: NodeLock, indexes: Indexes) -> None:
-        registries = {each.scope: each.url for each in indexes.npm}
+    def resolved(self, place: str) -> NodeLock:
+        text = read_left(f"{place}/{RESOLVED}/{FILE}", MAX_LOCK_BYTES)
+        return resolved(text, self.wanted_hash)
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        del builds
+        return [
+            *(*self._program, "ci", "--prefer-offline", "--loglevel", "http", "--ignore-scripts"),
+            # Not `ENV`, since npm takes a link for another package.
+            *("--prefix", f"{work}/env"),
+        ]
+
+    def run_scripts(self) -> list[str]:
+        own = ("--prefix", f"{BUILD}/env", "--cache", f"{BUILD}/npm")
+        return [*self._program, "rebuild", "--loglevel", "http", *own]
+
+    def settings(self, listed: AllowList) -> BuildSettings:
+        del listed
+        return npm_settings(self.indexes)
+
+    def write_lock(self, staging: Staging, lock: NodeLock) -> None:
+        registries = {each.scope: each.url for each in self.indexes.npm}
         for name, text in lock.files(registries).items():
             write_new(os.path.join(staging.environment, name), text)
 

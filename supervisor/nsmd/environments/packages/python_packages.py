@@ -6,15 +6,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import ClassVar
 
-from nsm.dataclass import dataclass
 from nsmd.environments.packages import locks, requirements
 from nsmd.environments.packages.build_jail import ENV, PLACE, PYTHON, BuildJail
 from nsmd.environments.packages.build_network import BuildSettings, python_settings
-from nsmd.environments.packages.index_values import Index, Indexes
+from nsmd.environments.packages.language_packages import LanguagePackages
 from nsmd.environments.packages.locks import MAX_LOCK_BYTES, Lock, LockError
 from nsmd.environments.packages.request import InstallError, InstallRequest, in_thread
-from nsmd.environments.packages.requirements import ProjectLock
 from nsmd.environments.packages.sharing import installed, share_files
 from nsmd.environments.packages.store import (
     BUILD,
@@ -41,82 +40,18 @@ _ANSWER = re.compile(
 )
 """uv's own words, in its log, about an index that refuses."""
 
-
-class Uv:
-    """uv, by the path of its program, and the indexes that it asks."""
-
-    name = "uv"
-    offline = ("--offline",)
-    prefers_cache = False
-
-    def __init__(self, program: str, indexes: Sequence[Index] = ()) -> None:
-        self._indexes = indexes
-        self._refusing = ""
-        self._program = f"{PLACE}/uv"
-        self.shown = ((os.path.realpath(program), self._program),)
-        self.variables: Mapping[str, str] = {
-            "UV_CACHE_DIR": f"{BUILD}/cache/uv",
-            "UV_LINK_MODE": "hardlink",
-            "UV_NO_PROGRESS": "1",
-            "UV_PYTHON_DOWNLOADS": "never",
-            "RUST_LOG": "uv_client::cached_client=trace",
-        }
-
-    def __repr__(self) -> str:
-        return f"<Uv {self.shown[0][0]}>"
-
-    def resolve(self, work: str, constraints: Sequence[str], *, builds: bool) -> list[str]:
-        return [
-            *(self._program, "pip", "compile", "--universal", "--generate-hashes"),
-            *("--quiet", "--no-header", "--no-annotate", "--python", PYTHON),
-            *("--output-file", f"{work}/resolved.txt"),
-            *_wheels_only(builds=builds),
-            *(word for path in constraints for word in ("--constraint", path)),
-            f"{work}/wanted.txt",
-        ]
-
-    def takes(self, line: str) -> bool:
-        if not line.startswith(("TRACE ", "DEBUG ")):
-            return False
-        if (found := _ANSWER.search(line)) is not None:
-            for index in self._indexes:
-                # Some public indexes have no other answer than 403 for what they do not have.
-                refuses = found["status"] == "401" or index.login is not None
-                if refuses and found["url"].startswith(f"{index.url.rstrip('/')}/"):
-                    self._refusing = f"{index.name} answers {found['status']}"
-        return True
-
-    def resolved(self, place: str, wanted_hash: str) -> Lock:
-        if self._refusing:
-            # uv passes over such an index if there are others, which may have a package of the same
-            # name from somebody else.
-            raise InstallError(
-                f"The index {self._refusing}, so packages might come from another one",
-                "Your user and password for it are missing or not accepted: see your configuration "
-                "of pip or uv, and ~/.netrc.",
-            )
-        text = read_left(f"{place}/resolved.txt", MAX_LOCK_BYTES)
-        return Lock(pins=locks.parse(text).pins, wanted_hash=wanted_hash)
-
-    def install(self, work: str, *, builds: bool) -> list[str]:
-        return [
-            *(self._program, "pip", "install", "--python", PYTHON, "--require-hashes"),
-            *("--no-deps", *_wheels_only(builds=builds), "-r", f"{work}/lock.txt"),
-        ]
-
-    def run_scripts(self) -> list[str]:
-        return []
+_UV = f"{PLACE}/uv"
 
 
 def _wheels_only(*, builds: bool) -> Sequence[str]:
     return () if builds else ("--only-binary", ":all:")
 
 
-def find_uv(search_path: str, indexes: Sequence[Index] = ()) -> Uv | None:
-    """Find uv: the one that nsm was installed with, else one on PATH. Blocks."""
+def find_uv(search_path: str) -> str | None:
+    """Find the program uv: the one that nsm was installed with, else one on PATH. Blocks."""
     for program in _uvs(search_path):
         if os.path.isfile(program) and os.access(program, os.X_OK) and not why_not_run(program):
-            return Uv(program, indexes)
+            return os.path.realpath(program)
     return None
 
 
@@ -131,22 +66,21 @@ def _uvs(search_path: str) -> Iterator[str]:
             yield os.path.join(folder, "uv")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonPackages:
+class PythonPackages(LanguagePackages):
     """Python packages that are wanted, for a Python, which the jail has as well: requirements, or
-    the project's own lock; see `installer.Packages`.
+    the project's own lock.
     """
 
-    request: InstallRequest
-    python: FoundInterpreter
-    lines: Sequence[str]
-    given: ProjectLock | None
+    tool = "uv"
+    prefers_cache = False
+    variables: ClassVar[Mapping[str, str]] = {
+        "UV_CACHE_DIR": f"{BUILD}/cache/uv",
+        "UV_LINK_MODE": "hardlink",
+        "UV_NO_PROGRESS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
 
-    @staticmethod
-    def of(request: InstallRequest, unreadable: Unreadable) -> PythonPackages:
-        """Find the Python, and read the requirements; InstallError if one of them cannot be
-        used.
-        """
+    def __init__(self, request: InstallRequest, unreadable: Unreadable) -> None:
         found = find_python(
             request.wanted.interpreter or None,
             request.search_path,
@@ -155,66 +89,94 @@ class PythonPackages:
         )
         if isinstance(found, str):
             raise InstallError(f"There is no Python for it: {found}")
+        facts = found.program, found.version_text
+        super().__init__(request, found, facts=facts, lock_file="txt")
+        self._refusing = ""
         try:
-            given = requirements.read_project_lock(request.wanted, found)
-            lines = requirements.read(request.wanted) if given is None else ()
+            self._given = requirements.read_project_lock(request.wanted, found)
+            self._lines = requirements.read(request.wanted) if self._given is None else []
         except (LockError, requirements.RequirementsError) as error:
             raise InstallError(str(error)) from error
-        return PythonPackages(request=request, python=found, lines=lines, given=given)
-
-    @property
-    def facts(self) -> Sequence[str]:
-        return self.python.program, self.python.version_text
 
     @property
     def wanted_hash(self) -> str:
-        return requirements.hash_of(self.request.wanted, list(self.lines))
-
-    @property
-    def lock_file(self) -> str:
-        return f"{self.request.name}.txt"
-
-    @property
-    def channels(self) -> None:
-        return None
+        return requirements.hash_of(self.request.wanted, self._lines)
 
     def own_lock(self) -> tuple[Lock, str, str] | None:
-        if self.given is None:
+        if self._given is None:
             return None
-        names = ", ".join(self.given.left_out[:MAX_NAMED])
+        names = ", ".join(self._given.left_out[:MAX_NAMED])
         note = f"directories are not installed as packages: {names}" if names else ""
-        return self.given.lock, self.given.path, note
+        return self._given.lock, self._given.path, note
 
     def read_lock(self, path: str) -> Lock | None:
         return locks.read(path, locks.parse, follow=True)
 
-    def tool(self, indexes: Indexes) -> Uv:
-        found = find_uv(self.request.search_path, indexes.python)
+    def find_tool(self) -> Sequence[tuple[str, str]]:
+        found = find_uv(self.request.search_path)
         if found is None:
             raise InstallError(
                 "There is no uv to install packages with",
                 "Install it (`pip install --user uv`, or https://docs.astral.sh/uv), so that it is "
                 "on the supervisor's PATH.",
             )
-        return found
+        return ((found, _UV),)
 
-    def problems(self, indexes: Indexes) -> Sequence[str]:
-        return indexes.python_problems
+    def problems(self) -> Sequence[str]:
+        return self.indexes.python_problems
 
-    def shown(self, indexes: Indexes) -> Sequence[str]:
-        return *self.python.prefixes, *indexes.directories, *indexes.constraints
+    def shown(self) -> Sequence[str]:
+        return *self.python.prefixes, *self.indexes.directories, *self.indexes.constraints
 
-    def prepare(self, staging: Staging, indexes: Indexes) -> None:
-        del indexes
-        staging.write("wanted.txt", self.lines)
+    def prepare(self, staging: Staging) -> None:
+        staging.write("wanted.txt", self._lines)
         _make_venv(staging.environment, self.python)
 
-    def settings(self, indexes: Indexes, listed: AllowList) -> BuildSettings:
-        return python_settings(indexes, listed, builds=self.request.wanted.allow_builds)
+    def resolve(self, work: str, *, builds: bool) -> list[str]:
+        return [
+            *("/usr/bin/env", "RUST_LOG=uv_client::cached_client=trace"),  # for `takes`
+            *(_UV, "pip", "compile", "--universal", "--generate-hashes"),
+            *("--quiet", "--no-header", "--no-annotate", "--python", PYTHON),
+            *("--output-file", f"{work}/resolved.txt"),
+            *_wheels_only(builds=builds),
+            *(word for path in self.indexes.constraints for word in ("--constraint", path)),
+            f"{work}/wanted.txt",
+        ]
 
-    def write_lock(self, staging: Staging, lock: Lock, indexes: Indexes) -> None:
-        del indexes
+    def takes(self, line: str) -> bool:
+        if not line.startswith(("TRACE ", "DEBUG ")):
+            return False
+        if (found := _ANSWER.search(line)) is not None:
+            for index in self.indexes.python:
+                # Some public indexes have no other answer than 403 for what they do not have.
+                refuses = found["status"] == "401" or index.login is not None
+                if refuses and found["url"].startswith(f"{index.url.rstrip('/')}/"):
+                    self._refusing = f"{index.name} answers {found['status']}"
+        return True
+
+    def resolved(self, place: str) -> Lock:
+        if self._refusing:
+            # uv passes over such an index if there are others, which may have a package of the same
+            # name from somebody else.
+            raise InstallError(
+                f"The index {self._refusing}, so packages might come from another one",
+                "Your user and password for it are missing or not accepted: see your configuration "
+                "of pip or uv, and ~/.netrc.",
+            )
+        text = read_left(f"{place}/resolved.txt", MAX_LOCK_BYTES)
+        return Lock(pins=locks.parse(text).pins, wanted_hash=self.wanted_hash)
+
+    def settings(self, listed: AllowList) -> BuildSettings:
+        return python_settings(self.indexes, listed, builds=self.request.wanted.allow_builds)
+
+    def write_lock(self, staging: Staging, lock: Lock) -> None:
         staging.write("lock.txt", [lock.body])
+
+    def install(self, work: str, *, builds: bool) -> list[str]:
+        return [
+            *(_UV, "pip", "install", "--python", PYTHON, "--require-hashes"),
+            *("--no-deps", *_wheels_only(builds=builds), "-r", f"{work}/lock.txt"),
+        ]
 
     async def finish(
         self, staging: Staging, jail: BuildJail, store: EnvironmentStore, lock: Lock

@@ -18,7 +18,6 @@ from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.packages.conda_lists import PLATFORM
 from nsmd.environments.packages.conda_packages import CondaPackages
-from nsmd.environments.packages.index_values import Indexes
 from nsmd.environments.packages.request import Installed, InstallError, InstallRequest
 from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.model.packages import WantedPackages
@@ -254,17 +253,17 @@ async def test_without_py_rattler_it_is_said_what_to_install(
         search_path=SEARCH_PATH,
         home=str(world.folder),
     )
-    packages = CondaPackages.of(request, lambda _path: None)
+    packages = CondaPackages(request, lambda _path: None)
 
     def find_none(_name: str) -> None:
         """Find nothing."""
 
     monkeypatch.setattr("importlib.util.find_spec", find_none)
     with pytest.raises(InstallError) as caught:
-        packages.tool(Indexes())
+        packages.find_tool()
     assert "pip install 'nsm-sessions[conda]'" in caught.value.hint
     with pytest.raises(InstallError, match="a Python of its own"):
-        CondaPackages.of(
+        CondaPackages(
             replace(request, wanted=replace(request.wanted, interpreter="/usr/bin/python3")),
             lambda _path: None,
         )

@@ -13,9 +13,7 @@ from nsmd.environments.packages.python_packages import find_uv
 
 def test_the_uv_of_nsms_own_installation_comes_first(tmp_path: Path) -> None:
     (tmp_path / "uv").symlink_to("/bin/true")
-    found = find_uv(str(tmp_path))
-    assert found is not None
-    assert found.shown[0][0] == os.path.realpath(uv.find_uv_bin())
+    assert find_uv(str(tmp_path)) == os.path.realpath(uv.find_uv_bin())
 
 
 def test_without_a_uv_of_its_own_nsm_takes_the_one_on_path(
@@ -29,6 +27,4 @@ def test_without_a_uv_of_its_own_nsm_takes_the_one_on_path(
     monkeypatch.setattr(uv, "find_uv_bin", missing)
     assert find_uv(f".:{tmp_path}") is None
     (tmp_path / "uv").symlink_to("/bin/true")
-    found = find_uv(f".:{tmp_path}")
-    assert found is not None
-    assert found.shown[0][0] == os.path.realpath("/bin/true")
+    assert find_uv(f".:{tmp_path}") == os.path.realpath("/bin/true")
