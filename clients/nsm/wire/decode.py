@@ -356,20 +356,26 @@ def _fields(
     make: Callable[[list[Any]], Any],
 ) -> Reader:
     """Make the reader of a map, which reads it field by field."""
-    fields = [(name, *_field(name, hints[name], default)) for name, default in defaults.items()]
+    fields = [(name, *_field(name, hints[name]), default) for name, default in defaults.items()]
 
     def read(plain: Any) -> Any:
         told: dict[str, Any] = plain
         if not isinstance(plain, dict):
             raise DecodeError(plain, "a map")
-        get = told.get
         values: list[Any] = []
-        for name, exact, null, inner in fields:
-            value = get(name, MISSING)
+        for name, path, exact, null, inner, default in fields:
+            value = told.get(name, MISSING) if path is None else _at(path, told)
             if type(value) is exact or (null and value is None):
                 values.append(value)
+            elif default is not None and (value is None or value is MISSING):
+                values.append(default())
+            elif null and value is MISSING:
+                values.append(None)
             else:
-                values.append(inner(value, plain))
+                try:
+                    values.append(inner(value))
+                except DecodeError as error:
+                    raise error.within(name if path is None else path) from None
         try:
             return make(values)
         except ValueError as error:
@@ -378,34 +384,21 @@ def _fields(
     return read
 
 
-def _field(
-    name: str, hint: Any, default: Callable[[], Any] | None
-) -> tuple[type | None, bool, Callable[[Any, Any], Any]]:
-    """The type whose values are taken as they are, whether None is, and how others are read.
-
-    Args:
-        default: makes it; None if there is none.
+def _field(name: str, hint: Any) -> tuple[str | None, type | None, bool, Reader]:
+    """The path of a field that is elsewhere, the type whose values are taken as they are, whether
+    None is, and how others are read.
     """
     bare, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     path = next((note for note in notes if isinstance(note, str)), name)
-    null = types.NoneType in get_args(bare)
     exact, inner = _reader(hint)
+    return None if path == name else path, exact, types.NoneType in get_args(bare), inner
 
-    def read(plain: Any, around: Any) -> Any:
-        if path != name:
-            plain = around
-            for key in path.split(".") if path else ():
-                plain = cast("Any", plain).get(key, MISSING) if isinstance(plain, dict) else MISSING
-        if null and (plain is None or (plain is MISSING and default is None)):
-            return None
-        if default is not None and (plain is None or plain is MISSING):
-            return default()
-        try:
-            return inner(plain)
-        except DecodeError as error:
-            raise error.within(path) from None
 
-    return None if path != name else exact, null and path == name, read
+def _at(path: str, told: dict[str, Any]) -> Any:
+    found: Any = told
+    for key in path.split(".") if path else ():
+        found = cast("Any", found).get(key, MISSING) if isinstance(found, dict) else MISSING
+    return found
 
 
 def _defaults(kind: Any) -> dict[str, Callable[[], Any] | None]:
