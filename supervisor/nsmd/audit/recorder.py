@@ -128,7 +128,11 @@ class Recorder:
         subject: Any = event.subject
         match event.kind:
             case "execution_started":
-                self._execution_started(subject)
+                if len(self._begun) < _MAX_BEGUN:
+                    # Long requests lose their code with the answer.
+                    self._begun[subject] = self.journal.wall(), subject.request.code
+                    self._untold.add(subject)
+                    self.journal.wake()
             case "execution_finished":
                 self._execution_finished(subject)
             case "job_started":
@@ -161,13 +165,6 @@ class Recorder:
             self.journal.put(make, len(code or ""))
 
     # Executions.
-
-    def _execution_started(self, execution: Execution) -> None:
-        if len(self._begun) < _MAX_BEGUN:
-            # Long requests lose their code with the answer.
-            self._begun[execution] = self.journal.wall(), execution.request.code
-            self._untold.add(execution)
-            self.journal.wake()
 
     def _take_untold(self) -> Iterator[Make]:
         untold, self._untold = self._untold, set()

@@ -73,6 +73,7 @@ class Execution:
         told_id: its id, as the agent says, if another supervisor began it.
         submitted_s, sent_s: times of the request and of its sending to the agent, on trio's clock.
         sent_at: Unix time when that supervisor sent it, as the agent says; else None.
+        sinks: of those who want the output while the code runs.
         queued_behind: another execution of the session was in front of it.
         outcome: how it ended, in a word, once it has.
         input_ended: its client has sent all of its standard input.
@@ -94,7 +95,7 @@ class Execution:
         self.origin = origin
         self.session = session
         self.limit_events: tuple[LimitEvent, ...] = ()
-        self._sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
+        self.sinks: tuple[OutputSink, ...] = () if on_output is None else (on_output,)
         self.earlier = False
         self.told_id = execution_id
         self.sent_at: float | None = None
@@ -137,11 +138,6 @@ class Execution:
             len(kind) + len(str(data)) for shown in outcome.displays for kind, data in shown.items()
         )
         return 1000 + len(outcome.stdout) + len(outcome.stderr) + words + displayed
-
-    @property
-    def streams(self) -> bool:
-        """True if somebody wants the output while the code runs."""
-        return bool(self._sinks)
 
     @property
     def wanted(self) -> bool:
@@ -192,7 +188,7 @@ class Execution:
         """Add a caller that lost its connection and asks again over another."""
         self._callers += 1
         if on_output is not None and not self.done:
-            self._sinks = (*self._sinks, on_output)
+            self.sinks = (*self.sinks, on_output)
             if self.session.runs.running is self:
                 self.session.runs.stream()
         return self
@@ -201,11 +197,11 @@ class Execution:
         """Remove a caller. Without callers, a one-shot ends, but a named session's execution
         continues; its standard input ends.
         """
-        self._sinks = tuple(sink for sink in self._sinks if sink != on_output)
+        self.sinks = tuple(sink for sink in self.sinks if sink != on_output)
         self._callers -= 1
         if self._callers > 0:
             return
-        self._sinks, self._tell = (), None
+        self.sinks, self._tell = (), None
         self.session.abandoned(self)
 
     # For the session.
@@ -239,7 +235,7 @@ class Execution:
 
     def emit(self, output: Output) -> None:
         """Pass a piece of output to the callers that want it."""
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink(output)
 
     def finish(self, answer: Outcome | NsmError) -> None:
@@ -256,7 +252,7 @@ class Execution:
         for event in (self._finished, self._sent):
             if event is not None:
                 event.set()
-        self._sinks = ()
+        self.sinks = ()
         if len(self.request.code) > _KEPT_CODE_CHARS:
             self.request = replace(self.request, code="")
         self._on_finished(self)

@@ -46,8 +46,10 @@ class ExecutionQueue:
     # Slots, as in the session: there may be a thousand.
     __slots__ = (
         "_agent_id",
+        "_agent_keeps_time",
         "_answered_before",
         "_lateness",
+        "_margin_s",
         "_overdue",
         "_returns",
         "_session",
@@ -73,6 +75,8 @@ class ExecutionQueue:
         self._returns: Timer | None = None  # made for code that has standard input
         self._overdue = Timer(session.timers, self._no_answer)
         self._lateness = Lateness()
+        self._agent_keeps_time = False
+        self._margin_s = 0.0  # that an answer may take beyond the time limit
 
     def __repr__(self) -> str:
         return f"<ExecutionQueue of {self._session.id}: {self.running}, {len(self.waiting)} queued>"
@@ -187,6 +191,15 @@ class ExecutionQueue:
 
     # For the session.
 
+    def agent_ready(self, capabilities: frozenset[str]) -> None:
+        """Note what its agent can do."""
+        session = self._session
+        self._agent_keeps_time = "execute.timeout" in capabilities
+        if self._agent_keeps_time:
+            grace_s = session.limits.grace_s
+            setup_s = longest_setup_s(session.spec.environment, grace_s)
+            self._margin_s = grace_s + ANSWER_MARGIN_S + setup_s
+
     def send_next(self) -> None:
         """Send the first waiting execution to the agent."""
         session = self._session
@@ -194,7 +207,7 @@ class ExecutionQueue:
         self.count += 1
         session.active_s = self._session.timers.now()
         self._agent_id = f"{self.count}.{execution.id}"
-        self._streamed = execution.streams or session.transcript.followers > 0
+        self._streamed = bool(execution.sinks) or session.transcript.followers > 0
         session.transcript.begin(execution.id, execution.request, streamed=self._streamed)
         execution.note_sent()
         self._session.events.publish("execution_started", session=session.id, subject=execution)
@@ -242,7 +255,7 @@ class ExecutionQueue:
             # For agents that count bytes only: a character has at most four.
             frame |= {"reply_chars": chars, "reply_bytes": 4 * chars}
         session.post(frame)
-        self._watch(self._patience_s(execution))
+        self._watch(execution.origin.timeout_s + self._margin_s)
 
     def take_up(
         self, under_way: Iterable[Noted], handle: Callable[[Noted], Execution]
@@ -278,7 +291,7 @@ class ExecutionQueue:
         if request.stdin:
             self._returns = Timer(self._session.timers, lambda: self.end_input(execution))
             self._returns.arm(RETURN_S)
-        self._watch(self._patience_s(execution))
+        self._watch(execution.origin.timeout_s + self._margin_s)
 
     def fail(self, error: NsmError) -> None:
         """Answer all executions with the error; nothing more will run."""
@@ -356,14 +369,6 @@ class ExecutionQueue:
 
     # Time limits.
 
-    def _patience_s(self, execution: Execution) -> float:
-        """Seconds that an execution may go without an answer."""
-        limit_s = execution.origin.timeout_s
-        if self._agent_keeps_time:
-            setup_s = longest_setup_s(self._session.spec.environment, self._session.limits.grace_s)
-            limit_s += self._session.limits.grace_s + ANSWER_MARGIN_S + setup_s
-        return limit_s
-
     def _watch(self, seconds: float) -> None:
         """End the session if the running execution has no answer by then.
 
@@ -372,10 +377,6 @@ class ExecutionQueue:
         """
         self._lateness.begin()
         self._overdue.arm(seconds)
-
-    @property
-    def _agent_keeps_time(self) -> bool:
-        return self._session.offers("execute.timeout")
 
     def _no_answer(self) -> None:
         execution = self.running

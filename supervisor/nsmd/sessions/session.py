@@ -82,6 +82,7 @@ class Session:
         "limits",
         "link",
         "lost",
+        "name",
         "network",
         "pid",
         "policy",
@@ -121,6 +122,7 @@ class Session:
         self.spec = spec
         self.state = SessionState.STARTING
         self.tenancy: Tenancy | None = None
+        self.name: str | None = None  # in its scope; None for a one-shot or a spare
         self.born_s = self.created_s = self.active_s = timers.now()
         self.ready_s: float | None = None
         # Number of supervisors that it has outlived.
@@ -164,11 +166,6 @@ class Session:
         return None if self.jail is None else self.jail.project_copy
 
     @property
-    def name(self) -> str | None:
-        """Its name in its scope; None for a one-shot or a spare."""
-        return self.tenancy.name if self.tenancy else None
-
-    @property
     def live(self) -> bool:
         """True while it can take work."""
         return self.state is not SessionState.ENDING and self.state is not SessionState.ENDED
@@ -177,7 +174,7 @@ class Session:
 
     def claim(self, tenancy: Tenancy) -> None:
         """Give a spare to a client; its idle time and lifetime begin now."""
-        self.tenancy = tenancy
+        self.tenancy, self.name = tenancy, tenancy.name
         earlier = self._earlier
         self.transcript = self._transcripts.open(self.id, self.spec.environment, tenancy)
         self.created_s = self.active_s = self.timers.now()
@@ -280,6 +277,7 @@ class Session:
     def agent_ready(self, link: AgentLink) -> None:
         self.link = link
         self.requests.open(link.capabilities)
+        self.runs.agent_ready(link.capabilities)
         self.network.opened(link)
         self.ready_s = self.timers.now()
         self._feed(LifecycleEvent.READY)
@@ -292,6 +290,7 @@ class Session:
         assert self._earlier is not None, "only what was taken up is resumed"
         self.link = link
         self.requests.open(link.capabilities, era=self.taken_up)
+        self.runs.agent_ready(link.capabilities)
         self.runs.count = self._earlier.executions if resumed.count is None else resumed.count
         self.runs.checkpoints = resumed.checkpoints
         for file_id in resumed.files:  # their readers and writers are gone

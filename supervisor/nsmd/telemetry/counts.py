@@ -262,10 +262,10 @@ class Counts:
         if execution.earlier:  # nobody knows how long it has taken
             self._add("nsm_executions_taken_up", env, outcome)
         else:
-            took_s = event.at_s - submitted_s
-            self._took("nsm_execution_latency_seconds", took_s, env, outcome)
+            timed, took_s = self.timed, event.at_s - submitted_s
+            timed["nsm_execution_latency_seconds"][env, outcome].add(took_s)
             if sent_s is not None:
-                self._took("nsm_execution_wait_seconds", sent_s - submitted_s, env)
+                timed["nsm_execution_wait_seconds"][(env,)].add(sent_s - submitted_s)
         if isinstance(execution.answer, RunOutcome) and execution.answer.denials:
             self._add("nsm_denials", env)
         for limit in execution.limit_events:

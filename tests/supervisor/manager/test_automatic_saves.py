@@ -45,7 +45,7 @@ class SavedSessions:
     def add(self, name: str | None, idle_timeout_s: float = 3600.0) -> None:
         """Add an idle session; its id is its name."""
         session = cast("Any", Session.__new__(StandIn))
-        session.id, session.tenancy = name or "one-shot", None
+        session.id, session.tenancy, session.name = name or "one-shot", None, name
         session.state = SessionState.IDLE
         session.tenancy = SimpleNamespace(name=name, idle_timeout_s=idle_timeout_s)
         self.sessions[session.id] = session
@@ -60,11 +60,6 @@ class SavedSessions:
 
 class StandIn(Session):
     """A session without a jail."""
-
-    @property
-    def name(self) -> Any:
-        """Name of the session."""
-        return self.tenancy.name
 
     tenancy: Any
     state: Any

@@ -267,8 +267,10 @@ class TranscriptRecord:
                 self.live.complete("stderr", answer.stderr)
                 self.live = None
             # Standard output first, since nobody knows the order.
-            self._printed += self._pieces("stdout", answer.stdout)
-            self._printed += self._pieces("stderr", answer.stderr)
+            if answer.stdout:
+                self._printed += self._pieces("stdout", answer.stdout)
+            if answer.stderr:
+                self._printed += self._pieces("stderr", answer.stderr)
             shown = tuple(_shown(answer.displays)) if answer.displays else ()
             self.end = ExecutionEnd(
                 execution_id=self.start.execution_id,
@@ -320,7 +322,7 @@ class TranscriptRecord:
         if skipped > 0:
             yield self.piece(stream, text[: MAX_STREAM_CHARS // 2])
             yield self.piece(stream, text[-MAX_STREAM_CHARS // 2 :], skipped)
-        elif text:
+        else:
             yield self.piece(stream, text)
 
 
