@@ -58,7 +58,7 @@ from nsmd.ports import relay, session_ports
 from nsmd.restart import ended_sessions
 from nsmd.sessions import execution
 from nsmd.sessions.transcripts import record, transcript
-from nsmd.telemetry.ring import MAX_KEPT
+from nsmd.telemetry.telemetry import MAX_KEPT
 from sandbox.transfers import MAX_OPEN_FILES
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference"

@@ -13,8 +13,8 @@ from nsmd.bridge.bridge import BridgePaths, BridgeService, open_bridge
 from nsmd.bridge.programs import Caller
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.events import Events, SupervisorEvent
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.settings import BridgeSettings
-from nsmd.model.shutdown import Shutdown
 
 ANYONE = Caller(client="test", scope="test", way="control", peer=(1, 1000))
 

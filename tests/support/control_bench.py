@@ -32,9 +32,9 @@ from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Defaults, PoolSettings, SessionSettings, Settings
-from nsmd.model.shutdown import Shutdown
 from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining

@@ -39,9 +39,9 @@ from nsmd.http.scraping import serve_metrics
 from nsmd.jail.limits import open_enforcer
 from nsmd.jail.templates import open_launcher, read_programs
 from nsmd.model.events import Events, SupervisorEvent
+from nsmd.model.lifecycle import How, Shutdown
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
-from nsmd.model.shutdown import How, Shutdown
 from nsmd.restart.drain import Draining, after_sigterm
 
 log = logging.getLogger(__name__)

@@ -48,13 +48,12 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
 from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.model.events import Events
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
-from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
-from nsmd.pool.host_memory import HostMemory
-from nsmd.pool.memory_pressure import Pressure
+from nsmd.pool.memory import HostMemory, Pressure
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
 from nsmd.restart.ended_sessions import EndedSessionFiles

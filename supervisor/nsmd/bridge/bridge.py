@@ -52,8 +52,8 @@ from nsmd.bridge.programs import (
 from nsmd.bridge.running import run, variables_of
 from nsmd.host.source_watcher import SourceWatcher
 from nsmd.model.events import Events
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.settings import BridgeSettings
-from nsmd.model.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 

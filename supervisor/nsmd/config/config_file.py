@@ -17,10 +17,9 @@ from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_n
 from nsm.suggestion import closest
 from nsm.wire.decode import DecodeError, decode, shown
 from nsm.wire.network import read_all_requests
-from nsmd.model.flakes import why_no_reference
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
-from nsmd.model.packages import why_no_devices, why_no_packages
+from nsmd.model.packages import why_no_devices, why_no_packages, why_no_reference
 from nsmd.model.secrets import SecretRuleError
 from nsmd.model.settings import (
     HIDDEN,

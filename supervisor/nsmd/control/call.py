@@ -24,8 +24,8 @@ from nsmd.manager.run_service import RunService
 from nsmd.manager.session_index import Here
 from nsmd.model import names
 from nsmd.model.events import Events
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.limits import ClientLimits
-from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import ClientIdentity, ProjectMount
 from nsmd.network.secrets.service import SecretService
 from nsmd.ports.port_manager import PortManager

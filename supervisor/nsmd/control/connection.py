@@ -40,7 +40,7 @@ from nsmd.control.operations import OPERATIONS, Row
 from nsmd.control.ops import run
 from nsmd.control.outgoing import Outgoing, Room
 from nsmd.host import logs
-from nsmd.manager.job_starts import ProgramStart
+from nsmd.manager.jobs import ProgramStart
 from nsmd.model import names
 from nsmd.model.limits import ClientLimits
 from nsmd.model.read_rate import TURN, ReadRate

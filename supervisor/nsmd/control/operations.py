@@ -43,7 +43,7 @@ from nsmd.control.ops import (
     sessions,
     supervisor,
 )
-from nsmd.manager.job_starts import ProgramStart
+from nsmd.manager.jobs import ProgramStart
 from nsmd.model import names
 from nsmd.sessions.execution import Execution
 

@@ -20,7 +20,7 @@ from nsm.wire import languages
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.environments.on_demand import EnvironmentPendingError
 from nsmd.host.paths import printable
-from nsmd.model.flakes import shown
+from nsmd.model.packages import shown_reference
 from nsmd.model.values import (
     ClientIdentity,
     Environment,
@@ -86,7 +86,7 @@ class EnvironmentSource:
             case Rank.CLIENT_METADATA:
                 return "clients with this NIX_SANDBOX_METADATA"
             case Rank.CLIENT_BUILT:
-                return f"clients with {printable(shown(self.of))} in NIX_SANDBOX_ENVS"
+                return f"clients with {printable(shown_reference(self.of))} in NIX_SANDBOX_ENVS"
             case Rank.CLIENT_DIRECTORY:
                 return f"clients with NIX_SANDBOX_DIR={printable(self.of)}"
             case _:

@@ -8,5 +8,5 @@ listing          rows of `nsm ps`
 session_manager  start, find, keep and end sessions
 automatic_saves  saves of sessions that have become idle
 run_service      the one way to run code: checks, session, execution, result; forks
-job_starts       programs: their session, and their start
+jobs             programs beside the interpreter of a session, and their start
 """

@@ -45,6 +45,7 @@ from nsmd.manager.run_requests import (
 from nsmd.manager.session_index import Here
 from nsmd.manager.session_manager import Forks, SessionManager
 from nsmd.model import names
+from nsmd.model.lifecycle import Shutdown
 from nsmd.model.limits import (
     check_can_be_bound,
     check_keeps_state,
@@ -57,7 +58,6 @@ from nsmd.model.limits import (
     wrong_environment,
 )
 from nsmd.model.settings import Settings
-from nsmd.model.shutdown import Shutdown
 from nsmd.model.values import (
     ClientIdentity,
     Environment,

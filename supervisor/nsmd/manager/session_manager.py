@@ -35,7 +35,7 @@ from nsmd.model.settings import Settings
 from nsmd.model.values import Environment, JailSpec, Tenancy
 from nsmd.network.secrets.service import SecretService
 from nsmd.network.session_proxy import Gateway
-from nsmd.pool.host_memory import HostMemory
+from nsmd.pool.memory import HostMemory
 from nsmd.pool.pool import Pool
 from nsmd.restart.earlier_sessions import EarlierExecutions
 from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions

@@ -20,8 +20,14 @@ from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.bridge import programs
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, ProgramEnd
-from nsmd.mcp.clients import Context, began_before_s, number_of, wants_progress
-from nsmd.mcp.progress import LineFeed, outcome_of
+from nsmd.mcp.clients import (
+    Context,
+    LineFeed,
+    began_before_s,
+    number_of,
+    outcome_of,
+    wants_progress,
+)
 from nsmd.mcp.render import META_KEY, ToolReply
 from nsmd.mcp.text import clean, head_and_tail, settled, shares
 from nsmd.model.values import StreamName

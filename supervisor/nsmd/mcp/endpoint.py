@@ -31,25 +31,27 @@ from nsm.wire.errors import BadProjectError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, Way
 from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
-from nsmd.manager.job_starts import session_for_code_job
+from nsmd.manager.jobs import session_for_code_job
 from nsmd.manager.run_service import RunService
-from nsmd.mcp import bridge_tools, describe, jobs, messages
-from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
+from nsmd.mcp import bridge_tools, jobs, messages, run_tool
 from nsmd.mcp.attachment import Attach
 from nsmd.mcp.bridge_tools import ProgramTools
 from nsmd.mcp.clients import (
     ClientRoots,
     Context,
     ListedTools,
+    ProgressFeed,
     View,
     began_before_s,
     client_name,
     number_of,
+    outcome_of,
+    submit_patiently,
     wants_progress,
 )
-from nsmd.mcp.progress import ProgressFeed, outcome_of, submit_patiently
 from nsmd.mcp.render import LEFT_OUT_CHARS, ToolReply, render_error, render_result
 from nsmd.mcp.router import Number, Router
+from nsmd.mcp.run_tool import JobId, RunArguments, parse_arguments
 from nsmd.mcp.text import clean
 from nsmd.model.limits import code_of_undo
 from nsmd.model.values import ClientIdentity, ProjectMount, RunRequest
@@ -126,7 +128,7 @@ class Endpoint:
         server = _Server(
             _NAME,
             version=__version__,
-            instructions=describe.instructions(self._has_programs()),
+            instructions=run_tool.instructions(self._has_programs()),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listed.listen,
@@ -157,19 +159,19 @@ class Endpoint:
             client = self._client_with(ctx, project)
             self._runner.prewarm.expect(client)
         if project is None and not self._is_told and self._roots.to_be_asked(ctx):
-            reason = describe.ASKED_LATER
+            reason = run_tool.ASKED_LATER
         self._described = (project,)
         view = environments, has_programs = self._view(client)
         self._had_programs = has_programs  # clients with this list know that
         self._listed.remember(ctx, client, view)
         undo, fork = self._runner.keeps_checkpoints, self._runner.can_fork
-        description = describe.describe(environments, project, reason, undo=undo, fork=fork)
+        description = run_tool.describe(environments, project, reason, undo=undo, fork=fork)
         meta = {MAX_RESULT_META_KEY: self._max_result_chars + _NOTES_CHARS}
         tool = Tool(
-            name=describe.TOOL_NAME,
+            name=run_tool.TOOL_NAME,
             description=description,
-            input_schema=describe.schema(environments, undo=undo, fork=fork),
-            annotations=ToolAnnotations.model_validate(describe.hints(environments)),
+            input_schema=run_tool.schema(environments, undo=undo, fork=fork),
+            annotations=ToolAnnotations.model_validate(run_tool.hints(environments)),
             _meta=meta,
         )
         return ListToolsResult(tools=[tool, *(self._tools.tools(meta) if has_programs else ())])
@@ -208,7 +210,7 @@ class Endpoint:
     async def _reply(self, ctx: Context, name: str, arguments: object) -> ToolReply:
         """Carry out a tool call."""
         try:
-            if name == describe.TOOL_NAME:
+            if name == run_tool.TOOL_NAME:
                 return await self._run(ctx, parse_arguments(arguments))
             return await self._reply_of_programs(ctx, name, arguments)
         except MCPError:
@@ -236,7 +238,7 @@ class Endpoint:
     def _subscribe_programs(self, changed: Callable[[], None]) -> Callable[[], None]:
         def other_programs() -> None:
             # If the endpoint has several clients, those that connect from now on learn it.
-            self.server.instructions = describe.instructions(self._has_programs())
+            self.server.instructions = run_tool.instructions(self._has_programs())
             changed()
 
         return self._programs.subscribe(other_programs)
@@ -406,8 +408,8 @@ def _reply_of_failure(error: Exception, tool: str) -> ToolReply:
 
 def _no_tool(name: str, others: Sequence[str]) -> MCPError:
     """Make an error of the protocol, as the specification demands, instead of a result."""
-    only = f"The only one is {describe.TOOL_NAME!r}; it takes `env` and `code`."
-    listed = f"There are {', '.join((describe.TOOL_NAME, *others))}."
+    only = f"The only one is {run_tool.TOOL_NAME!r}; it takes `env` and `code`."
+    listed = f"There are {', '.join((run_tool.TOOL_NAME, *others))}."
     return MCPError(INVALID_PARAMS, f"There is no tool {name[:80]!r}. {listed if others else only}")
 
 

@@ -24,14 +24,20 @@ from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownJobError
 from nsm.wire.files import PIECE_BYTES
 from nsmd.agent_link.frames import JobFacts
-from nsmd.manager.job_starts import SessionForJob, start_code_job
+from nsmd.manager.jobs import (
+    MAX_WAIT_S,
+    SessionForJob,
+    await_end,
+    change_job,
+    read_on,
+    start_code_job,
+)
 from nsmd.manager.run_service import RunService
 from nsmd.mcp import messages
-from nsmd.mcp.arguments import JobId, job_id
 from nsmd.mcp.clients import Context
 from nsmd.mcp.render import META_KEY, ToolReply
+from nsmd.mcp.run_tool import JobId, job_id
 from nsmd.mcp.text import clean, settled, size
-from nsmd.sessions.jobs import MAX_WAIT_S, await_end, change_job, read_on
 from nsmd.sessions.session import Session
 
 STOP_MARGIN_S = 5.0

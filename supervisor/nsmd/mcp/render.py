@@ -20,7 +20,7 @@ from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError,
 from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
 from nsm.wire.results import Truncation, split_place
 from nsmd.agent_link.frames import JobFacts
-from nsmd.mcp.arguments import JobId
+from nsmd.mcp.run_tool import JobId
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size
 from nsmd.model.values import Outcome, RunOutcome
 from sandbox.limits import FILE_BYTES

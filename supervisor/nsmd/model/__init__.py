@@ -3,15 +3,13 @@
 values      environments, sessions, executions, requests and results
 settings    the configuration, with defaults
 names       checks of names, and readable new ones
-packages    what an environment is made of: packages, images, devices
-flakes      references to flakes that Nix builds
+packages    what an environment is made of: packages, images, devices, flakes
 host_rules  hosts, patterns of hosts, and rules for requests to them
 secrets     secrets as configured, without their values
 policy      everything that one session may see, change, reach and use
 limits      limits of sessions and of clients, and the first checks of a request
-lifecycle   a session's states as one table
+lifecycle   a session's states as one table; how the supervisor ends
 events      events, and their listeners
-shutdown    how the supervisor will end, and whether it accepts new work
 read_rate   rate at which one client's requests are read
 text        texts for people: head and tail of a long one, durations
 """

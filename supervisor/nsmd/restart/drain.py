@@ -18,7 +18,7 @@ import trio
 from nsmd.bridge.calls import ProgramCall, who_runs
 from nsmd.fdstore.store import DescriptorStore
 from nsmd.model.events import Events, SupervisorEvent
-from nsmd.model.shutdown import How, Shutdown
+from nsmd.model.lifecycle import How, Shutdown
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ execution        one execution: its state, output and result; the finished ones
 execution_queue  the executions of one jail, one after another; their input and time limits
 session          the task that owns one jail and carries out the lifecycle table
 forking          copies of a session that runs
-jobs             programs that run beside the interpreter
 files            files into and out of a session, and paths that clients watch
 changes          changes of a session in an overlay: diff, apply, discard
 """

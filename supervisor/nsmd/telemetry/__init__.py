@@ -2,15 +2,13 @@
 
 families      every metric: its name, labels and meaning
 counts        counters and distributions of durations, fed by events
-ring          the latest events, for people who watch
-telemetry     all of these, the lag of the event loop, and figures that are read when somebody asks
+telemetry     all of these, the latest events, and figures that are read when somebody asks
 exposition    metrics in Prometheus's format, and those of the process (imports `prometheus_client`)
 import_times  modules that sessions import slowly
 """
 
 from __future__ import annotations
 
-from nsmd.telemetry.ring import Ring, RingEvent
-from nsmd.telemetry.telemetry import Surroundings, Telemetry, Traffic
+from nsmd.telemetry.telemetry import Ring, RingEvent, Surroundings, Telemetry, Traffic
 
 __all__ = ["Ring", "RingEvent", "Surroundings", "Telemetry", "Traffic"]

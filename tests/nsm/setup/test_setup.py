@@ -18,7 +18,7 @@ from nsm.cli import main as cli
 from nsm.cli.verbs import setup as verb
 from nsm.setup import files, plan
 from nsm.setup.agents import TITLES, agent
-from nsmd.mcp import describe
+from nsmd.mcp import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -497,7 +497,7 @@ def test_the_skill_is_short_and_says_what_is_true() -> None:
     head = re.match(r"---\nname: nsm\ndescription: ([^\n]{1,1024})\n---\n", text)
     assert head is not None
     assert ": " not in head[1]  # it would have to be quoted
-    arguments = set(describe.schema([], fork=True, undo=True)["properties"])
+    arguments = set(run_tool.schema([], fork=True, undo=True)["properties"])
     named = set(re.findall(r"`([a-z_]+)(?::|`)", text))
     programs = {"run", "python", "bash", "node", "overlay", "matplotlib", "nsm"}
     assert named <= arguments | programs, named - arguments - programs

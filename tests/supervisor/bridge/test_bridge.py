@@ -27,8 +27,8 @@ from nsmd.bridge import calls as call_module
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
 from nsmd.bridge.calls import ProgramCall
+from nsmd.model.lifecycle import How
 from nsmd.model.settings import BridgeSettings
-from nsmd.model.shutdown import How
 from nsmd.restart.drain import Draining
 
 BOX = replace(ANYONE, scope="box:a", granted=frozenset(("restart-db", "later")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadRequestError, CodeTooLargeError, NsmError
-from nsmd.mcp.arguments import JobId, RunArguments, parse_arguments
+from nsmd.mcp.run_tool import JobId, RunArguments, parse_arguments
 from nsmd.model.values import MAX_CODE_BYTES
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.mcp import bridge_tools, describe
+from nsmd.mcp import bridge_tools, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,14 +30,14 @@ def test_the_budget() -> None:
         }
         for name in bridge_tools.NAMES
     ]
-    more = len(describe.instructions(True)) - len(describe.instructions(False))
+    more = len(run_tool.instructions(True)) - len(run_tool.instructions(False))
     assert (len(json.dumps(tools)) + more) / CHARS_PER_TOKEN < MAX_TOKENS
 
 
 def test_instructions_name_each_tool_and_nothing_where_there_are_none() -> None:
     for name in bridge_tools.NAMES:
-        assert f"`{name}`" in describe.instructions(True)
-    assert describe.instructions(False) == describe.INSTRUCTIONS
+        assert f"`{name}`" in run_tool.instructions(True)
+    assert run_tool.instructions(False) == run_tool.INSTRUCTIONS
 
 
 def test_what_a_program_does_nobody_here_knows() -> None:

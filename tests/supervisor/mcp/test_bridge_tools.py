@@ -13,7 +13,7 @@ from json_peer import MODERN_META, Message, Peer, text_of
 from mcp_peer import attachment
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
 from nsmd.bridge.programs import ProgramEnd
-from nsmd.mcp import describe
+from nsmd.mcp import run_tool
 from nsmd.model.limits import ClientLimits
 
 ERAS = pytest.mark.parametrize("modern", [False, True])
@@ -61,7 +61,7 @@ async def test_a_program_is_found_explained_and_started(modern: bool) -> None:
         await peer.attach()
         if not modern:
             shook = await peer.initialize()
-            assert shook["instructions"] == describe.INSTRUCTIONS_WITH_PROGRAMS
+            assert shook["instructions"] == run_tool.INSTRUCTIONS_WITH_PROGRAMS
         assert await names(peer, modern=modern) == ["run", "list_programs", "help", "execute"]
         listed = await call(peer, "list_programs", {}, modern=modern)
         assert (text_of(listed), listed["isError"]) == ("- deploy: Deploys it.", False)
@@ -382,10 +382,10 @@ async def test_programs_that_come_are_named_to_who_asks_then() -> None:
     async with attachment(FakeRunner(), programs=programs) as peer:
         await peer.attach()
         found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
-        assert found["instructions"] == describe.INSTRUCTIONS
+        assert found["instructions"] == run_tool.INSTRUCTIONS
         programs.change("deploy")
         found = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
-        assert found["instructions"] == describe.INSTRUCTIONS_WITH_PROGRAMS
+        assert found["instructions"] == run_tool.INSTRUCTIONS_WITH_PROGRAMS
 
 
 async def test_nothing_is_subscribed_to_when_clients_are_gone() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.progress import BURST, MAX_SILENCE_S, MAX_WAITING, MIN_INTERVAL_S, LineFeed
+from nsmd.mcp.clients import BURST, MAX_SILENCE_S, MAX_WAITING, MIN_INTERVAL_S, LineFeed
 
 Told = list[tuple[float, str]]
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nsmd.mcp.progress import MAX_MESSAGE_CHARS, ProgressFeed
+from nsmd.mcp.clients import MAX_MESSAGE_CHARS, ProgressFeed
 from nsmd.model.values import Output
 
 Report = tuple[float, str]

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.pool.host_memory import PRESSURE_PAUSE_S, HostMemory
+from nsmd.pool.memory import PRESSURE_PAUSE_S, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

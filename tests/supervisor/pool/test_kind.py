@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsmd.pool.kind import BURST_HALF_LIFE_S, MAX_BURST, RATE_S, Demand, Refills
+from nsmd.pool.pool import BURST_HALF_LIFE_S, MAX_BURST, RATE_S, Demand, Refills
 
 
 def test_a_steady_rate_is_found() -> None:

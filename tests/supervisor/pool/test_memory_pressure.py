@@ -14,8 +14,7 @@ from control_bench import bench
 from nsmd.model.events import SupervisorEvent
 from nsmd.model.settings import MemoryPressureSettings
 from nsmd.model.values import ClientIdentity, RunRequest
-from nsmd.pool.host_memory import HostMemory
-from nsmd.pool.memory_pressure import MOST_AT_ONCE, REASON, STEP_S, Pressure, is_short
+from nsmd.pool.memory import MOST_AT_ONCE, REASON, STEP_S, HostMemory, Pressure, is_short
 from nsmd.pool.policy import MemorySeen
 
 if TYPE_CHECKING:

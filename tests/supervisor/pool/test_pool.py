@@ -17,7 +17,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import PoolSettings
 from nsmd.model.values import SessionLimits
 from nsmd.network.session_proxy import Gateway
-from nsmd.pool.host_memory import HostMemory
+from nsmd.pool.memory import HostMemory
 from nsmd.pool.policy import EXPECTED_S, MemorySeen
 from nsmd.pool.pool import PLAN_FRESH_S, Pool
 from nsmd.sessions.session import Session

@@ -21,8 +21,7 @@ from nsmd.environments.catalog import CatalogEntry
 from nsmd.environments.devshell import NAME as SHELL_NAME
 from nsmd.environments.project.environment_manager import ListOptions, ProjectRow
 from nsmd.host.paths import is_within
-from nsmd.model.flakes import shown
-from nsmd.model.packages import WantedPackages
+from nsmd.model.packages import WantedPackages, shown_reference
 from nsmd.model.values import Environment, EnvironmentProblem, ProjectMount
 
 TELL_INTERVAL_S = 1.0
@@ -124,8 +123,8 @@ async def env_add(
         await _wait_for(call, [building])
     if building.packages != wanted:
         raise BadRequestError(
-            f"{building.name!r} is made from other packages now: {shown(building.reference)}. "
-            "Another call has changed them meanwhile.",
+            f"{building.name!r} is made from other packages now: "
+            f"{shown_reference(building.reference)}. Another call has changed them meanwhile.",
             hint="Choose another name, or add it again to have yours.",
         )
     return row_of(building)
@@ -156,7 +155,9 @@ async def env_remove(call: Call, targets: tuple[str, ...]) -> dict[str, Any]:
         except NsmError as error:
             errors.append({"target": target, "error": error.to_wire()})
         else:
-            removed.append({"name": building.name, "reference": shown(building.reference)})
+            removed.append(
+                {"name": building.name, "reference": shown_reference(building.reference)}
+            )
     return {"removed": removed, "errors": errors}
 
 
@@ -243,7 +244,7 @@ def row_of(building: Building) -> dict[str, Any]:
     }
     return {
         "name": building.name,
-        "reference": shown(building.reference),
+        "reference": shown_reference(building.reference),
         "state": building.state,
         "wanted_by": [who for who, wants in wanted_by.items() if wants],
         "lock": built.lock if built is not None else "",

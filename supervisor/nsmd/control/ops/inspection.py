@@ -26,10 +26,10 @@ from nsmd.control.ops import preloading
 from nsmd.control.ops.network import decision_row, listed_ports, port_addresses
 from nsmd.host import processes
 from nsmd.jail.limits import Confinement
+from nsmd.manager.jobs import list_jobs
 from nsmd.manager.listing import last_row, live_row
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement, has_nvidia
-from nsmd.sessions.jobs import list_jobs
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 

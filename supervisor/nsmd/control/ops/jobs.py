@@ -21,8 +21,8 @@ from nsmd.agent_link.frames import JobFrame, JobOutputFrame
 from nsmd.control.call import Call
 from nsmd.control.ops.run import in_named_session, request_of
 from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
-from nsmd.manager.job_starts import ProgramStart, SessionForJob, session_for_job
-from nsmd.sessions import jobs
+from nsmd.manager import jobs
+from nsmd.manager.jobs import ProgramStart, SessionForJob, session_for_job
 
 MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
 """Largest size of a job's arguments and variables together; the kernel takes less."""

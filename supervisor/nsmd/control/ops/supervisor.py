@@ -16,8 +16,7 @@ from nsm.wire.errors import ShuttingDownError, StartFailedError, UnknownSessionE
 from nsmd.control.call import Call, Services
 from nsmd.fdstore.handover import SuccessorAnswer, SuccessorError, try_successor
 from nsmd.fdstore.running_holders import SilentHolders
-from nsmd.pool.kind import Kind
-from nsmd.pool.pool import Pool
+from nsmd.pool.pool import Kind, Pool
 from nsmd.restart.kept_sessions import session_id_of
 from nsmd.telemetry import Ring, RingEvent
 from nsmd.telemetry.telemetry import report as stats_report

@@ -21,8 +21,7 @@ from nsm.wire.decode import Constraint
 from nsm.wire.errors import NsmError
 from nsmd.environments import saved_records
 from nsmd.environments.builds.building import Building, Built, Failed
-from nsmd.model.flakes import why_no_reference
-from nsmd.model.packages import WantedPackages
+from nsmd.model.packages import WantedPackages, why_no_reference
 from nsmd.model.values import Artifact, Environment
 
 log = logging.getLogger(__name__)

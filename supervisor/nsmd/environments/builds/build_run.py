@@ -25,8 +25,7 @@ from nsmd.environments.packages.request import Installed
 from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore
 from nsmd.host.command_log import CommandProgress
 from nsmd.host.commands import OnProgress
-from nsmd.model.flakes import local_directory, shown
-from nsmd.model.packages import WantedPackages
+from nsmd.model.packages import WantedPackages, local_directory, shown_reference
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 
@@ -42,7 +41,7 @@ class NoSandboxError(NixFailedError):
 
     def __init__(self, reference: str, path: str, why: str) -> None:
         super().__init__(
-            f"{shown(reference)} yields no sandbox: {path}: {why}.",
+            f"{shown_reference(reference)} yields no sandbox: {path}: {why}.",
             hint=EXPECTED,
             data={"path": path},
         )
@@ -193,7 +192,9 @@ class BuildRun:
         """Make the environment of a build by Nix."""
         reference = building.reference
         try:
-            found = read_artifact(path, self.defaults, self.owners, source=shown(reference))
+            found = read_artifact(
+                path, self.defaults, self.owners, source=shown_reference(reference)
+            )
         except ArtifactError as error:
             raise NoSandboxError(reference, path, str(error)) from None
         if building.given_name:

@@ -44,8 +44,13 @@ from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.packages.store import CollectedEnvironments
 from nsmd.host.command_log import CommandProgress
-from nsmd.model.flakes import check_reference, shown, split_valid
-from nsmd.model.packages import WantedPackages, check_packages
+from nsmd.model.packages import (
+    WantedPackages,
+    check_packages,
+    check_reference,
+    shown_reference,
+    split_valid,
+)
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
 
@@ -127,7 +132,7 @@ class Builder:
         meant = [building for building in self.buildings if building.means(target)]
         if len(meant) > 1:
             # Also one that failed because its own name was taken, or one that a client named.
-            rows = ", ".join(f"{b.name} ({shown(b.reference)}, {b.state})" for b in meant)
+            rows = ", ".join(f"{b.name} ({shown_reference(b.reference)}, {b.state})" for b in meant)
             raise BadRequestError(
                 f"{target[:200]!r} means several environments: {rows}.",
                 hint="Use a name or a reference that only one of them has.",

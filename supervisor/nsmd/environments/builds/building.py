@@ -13,9 +13,8 @@ from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.nix.program import NixRunError
 from nsmd.host.command_log import CommandProgress
-from nsmd.model.flakes import likely_name, shown, why_no_reference
 from nsmd.model.names import ENVIRONMENT_NAME
-from nsmd.model.packages import WantedPackages
+from nsmd.model.packages import WantedPackages, likely_name, shown_reference, why_no_reference
 from nsmd.model.text import duration
 from nsmd.model.values import Environment, EnvironmentProblem
 
@@ -231,7 +230,7 @@ def check_given_name(
         differs = other.reference != reference and not (changes and other.packages is not None)
         if name and other.added and other.name == name and differs:
             raise BadRequestError(
-                f"{name!r} is {shown(other.reference)} already.",
+                f"{name!r} is {shown_reference(other.reference)} already.",
                 hint=f"Choose another name, or `nsm env rm {name}` first.",
             )
 
@@ -246,8 +245,9 @@ def check_own_name(buildings: Iterable[Building], building: Building, name: str)
         taken = other.added and other.built is not None and other.name == name
         if taken and building.added and other is not building:
             raise BadRequestError(
-                f"{shown(building.reference)} is called {name!r}, as {shown(other.reference)} is.",
-                hint=f"`nsm env add --name ANOTHER {shown(building.reference)}`",
+                f"{shown_reference(building.reference)} is called {name!r}, as "
+                f"{shown_reference(other.reference)} is.",
+                hint=f"`nsm env add --name ANOTHER {shown_reference(building.reference)}`",
             )
 
 
@@ -297,7 +297,7 @@ def interrupted(building: Building, at_s: float) -> Failed:
 
 def problem(building: Building) -> EnvironmentProblem | None:
     """Why an environment cannot be used, or is out of date; None if all is well."""
-    where, log = shown(building.reference), f"`nsm env log {building.name}`"
+    where, log = shown_reference(building.reference), f"`nsm env log {building.name}`"
     if building.attempt is not None:
         if building.built is not None:
             return None
@@ -322,7 +322,7 @@ def problem(building: Building) -> EnvironmentProblem | None:
 def bad_reference(reference: str) -> EnvironmentProblem:
     """Make the problem for a reference in `NIX_SANDBOX_ENVS` that nsm does not pass to nix."""
     why = why_no_reference(reference) or "there are too many"
-    where = f"NIX_SANDBOX_ENVS: {shown(reference)!r:.200}"
+    where = f"NIX_SANDBOX_ENVS: {shown_reference(reference)!r:.200}"
     return EnvironmentProblem(name=None, where=where, why=why)
 
 

@@ -19,15 +19,18 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from nsm.below import DIRECTORY, look, open_below, open_file, parent_of, read_link
 from nsm.dataclass import dataclass
-from nsmd.sessions.changes.change import (
+from nsmd.sessions.changes.comparison import (
+    PIECE_BYTES,
     Change,
     PathState,
+    Sides,
     carried_mode,
+    change_at,
     copy_state,
     digest_of,
     host_state,
+    in_tree,
 )
-from nsmd.sessions.changes.comparison import PIECE_BYTES, Sides, change_at, in_tree
 
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 

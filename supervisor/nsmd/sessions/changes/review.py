@@ -19,14 +19,15 @@ from nsm.wire.errors import BadProjectError, BadRequestError
 from nsmd.jail import ProjectCopy
 from nsmd.model.values import ProjectMount
 from nsmd.sessions.changes.application import AgreedChange, RefusedChange, apply, discard
-from nsmd.sessions.changes.change import Change, digest_of
 from nsmd.sessions.changes.comparison import (
     MAX_CHANGES,
     MAX_PATHS_BYTES,
+    Change,
     Sides,
     TooManyChangesError,
     change_at,
     compare,
+    digest_of,
     find_linked,
 )
 from nsmd.sessions.session import Session

@@ -18,7 +18,7 @@ from nsmd.restart.drain import ANSWERS_S, INTERRUPTED_S, after_sigterm
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsmd.fdstore.store import StoreKind
-    from nsmd.model.shutdown import How
+    from nsmd.model.lifecycle import How
 
 
 async def deaf(agent: FakeAgent, jail: FakeJail) -> None:

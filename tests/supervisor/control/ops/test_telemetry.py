@@ -14,7 +14,7 @@ from nsm.wire.answers import read
 from nsm.wire.errors import ForbiddenError, UnknownSessionError
 from nsm.wire.messages import Cancel, Event, Result
 from nsm.wire.telemetry import Occurrence, Stats, metrics_text
-from nsmd.telemetry.ring import MAX_KEPT
+from nsmd.telemetry.telemetry import MAX_KEPT
 from outcomes_agent import outcomes
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nsm.wire.errors import BadRequestError
-from nsmd.model.flakes import (
+from nsmd.model.packages import (
     check_reference,
     likely_name,
     local_directory,
-    shown,
+    shown_reference,
     why_no_reference,
 )
 
@@ -96,6 +96,9 @@ def test_a_name_before_it_has_its_own(reference: str, name: str) -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    assert shown("git+https://me:secret@example.org/x#y") == "git+https://...@example.org/x#y"
-    assert shown("git+ssh://git@example.org/a@b") == "git+ssh://...@example.org/a@b"
-    assert shown("path:/home/me@work/x#y") == "path:/home/me@work/x#y"
+    assert (
+        shown_reference("git+https://me:secret@example.org/x#y")
+        == "git+https://...@example.org/x#y"
+    )
+    assert shown_reference("git+ssh://git@example.org/a@b") == "git+ssh://...@example.org/a@b"
+    assert shown_reference("path:/home/me@work/x#y") == "path:/home/me@work/x#y"

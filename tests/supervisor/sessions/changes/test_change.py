@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.sessions.changes.change import PathState, risk_of
+from nsmd.sessions.changes.comparison import PathState, risk_of
 
 FILE = PathState(type="file", mode=0o644, size=1, token="")
 LINK = PathState(type="symlink", mode=0, size=1, token="")
