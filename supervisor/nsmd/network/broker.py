@@ -152,66 +152,6 @@ class Broker:
         self._clients.pop(number, None)
 
 
-class BrokeredClient:
-    """One connection of a client, and what is said about it to the supervisor.
-
-    `answer` gets the supervisor's answer to what was asked last.
-    """
-
-    def __init__(self, broker: Broker, number: int, stream: ProxyStream) -> None:
-        self.count_bytes = broker.count_bytes
-        self.report_moved = broker.report_moved
-        self._broker = broker
-        self._number = number
-        self._stream = stream
-        self._given: bytes | None = None
-        self.answer: asyncio.Future[ProxyStream | None] | None = None
-        self._task = asyncio.get_running_loop().create_task(self._serve())
-
-    async def _serve(self) -> None:
-        try:
-            await serve_client(self._stream, self)
-        finally:
-            self._stream.close()
-            self._broker.forget(self._number)
-            self.report_moved()
-            if self._given is None:
-                self._broker.send("over", self._number)
-            else:
-                self._broker.send("given", self._number, self._given)
-
-    @property
-    def stand_ins(self) -> dict[str, str]:
-        return self._broker.stand_ins
-
-    async def ask(self, asked: ProxyRequest) -> ProxyStream | None:
-        """Ask for a connection to a server; None if somebody else carries that."""
-        return await self._ask("ask", f"{asked.protocol} {show_host(asked.host, asked.port)}")
-
-    async def report_refused(self, asked: ProxyRequest, refused: RefusedError) -> None:
-        """Report a request that was refused here; returns once that is recorded."""
-        shown = show_host(asked.host, asked.port) if asked.host else "-"
-        detail = refused.detail.encode("ascii", "backslashreplace").decode()
-        detail = "".join(each if each.isprintable() else "?" for each in detail)
-        words = f"{asked.protocol} {shown} {refused.verdict} {detail:.{MAX_DETAIL}}"
-        with suppress(RefusedError):
-            await self._ask("refused", words)
-
-    async def _ask(self, kind: Kind, words: str) -> ProxyStream | None:
-        self.answer = asyncio.get_running_loop().create_future()
-        self._broker.send(kind, self._number, words.encode())
-        return await self.answer
-
-    def done(self) -> None:
-        """Report that nothing more moves between the client and the server."""
-        self.report_moved()
-        self._broker.send("done", self._number)
-
-    def give_away(self, early: bytes) -> None:
-        """Give the connection away, with the bytes that the client has sent after its request."""
-        self._given = early
-
-
 class ProxyStream:
     """A connected socket, owned from now on. Its methods raise `OSError` if the peer is gone."""
 
@@ -250,36 +190,49 @@ class ProxyStream:
         self._socket.close()
 
 
-async def serve_client(client: ProxyStream, supervisor: BrokeredClient) -> None:
-    """Serve one connection until it is over, or given away."""
-    try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S) as deadline:
-            if first := await client.receive():
-                proxy = SocksProxy() if first[0] == SOCKS_VERSION else WebProxy()
-                await _ClientConnection(client, supervisor, proxy).run(first, deadline)
-    except* OSError:  # one side is gone, or it was silent for too long
-        pass
+class BrokeredClient:
+    """One connection of a client: its requests, one after the other, and what is said about them to
+    the supervisor. `answer` gets the supervisor's answer to what was asked last.
+    """
 
-
-class _ClientConnection:
-    """Requests of one client, one after the other."""
-
-    def __init__(
-        self, client: ProxyStream, supervisor: BrokeredClient, proxy: SocksProxy | WebProxy
-    ) -> None:
-        self._client = client
-        self._supervisor = supervisor
-        self._proxy = proxy
+    def __init__(self, broker: Broker, number: int, stream: ProxyStream) -> None:
+        self._broker = broker
+        self._number = number
+        self._client = stream
+        self._proxy: SocksProxy | WebProxy = WebProxy()
         self._ended = False  # the client sends nothing more
         self._open: asyncio.Timeout | None = None
         self._idle_s = IDLE_S
+        self._given: bytes | None = None
+        self.answer: asyncio.Future[ProxyStream | None] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def run(self, first: bytes, deadline: asyncio.Timeout) -> None:
-        """Serve the connection, whose client has sent bytes; the deadline is the request's."""
-        await self._serve_request(first, deadline)
-        while self._proxy.begin_next():
-            async with asyncio.timeout(KEEP_ALIVE_S) as deadline:
-                await self._serve_request(b"", deadline)
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except* OSError:  # one side is gone, or it was silent for too long
+            pass
+        finally:
+            self._client.close()
+            self._broker.forget(self._number)
+            self._broker.report_moved()
+            if self._given is None:
+                self._broker.send("over", self._number)
+            else:
+                self._broker.send("given", self._number, self._given)
+
+    async def _serve(self) -> None:
+        """Serve it until it is over, or given away."""
+        async with asyncio.timeout(REQUEST_TIMEOUT_S) as deadline:
+            first = await self._client.receive()
+            if not first:
+                return
+            if first[0] == SOCKS_VERSION:
+                self._proxy = SocksProxy()
+            await self._serve_request(first, deadline)
+            while self._proxy.begin_next():
+                async with asyncio.timeout(KEEP_ALIVE_S) as next_deadline:
+                    await self._serve_request(b"", next_deadline)
 
     async def _serve_request(self, first: bytes, deadline: asyncio.Timeout) -> None:
         asked = ProxyRequest("", 0, self._proxy.protocol)
@@ -291,18 +244,19 @@ class _ClientConnection:
             deadline.reschedule(None)
             self._check_head(asked)
         except RefusedError as refused:
-            await self._supervisor.report_refused(asked, refused)
+            await self._report_refused(asked, refused)
             await self._refuse(refused)
             return
         try:
-            server = await self._supervisor.ask(asked)
+            words = f"{asked.protocol} {show_host(asked.host, asked.port)}"
+            server = await self._ask("ask", words)
         except RefusedError as refused:
             await self._refuse(refused)
             return
-        if server is None:
+        if server is None:  # somebody else carries the connection
             answer, early = self._proxy.begin_tunnel()
             await self._client.send(answer)
-            self._supervisor.give_away(early)
+            self._given = early
             return
         try:
             async with asyncio.timeout(self._idle_s) as self._open:
@@ -312,7 +266,22 @@ class _ClientConnection:
                     await self._tunnel(server)
         finally:
             server.close()
-        self._supervisor.done()
+        self._broker.report_moved()
+        self._broker.send("done", self._number)
+
+    async def _report_refused(self, asked: ProxyRequest, refused: RefusedError) -> None:
+        """Report a request that was refused here; returns once that is recorded."""
+        shown = show_host(asked.host, asked.port) if asked.host else "-"
+        detail = refused.detail.encode("ascii", "backslashreplace").decode()
+        detail = "".join(each if each.isprintable() else "?" for each in detail)
+        words = f"{asked.protocol} {shown} {refused.verdict} {detail:.{MAX_DETAIL}}"
+        with suppress(RefusedError):
+            await self._ask("refused", words)
+
+    async def _ask(self, kind: Kind, words: str) -> ProxyStream | None:
+        self.answer = asyncio.get_running_loop().create_future()
+        self._broker.send(kind, self._number, words.encode())
+        return await self.answer
 
     def _restart_idle_timeout(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -327,11 +296,11 @@ class _ClientConnection:
 
     def _sent(self, size: int) -> None:
         self._restart_idle_timeout()
-        self._supervisor.count_bytes(size, 0)
+        self._broker.count_bytes(size, 0)
 
     def _received(self, size: int) -> None:
         self._restart_idle_timeout()
-        self._supervisor.count_bytes(0, size)
+        self._broker.count_bytes(0, size)
 
     async def _refuse(self, refused: RefusedError) -> None:
         await self._client.send(self._proxy.answers() + self._proxy.refusal(refused))
@@ -362,7 +331,7 @@ class _ClientConnection:
 
     def _check_head(self, asked: ProxyRequest) -> None:
         """Refuse the request for what is seen of it besides its host."""
-        known = self._supervisor.stand_ins
+        known = self._broker.stand_ins
         if asked.protocol != "http" or not known or not isinstance(self._proxy, WebProxy):
             return
         request = self._proxy.outgoing()
@@ -397,7 +366,7 @@ class _ClientConnection:
                 await asyncio.sleep(0)
         if source is self._client:
             self._client_ended()
-        self._supervisor.report_moved()  # before anybody sees the end
+        self._broker.report_moved()  # before anybody sees the end
         target.end()
 
     async def _pass_on(self, proxy: WebProxy, server: ProxyStream) -> None:
