@@ -190,7 +190,7 @@ class Box:
 
     @property
     def grant(self) -> Grant | None:
-        """Its secrets and rules for requests; None without any."""
+        """Secrets and rules for requests; None without any."""
         return self.proxy.grant
 
     async def run(self, serve: ServeConnection) -> None:
@@ -198,9 +198,9 @@ class Box:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_accept, self._control, serve, nursery)
             if self._proxy is not None:
-                nursery.start_soon(_accept, self._proxy, self._hand, nursery)
+                nursery.start_soon(_accept, self._proxy, self._take_proxy, nursery)
             if self._listener is not None:
-                nursery.start_soon(self._serve_way)
+                nursery.start_soon(self._serve_proxy)
             await trio.lowlevel.wait_readable(self._pidfd)
             nursery.cancel_scope.cancel()
 
@@ -259,14 +259,14 @@ class Box:
 
     # The proxy.
 
-    async def _hand(self, connection: trio.SocketStream) -> None:
+    async def _take_proxy(self, connection: trio.SocketStream) -> None:
         if self._handing.value == 0:
             await connection.aclose()
             return
         async with self._handing:
             taken = await self._receive_proxy(connection)
         if taken:
-            await self._serve_way()
+            await self._serve_proxy()
 
     async def _receive_proxy(self, connection: trio.SocketStream) -> bool:
         """Receive the proxy socket and serve it; False if none came."""
@@ -290,7 +290,7 @@ class Box:
             pass  # sockets that it passed before are still served
         return taken
 
-    async def _serve_way(self) -> None:
+    async def _serve_proxy(self) -> None:
         listener = self._listener
         assert listener is not None, "it was taken before"
         try:

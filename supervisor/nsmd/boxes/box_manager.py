@@ -90,10 +90,10 @@ class BoxManager:
             unread.append(name.removeprefix(BOX))
             return unread[-1]
 
-        entries.take_over(BOX, BoxRecord, self._take, unusable=unusable)
+        entries.take_over(BOX, BoxRecord, self._take_over, unusable=unusable)
         remove_others({*self._boxes, *unread})
 
-    def _take(self, record: BoxRecord, descriptors: list[int]) -> Collection[int]:
+    def _take_over(self, record: BoxRecord, descriptors: list[int]) -> Collection[int]:
         """Take over a box, unless it has ended.
 
         Raises:
@@ -205,7 +205,7 @@ class BoxManager:
         records.keep(self._store, box.everything())
         self._nursery.start_soon(self._run, box)
         log.info("box %s of process %d in %s", box.record.id, pid, directory)
-        self._events.publish("box_opened", **_told(box))
+        self._events.publish("box_opened", **_event_facts(box))
         return box
 
     async def _make(
@@ -282,7 +282,7 @@ class BoxManager:
         except Exception:  # a bug of ours costs this box its sockets
             log.exception("box %s failed", box.record.id)
         log.info("box %s has ended", box.record.id)
-        self._events.publish("box_ended", **_told(box))
+        self._events.publish("box_ended", **_event_facts(box))
         self._end(box)
 
     def _end(self, box: Box) -> None:
@@ -306,7 +306,7 @@ class BoxManager:
 _HIDES = "the box hides parts of its working directory, which sessions would show"
 
 
-def _told(box: Box) -> dict[str, Any]:
+def _event_facts(box: Box) -> dict[str, Any]:
     record = box.record
     return {
         "box": record.id,

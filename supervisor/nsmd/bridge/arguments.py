@@ -53,7 +53,7 @@ _REFUSED = re.compile("[" + re.escape("".join(FORBIDDEN)) + "]")
 
 
 def invalid_character(character: str) -> str:
-    """Why an argument with one of `FORBIDDEN` is refused."""
+    """Return why an argument with one of `FORBIDDEN` is refused."""
     return f"Invalid character in argument: {FORBIDDEN[character]} not allowed"
 
 

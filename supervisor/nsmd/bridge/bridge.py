@@ -125,7 +125,7 @@ class BridgeService:
 
     @property
     def audit_problem(self) -> str:
-        """Why calls are refused now; empty if they can be recorded."""
+        """Reason why calls are refused now; empty if they can be recorded."""
         return self._ledger.problem if self.enabled else ""
 
     def facts(self) -> Mapping[str, object]:

@@ -58,7 +58,7 @@ class Command:
         self.close()
 
     def why_changed(self) -> str | None:
-        """Why a path leads elsewhere by now; None if it does not. Blocks."""
+        """Return why a path leads elsewhere by now; None if it does not. Blocks."""
         return why_any_other(self.ways)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def _open_checked(
     try:
         _check_file(path, fd, folder, folder_mode)
         way += state_of(os.fstat(fd))
-        start = _start(fd)
+        start = _first_bytes(fd)
         if start is None or start.startswith(_ELF):
             return fd, ((path, way),)
         further = _check_interpreter(path, start, owners, reach, interpreters)
@@ -176,8 +176,8 @@ def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
 
 
 def _why_listed(part: str, status: os.stat_result) -> str | None:
-    """Why an access list may let others write. If there is a list, the group's bits are the most
-    that anybody in it has (acl(5)).
+    """Return why an access list may let others write. If there is a list, the group's bits are the
+    most that anybody in it has (acl(5)).
     """
     if not status.st_mode & stat.S_IWGRP or status.st_mode & stat.S_ISVTX:
         return None
@@ -188,7 +188,7 @@ def _why_listed(part: str, status: os.stat_result) -> str | None:
     return f"{part} has an access list that lets others write (see getfacl)"
 
 
-def _start(fd: int) -> bytes | None:
+def _first_bytes(fd: int) -> bytes | None:
     """Read the first bytes of a file; None if it may be executed but not read."""
     try:
         readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -93,7 +93,7 @@ class Ledger:
 
     @property
     def problem(self) -> str:
-        """Why lines cannot be written now, for people; else empty."""
+        """Reason why lines cannot be written now, for people; else empty."""
         return self._journal.problem
 
     def configure(self, *, max_mb: int) -> None:

@@ -112,8 +112,8 @@ class Order:
         self.step_s: float = plain["step_s"]
 
     def why_another(self) -> str | None:
-        """Why the file to execute is not the checked one. A binary is executed by its descriptor,
-        so it always is; see decision 0021.
+        """Return why the file to execute is not the checked one. A binary is executed by its
+        descriptor, so it always is; see decision 0021.
         """
         return why_any_other(self.ways) if self.script else None
 

@@ -111,7 +111,7 @@ def way_to(path: str) -> Way:
 
 
 def why_another(path: str, expected: Way) -> str | None:
-    """Why a path now leads elsewhere; None if it does not."""
+    """Return why a path now leads elsewhere; None if it does not."""
     try:
         found = way_to(path)
     except OSError as error:
@@ -124,6 +124,6 @@ def why_another(path: str, expected: Way) -> str | None:
 
 
 def why_any_other(ways: Ways) -> str | None:
-    """Why one of several paths now leads elsewhere; None if none does."""
+    """Return why one of several paths now leads elsewhere; None if none does."""
     reasons = (why_another(path, expected) for path, expected in ways)
     return next((reason for reason in reasons if reason is not None), None)

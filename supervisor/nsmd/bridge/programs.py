@@ -152,7 +152,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a definition file describes no program, with the line (from 1) and the name of the
+    """Reason why a definition file describes no program, with the line (from 1) and the name of the
     program, if known.
     """
 

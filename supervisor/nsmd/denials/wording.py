@@ -106,7 +106,7 @@ def clauses(
     said += list(_limits(policy, subjects, events))
     if "sigbus" in subjects:
         mount = policy.mount_at("/dev/shm")  # noqa: S108 - in the jail
-        bound = "" if mount is None else _bound(mount)
+        bound = "" if mount is None else _bound_text(mount)
         said.append(f"a bus error can mean that /dev/shm is full{bound}")
     said += [sentence for kind, sentence in _NEEDS_PERSON.items() if kind in subjects]
     if "group" in subjects and any(mount.mode == "cow" for mount in policy.mounts):
@@ -179,7 +179,7 @@ def _writable(policy: Policy) -> list[str]:
 def _full(policy: Policy, subjects: Sequence[str]) -> list[str]:
     mounts = [policy.mount_at(subject) for subject in subjects if subject.startswith("/")]
     named = [
-        f"{mount.path} is full{_bound(mount)}"
+        f"{mount.path} is full{_bound_text(mount)}"
         for mount in mounts
         if mount is not None and (mount.mode == "cow" or mount.size_mb is not None)
     ]
@@ -190,7 +190,7 @@ def _full(policy: Policy, subjects: Sequence[str]) -> list[str]:
     return [f"a writable place is full ({sizes})"] if sizes else []
 
 
-def _bound(mount: MountRule) -> str:
+def _bound_text(mount: MountRule) -> str:
     bounds = [f"{mount.size_mb} MB"] if mount.size_mb is not None else []
     if mount.inodes is not None:
         bounds.append(f"{mount.inodes} files")
@@ -276,8 +276,8 @@ def _of_packages(
     python = list(dict.fromkeys(name for name in modules if name))
     node = list(dict.fromkeys((*subjects.get("npm", ()), *subjects.get("node-module", ()))))
     said = [
-        *_where(python, "python", environments),
-        *_where([name for name in node if name], "node", environments),
+        *_environments_with(python, "python", environments),
+        *_environments_with([name for name in node if name], "node", environments),
     ]
     if installable:
         return said if {"module", "node-module"} & subjects.keys() else []
@@ -313,7 +313,7 @@ def _installing_with_apt(here: Environment | None) -> str:
     return "the user can install packages on the host, whose /usr is shown here"
 
 
-def _where(
+def _environments_with(
     wanted: Sequence[str], language: Interpreter, environments: Sequence[Environment]
 ) -> list[str]:
     """Say which environments have which of these modules."""

@@ -106,12 +106,12 @@ def probe_bwrap(path: str) -> Bubblewrap:
     """Ask a bwrap for its version and options, in some 4 ms. A `StartFailedError` says that it
     cannot be executed or does not answer.
     """
-    options = frozenset(re.findall(r"^ +(--[a-z0-9-]+)", _ask(path, "--help"), re.MULTILINE))
-    version = _ask(path, "--version").removeprefix("bubblewrap").strip()
+    options = frozenset(re.findall(r"^ +(--[a-z0-9-]+)", _output_of(path, "--help"), re.MULTILINE))
+    version = _output_of(path, "--version").removeprefix("bubblewrap").strip()
     return Bubblewrap(path=path, version=version, options=options)
 
 
-def _ask(path: str, option: str) -> str:
+def _output_of(path: str, option: str) -> str:
     try:
         answer = subprocess.run(
             [path, option],

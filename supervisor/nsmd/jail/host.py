@@ -147,8 +147,8 @@ def _copied(path: str) -> str:
 
 
 def open_sockets() -> str | None:
-    """Why a session with the host's network can reach abstract sockets of host programs; None if it
-    cannot.
+    """Return why a session with the host's network can reach abstract sockets of host programs;
+    None if it cannot.
     """
     if landlock.version() >= landlock.SCOPES_SOCKETS:
         return None
@@ -178,13 +178,13 @@ class GitSettings:
         place = "" if project is None else project.path
         until, said = self._known.get(place, (0.0, ""))
         if trio.current_time() >= until:
-            said = await trio.to_thread.run_sync(self._ask, place)
+            said = await trio.to_thread.run_sync(self._read_settings, place)
             if len(self._known) >= MAX_KEPT:
                 self._known.clear()
             self._known[place] = (trio.current_time() + KEPT_S, said)
         return said
 
-    def _ask(self, place: str) -> str:
+    def _read_settings(self, place: str) -> str:
         program = paths.which("git", self._search_path, *([place] if place else []))
         if program is None or "HOME" not in self._variables:
             return git.jail_settings({})

@@ -153,14 +153,14 @@ class _RunOnlyAgent:
         reader = MessageReader()
         while True:
             while (frame := reader.next_message()) is not None:
-                if not await self._take(frame, executions):
+                if not await self._handle_frame(frame, executions):
                     return
             data = await self._stream.receive_some(CHUNK_BYTES)
             if not data:
                 return
             reader.receive_data(data)
 
-    async def _take(self, frame: Mapping[str, Any], executions: trio.Nursery) -> bool:
+    async def _handle_frame(self, frame: Mapping[str, Any], executions: trio.Nursery) -> bool:
         """Handle a frame; False to stop. Frames come from the supervisor itself and
         need no checks.
         """

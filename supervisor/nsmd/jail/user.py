@@ -278,7 +278,7 @@ class JailUser:
         return Credentials(user=self.uid, group=self.uid, extra_groups=[])
 
     def why_impossible(self, proc: str = "/proc") -> str | None:
-        """Why root cannot become this user here; None if it probably can."""
+        """Return why root cannot become this user here; None if it probably can."""
         if not self._changes:
             return None
         try:
@@ -293,7 +293,7 @@ class JailUser:
         return "this user namespace denies setgroups" if groups_denied else None
 
     def why_unreadable(self, path: str) -> str | None:
-        """Why this user cannot read a directory or file; None if it can."""
+        """Return why this user cannot read a directory or file; None if it can."""
         try:
             if not self._changes:
                 readable = os.access(path, os.R_OK)
@@ -316,8 +316,8 @@ class JailUser:
         return found.st_mode >> shift & 0o6 == 0o6
 
     def why_no_way(self, path: str) -> str | None:
-        """Why this user cannot reach a file by its own path; None if it can, or if there is no
-        file.
+        """Return why this user cannot reach a file by its own path; None if it can, or if there is
+        no file.
         """
         if not self._changes:
             return None  # the attempt will show

@@ -75,8 +75,8 @@ def check_name(
     if allowed.permits(host, port):
         return allowed
     if allowed.knows(host):
-        raise RefusedError("port", f"{shown} is not allowed on port {port}. {_ask(allowed)}")
-    raise RefusedError("not-allowed", f"{shown} is not allowed. {_ask(allowed)}")
+        raise RefusedError("port", f"{shown} is not allowed on port {port}. {_advice(allowed)}")
+    raise RefusedError("not-allowed", f"{shown} is not allowed. {_advice(allowed)}")
 
 
 async def usable_addresses(
@@ -138,7 +138,7 @@ def _whose(address: Address) -> str | None:
     return why_not_public(address) or ("this machine's own" if is_own(address) else None)
 
 
-def _ask(allowed: AllowList) -> str:
+def _advice(allowed: AllowList) -> str:
     """Say what to do about it: a model must not look for a way around."""
     texts = allowed.texts
     some = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")

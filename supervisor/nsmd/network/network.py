@@ -74,7 +74,7 @@ class SessionNetwork(SessionProxy):
     # For the session.
 
     def opened(self, link: AgentLink) -> None:
-        """Its agent can take work."""
+        """Begin the proxy, now that the agent can take work."""
         self._link = link
         if self._earlier_listener is not None:
             self._begin(self._take_up)
@@ -84,7 +84,7 @@ class SessionNetwork(SessionProxy):
             self._problem = open_sockets() or ""
 
     def closed(self) -> None:
-        """Its agent is gone."""
+        """End the proxy, now that the agent is gone."""
         self._link = None
         if self._scope is not None:
             self._scope.cancel()

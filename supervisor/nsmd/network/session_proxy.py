@@ -241,7 +241,7 @@ class SessionProxy:
         self._look_up = FewAtOnce(self._gateway.resolver)
         slots = trio.Semaphore(MAX_SESSION_CONNECTIONS)
         while True:
-            free = _take(slots)
+            free = _acquired(slots)
             if not free:
                 with trio.move_on_at(self._moved_s + STUCK_S):
                     await slots.acquire()
@@ -250,7 +250,7 @@ class SessionProxy:
                 client = await listener.accept(self._gateway.accepting)
             except ListenerError as error:
                 return error
-            if free or _take(slots):
+            if free or _acquired(slots):
                 self._moved_s = trio.current_time()
                 nursery.start_soon(self._serve_with_slot, client, slots)
             else:  # one after the other, since errors have few places
@@ -326,7 +326,7 @@ class SessionProxy:
         """Serve one request; False if none may follow. Raises `BrokerProtocolError` if the broker
         sends what ours does not, `trio.EndOfChannel` if the connection is over.
         """
-        asked = await _next(connection, "ask", "refused")
+        asked = await _next_message(connection, "ask", "refused")
         host, port = asked.host, asked.port
         shown = show_host(host) if host else ""
         try:
@@ -363,10 +363,10 @@ class SessionProxy:
         grant = self.grant
         if grant is None or not grant.takes(asked.host, asked.port):
             await connection.send("connected", "", server)
-            await _next(connection, "done")
+            await _next_message(connection, "done")
             return True
         await connection.send("tunnel")
-        early = (await _next(connection, "given")).early
+        early = (await _next_message(connection, "given")).early
         await grant.intercept(client, server, str(asked.host), asked.port, early, self.count_bytes)
         return False
 
@@ -415,7 +415,7 @@ class SessionProxy:
 
     @property
     def grant(self) -> Grant | None:
-        """Its secrets and rules for requests, and who reads these; None without any."""
+        """Secrets and rules for requests, and who reads these; None without any."""
         secrets = self._gateway.secrets
         return None if secrets is None else secrets.held_by(self._owner)
 
@@ -497,7 +497,7 @@ class SessionProxy:
         return self._counters, self._gateway.counters
 
 
-def _take(slots: trio.Semaphore) -> bool:
+def _acquired(slots: trio.Semaphore) -> bool:
     """Take a slot if there is one at once."""
     try:
         slots.acquire_nowait()
@@ -506,7 +506,7 @@ def _take(slots: trio.Semaphore) -> bool:
     return True
 
 
-async def _next(connection: BrokeredConnection, *kinds: Kind) -> BrokerMessage:
+async def _next_message(connection: BrokeredConnection, *kinds: Kind) -> BrokerMessage:
     message = await connection.next()
     if message.kind not in kinds:
         raise BrokerProtocolError(f"{message.kind} where {' or '.join(kinds)} was expected")

@@ -117,7 +117,7 @@ class PortManager:
 
         Then they end, unless `leave` was called.
         """
-        unsubscribe = self._events.subscribe(self._notice, {"session_claimed", "session_ended"})
+        unsubscribe = self._events.subscribe(self._on_event, {"session_claimed", "session_ended"})
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -223,7 +223,7 @@ class PortManager:
         if self._of.get(ports.session.id) is ports:
             del self._of[ports.session.id]
 
-    def _notice(self, event: SupervisorEvent) -> None:
+    def _on_event(self, event: SupervisorEvent) -> None:
         """Listen to events."""
         if event.kind == "session_claimed":
             self._open_configured(cast("Session", event.subject))

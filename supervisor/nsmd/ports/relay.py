@@ -109,15 +109,15 @@ class PortRelay:
                     end.readable |= bool(events & ~select.EPOLLOUT)
                     end.writable |= bool(events & ~select.EPOLLIN)
                     end.hung |= bool(events & ~(select.EPOLLIN | select.EPOLLOUT))
-                    self.queue(end.connection)
+                    self.enqueue(end.connection)
                 elif (port := self.listeners.get(fd)) is not None:
                     self.accept(port)
                 elif self.agent is not None and fd == self.agent.fileno():
-                    self.hear_agent()
+                    self.receive_answers()
                 elif self.control is not None and fd == self.control.fileno():
-                    self.hear()
+                    self.receive_orders()
             for _ in range(len(self.busy)):
-                self.move(self.busy.popleft())
+                self.move_bytes(self.busy.popleft())
             self.give_up_late()
             self.ask()
 
@@ -138,7 +138,7 @@ class PortRelay:
 
     # The supervisor.
 
-    def hear(self) -> None:
+    def receive_orders(self) -> None:
         """Carry out the messages that have come."""
         while self.control is not None:
             try:
@@ -248,7 +248,7 @@ class PortRelay:
             self.take_asked(number)
             self.abort(connection, FAILED)
 
-    def hear_agent(self) -> None:
+    def receive_answers(self) -> None:
         """Take answers of the agent."""
         try:
             for _ in range(MAX_ASKED):
@@ -262,7 +262,7 @@ class PortRelay:
         except BlockingIOError:
             return
         except AgentPassingError as error:
-            self.say(f"wrong {error}")
+            self.report(f"wrong {error}")
             self.session_over()
         except OSError:
             self.session_over()
@@ -306,7 +306,7 @@ class PortRelay:
             connection.port.waiting.clear()
             self.abort(connection, FAILED)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         if self.control is not None:
             try:
                 self.control.send(text.encode(), NOWAIT)
@@ -356,14 +356,14 @@ class PortRelay:
         for end in connection.ends:
             self.poll.register(end.socket, EVENTS)
             self.ends[end.socket.fileno()] = end
-        self.queue(connection)
+        self.enqueue(connection)
 
-    def queue(self, connection: RelayedConnection) -> None:
+    def enqueue(self, connection: RelayedConnection) -> None:
         if not connection.queued:
             connection.queued = True
             self.busy.append(connection)
 
-    def move(self, connection: RelayedConnection) -> None:
+    def move_bytes(self, connection: RelayedConnection) -> None:
         """Give a connection its turn."""
         connection.queued = False
         if connection not in self.connections:
@@ -376,7 +376,7 @@ class PortRelay:
         if connection.over:
             self.end(connection)
         elif more:
-            self.queue(connection)
+            self.enqueue(connection)
 
     def end(self, connection: RelayedConnection, *, reset: bool = False) -> None:
         """Close both ends."""

@@ -444,10 +444,10 @@ class Watchdog:
                 await asleep.wait()
             await trio.sleep(max(PERIOD_S, took_s / SHARE))
             before_s = trio.current_time()
-            await self._look(tuple(self._watched))
+            await self._end_excess(tuple(self._watched))
             took_s = trio.current_time() - before_s
 
-    async def _look(self, confinements: Sequence[Confinement]) -> None:
+    async def _end_excess(self, confinements: Sequence[Confinement]) -> None:
         looks = await self._in_thread(_look_at, confinements)
         for confinement, look in zip(confinements, looks, strict=True):
             if not confinement.end_excess(look):

@@ -181,11 +181,11 @@ class TemplateLauncher:
                 template,
                 repr(template),
                 partial(read_state, template.files),
-                partial(self._looked, template),
+                partial(self._use_state, template),
                 lambda: FilesState(state=template.state, places={}),
                 quiet_s=SETTLE_S,
                 patience_s=SETTLE_MOST_S,
-                stirred=partial(self._stirred, template),
+                stirred=partial(self._suspect_change, template),
             )
 
     def _closed(self, template: Template) -> None:
@@ -208,12 +208,12 @@ class TemplateLauncher:
         if self._watching is not None:
             self._watching.catch_up()
 
-    def _stirred(self, template: Template) -> None:
+    def _suspect_change(self, template: Template) -> None:
         if not template.suspect and template.is_open:
             template.suspect = True
             self._report(template.pid, False)
 
-    def _looked(self, template: Template, files: FilesState, unwatched: str | None) -> None:
+    def _use_state(self, template: Template, files: FilesState, unwatched: str | None) -> None:
         template.unwatched = unwatched is not None
         if not template.is_open:
             return
@@ -267,7 +267,7 @@ class TemplateLauncher:
         return self._cold.limits
 
     def plan(self, spec: JailSpec) -> ForkPlan:
-        """How sessions of a specification are forked from their template."""
+        """Plan how sessions of a specification are forked from their template."""
         return self._plans(spec, spec.rehearsed)
 
     async def prepare(self, spec: JailSpec) -> None:
@@ -291,7 +291,7 @@ class TemplateLauncher:
         """Find modules of an environment that cannot be preloaded, for `unloaded` and `reasons`."""
         trial = await self.try_template(environment)
         if trial.reason:
-            self._note(environment, trial.reason)
+            self._note_reason(environment, trial.reason)
         else:
             self._note_unloaded(environment, trial.failed)
 
@@ -326,7 +326,7 @@ class TemplateLauncher:
         environment = spec.environment
         jail = await self._why_not_forked(spec, group)
         if isinstance(jail, str):
-            self._note(environment, jail)
+            self._note_reason(environment, jail)
             if environment.preload and environment.image is None:
                 text = f"nothing is preloaded in {environment.name}: {jail}"
                 jail = await self._launch_cold(spec, group, jail)
@@ -472,7 +472,7 @@ class TemplateLauncher:
         if len(templates) >= MAX_TEMPLATES:
             min(templates, key=lambda template: template.used_s).close()
 
-    def _note(self, environment: Environment, reason: str) -> None:
+    def _note_reason(self, environment: Environment, reason: str) -> None:
         if self._reasons.get(environment.name) != reason:
             self._reasons[environment.name] = reason
             log.warning(

@@ -137,7 +137,7 @@ def _template_variables(spec: JailSpec) -> tuple[tuple[str, str], ...]:
 
 
 def why_unforkable(spec: JailSpec) -> str | None:
-    """Why such a session needs a jail of its own; None if it may be a fork."""
+    """Return why such a session needs a jail of its own; None if it may be a fork."""
     variables = jail_variables(spec.environment, spec.network)
     if len(json.dumps(variables)) > MAX_VARIABLES_BYTES:
         return f"its variables take more than {MAX_VARIABLES_BYTES} bytes"

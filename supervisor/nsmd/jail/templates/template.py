@@ -126,9 +126,9 @@ class StartingFork:
     def _readable(self) -> None:
         try:
             if self._jail is None:
-                self._adopt()
+                self._receive_pid_1()
             if self._jail is not None:
-                self._hear()
+                self._check_first_byte()
         except BlockingIOError:
             return  # the next step is still to come
         except (OSError, TemplateError) as error:
@@ -136,7 +136,7 @@ class StartingFork:
         self._poller.forget(self._channel.fileno())
         self._over.set()
 
-    def _adopt(self) -> None:
+    def _receive_pid_1(self) -> None:
         """Receive its PID 1, which announces itself, and its overlay."""
         try:
             message, fds, cut = receive(self._channel, size=1)
@@ -163,7 +163,7 @@ class StartingFork:
                 "the template ended, or the fork did, before there was a session"
             )
 
-    def _hear(self) -> None:
+    def _check_first_byte(self) -> None:
         """Look at the agent's first byte; no frame begins with `WENT_WRONG`."""
         if self.due_s == math.inf:  # the time is over
             raise TemplateError(f"the fork's agent said nothing for {SPEAK_TIMEOUT_S:g} s")
@@ -351,7 +351,8 @@ class Template:
         try:
             channel.setblocking(False)
             with theirs:
-                await self._ask(request, [theirs.fileno(), *self._taken(group)])
+                groups = () if group is None else (group,)
+                await self._send_request(request, [theirs.fileno(), *groups])
             jail = await starting.jail(copies=self._copies, announced=self._announced)
         except BaseException as error:
             starting.give_up()
@@ -379,10 +380,7 @@ class Template:
         if due_s := [starting.due_s for starting in self._starting if starting not in late]:
             self._patience.arm(min(due_s) - now)
 
-    def _taken(self, group: int | None) -> Sequence[int]:
-        return () if group is None else (group,)
-
-    async def _ask(self, request: bytes, fds: Sequence[int]) -> None:
+    async def _send_request(self, request: bytes, fds: Sequence[int]) -> None:
         while self.is_open:
             try:
                 socket.send_fds(self.jail.socket, [request], fds)

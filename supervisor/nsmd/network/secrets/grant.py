@@ -108,8 +108,8 @@ class Grant:
         state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
         helper: HelperProcess | None = None
         try:
-            helper = _started()
-            ready = await _begin(helper, secrets, state, request_rules=request_rules)
+            helper = _start_helper()
+            ready = await _give_secrets(helper, secrets, state, request_rules=request_rules)
             record = GrantRecord(
                 owner=owner,
                 secrets=tuple(secrets),
@@ -215,13 +215,14 @@ class Grant:
         self.record = replace(self.record, revoked=(*self.record.revoked, name))
         self.keep()
         if self._helper is not None:
-            self._nursery.start_soon(self._tell_of_revocation, self._helper, name)
+            message = {"op": "revoke", "name": name}
+            self._nursery.start_soon(self._send_if_running, self._helper, message)
         return True
 
     def hosts_changed(self) -> None:
         """End the connections of earlier supervisors: the list of hosts has changed."""
         if self._helper is not None:
-            self._nursery.start_soon(self._tell, self._helper, {"op": "strict"})
+            self._nursery.start_soon(self._send_if_running, self._helper, {"op": "strict"})
 
     def end(self) -> None:
         """End the helper and all connections: the session or box is over."""
@@ -273,9 +274,9 @@ class Grant:
                 raise InternalError("The session or box has ended.")
             if self._helper is None:
                 log.warning("secrets of %s: their helper has died", self.record.owner)
-                started = _started()
+                started = _start_helper()
                 try:
-                    await _begin(
+                    await _give_secrets(
                         started,
                         self.record.secrets,
                         self._state,
@@ -304,12 +305,12 @@ class Grant:
         """
         try:
             while (message := await helper.next_message()) is not None:
-                self._take(decode(HelperReport, message))
+                self._count_report(decode(HelperReport, message))
         except (ValueError, RecursionError) as error:
             log.warning("secrets of %s: their helper was ended: %s", self.record.owner, error)
         self._drop_helper(helper)
 
-    def _take(self, report: HelperReport) -> None:
+    def _count_report(self, report: HelperReport) -> None:
         facts = {"host": report.host, "port": report.port}
         facts |= {"method": report.method, "path": report.path}
         if report.op == "used":
@@ -327,10 +328,7 @@ class Grant:
     def _publish(self, kind: EventKind, **facts: Any) -> None:
         self._events.publish(kind, owner=self.record.owner, **facts)
 
-    async def _tell_of_revocation(self, helper: HelperProcess, name: str) -> None:
-        await self._tell(helper, {"op": "revoke", "name": name})
-
-    async def _tell(self, helper: HelperProcess, message: Mapping[str, object]) -> None:
+    async def _send_if_running(self, helper: HelperProcess, message: Mapping[str, object]) -> None:
         with suppress(OSError):  # it has ended; the next one learns of it at its start
             await helper.send_message(message)
 
@@ -340,8 +338,8 @@ async def try_out(secret: SecretRule) -> str:
     state = os.memfd_create("nsm-secrets", os.MFD_CLOEXEC)
     helper = None
     try:
-        helper = _started()
-        ready = await _begin(helper, (secret,), state)
+        helper = _start_helper()
+        ready = await _give_secrets(helper, (secret,), state)
         return str(ready["stand_ins"][secret.name])
     finally:
         os.close(state)
@@ -349,7 +347,7 @@ async def try_out(secret: SecretRule) -> str:
             helper.end()
 
 
-def _started() -> HelperProcess:
+def _start_helper() -> HelperProcess:
     try:
         return HelperProcess.start(MODULE)  # with this environment, for commands that yield secrets
     except OSError as error:
@@ -359,7 +357,7 @@ def _started() -> HelperProcess:
         ) from error
 
 
-async def _begin(
+async def _give_secrets(
     helper: HelperProcess,
     secrets: Sequence[SecretRule],
     state: int,

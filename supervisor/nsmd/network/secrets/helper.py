@@ -83,7 +83,7 @@ class Helper:
         op = message["op"]
         if op == "begin" and len(descriptors) == 1:
             # Told by another task, since that waits for ever if the supervisor has gone meanwhile.
-            nursery.start_soon(self._tell, await self._begin(message, descriptors[0]))
+            nursery.start_soon(self._send, await self._get_ready(message, descriptors[0]))
         elif op == "carry" and len(descriptors) == DESCRIPTORS_AT_ONCE:
             nursery.start_soon(self._intercept, message, descriptors)
         elif op == "revoke" and self._vault is not None:
@@ -92,7 +92,7 @@ class Helper:
             for scope in self._orphans:
                 scope.cancel()
 
-    async def _begin(self, message: dict[str, Any], state: int) -> dict[str, object]:
+    async def _get_ready(self, message: dict[str, Any], state: int) -> dict[str, object]:
         """Get ready; returns the answer."""
         try:
             secrets = [decode(SecretRule, each) for each in message["secrets"]]
@@ -121,7 +121,7 @@ class Helper:
         give_up_rights(memory_files=True)
         self._vault = vault
         self._interceptor = Interceptor(
-            authority, vault, request_rules, trusted=trusted, tell=self._tell
+            authority, vault, request_rules, trusted=trusted, tell=self._send
         )
         return {
             "op": "ready",
@@ -169,7 +169,7 @@ class Helper:
             return b"", []
         return data, descriptors_in(parts)
 
-    async def _tell(self, message: dict[str, object]) -> None:
+    async def _send(self, message: dict[str, object]) -> None:
         """Send a message; waits while nobody reads them. What was sent is kept by the kernel.
 
         It does not return if nobody can read it any more: then all of this is over.

@@ -83,10 +83,10 @@ class Interceptor:
         with scope:
             scope.deadline = trio.current_time() + HANDSHAKE_S
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._begin(client, server, early, traffic)
+                await self._agree_on_tls(client, server, early, traffic)
         return traffic.sent_bytes, traffic.received_bytes
 
-    async def _begin(
+    async def _agree_on_tls(
         self,
         client: trio.abc.Stream,
         server: trio.abc.Stream,
@@ -128,7 +128,7 @@ class Interceptor:
                 await outside.do_handshake()
             except trio.BrokenResourceError as error:
                 untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
-                problem = _why(error, host)
+                problem = _tls_problem(error, host)
                 await traffic.failed("certificate" if untrusted else "server-tls", problem)
                 await http.answer_first(problem)
                 return
@@ -548,7 +548,7 @@ def _names_another(error: BaseException) -> bool:
     return isinstance(cause, ssl.SSLError) and cause.reason == "CALLBACK_FAILED"
 
 
-def _why(error: BaseException, host: str) -> str:
+def _tls_problem(error: BaseException, host: str) -> str:
     cause = error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate of {host} is not trusted: {cause.verify_message}"
