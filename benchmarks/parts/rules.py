@@ -15,10 +15,13 @@ from measure import Comparison, Findings, LeftOut, Pair, Target
 from nsmd.agent_link.frames import ResultFrame
 from nsmd.agent_link.link import AgentLink
 from nsmd.environments.host_presets import find_environments
+from nsmd.fdstore.store import NoStore
+from nsmd.host.source_watcher import open_source_watcher
 from nsmd.jail import BwrapLauncher, Launcher, find_bwrap
 from nsmd.jail.arguments import TEMPLATE_PATH
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher
+from nsmd.jail.templates.template_store import TemplateStore
 from nsmd.model.settings import DEFAULT_JAIL_UID, Settings
 from nsmd.model.values import JailSizes, JailSpec
 
@@ -96,9 +99,10 @@ async def _pairs(
 ) -> tuple[tuple[Pair, ...], tuple[Pair, ...], tuple[Pair, ...]]:
     """Milliseconds of each, in turn; the first round is thrown away."""
     assert ours.system_calls is not None
-    async with trio.open_nursery() as nursery:
-        with_rules = TemplateLauncher(ours, ours.system_calls, nursery)
-        without = TemplateLauncher(theirs, LET_ALL_THROUGH, nursery)
+    async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
+        store = TemplateStore(NoStore(), str)
+        with_rules = TemplateLauncher(ours, ours.system_calls, nursery, watcher, store)
+        without = TemplateLauncher(theirs, LET_ALL_THROUGH, nursery, watcher, store)
         forks = await _alternate(
             partial(_fork_ms, with_rules, spec), partial(_fork_ms, without, spec), rounds=rounds
         )

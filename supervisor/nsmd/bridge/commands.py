@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from nsm import paths
 from nsm.wire.errors import BadProgramError
-from nsmd.bridge.path_walk import Way, Ways, state_of, state_on_way, walk, why_any_other
+from nsmd.bridge.path_walk import Way, Ways, state_of, state_on_way, walk
 from nsmd.bridge.programs import Program
 from nsmd.host.paths import is_within, printable, trusted_owners, why_replaceable
 
@@ -56,10 +56,6 @@ class Command:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def why_changed(self) -> str | None:
-        """Return why a path leads elsewhere by now; None if it does not. Blocks."""
-        return why_any_other(self.ways)
 
     def close(self) -> None:
         """Close the file; may be repeated."""

@@ -18,8 +18,7 @@ from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore.records import KeptEntries, over
 from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import share_of
-from nsmd.host.source_watcher import SourceWatcher as Watching
-from nsmd.host.source_watcher import open_source_watcher as open_watching
+from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
 from nsmd.jail import BwrapLauncher, Jail, Launcher
 from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import discard, reap_child
@@ -115,14 +114,14 @@ class TemplateLauncher:
         cold: BwrapLauncher,
         system_calls: bytes,
         nursery: trio.Nursery,
-        template_store: TemplateStore | None = None,
-        watching: Watching | None = None,
+        watcher: SourceWatcher,
+        template_store: TemplateStore,
     ) -> None:
-        self._watching = watching
+        self._watcher = watcher
         self._outdated: list[int] = []
         self._report: Callable[[int, bool], None] = _nobody
         self._cold = cold
-        self._template_store = template_store or TemplateStore(NoStore(), str)
+        self._template_store = template_store
         self._plans = lru_cache(MAX_PLANS)(partial(plan_fork, self._cold))
         self._system_calls = system_calls
         self._nursery = nursery
@@ -176,8 +175,8 @@ class TemplateLauncher:
     def _watch(self, template: Template) -> None:
         template.on_closed = self._closed
         self._nursery.start_soon(template.run, name=repr(template))
-        if self._watching is not None and template.files:
-            self._watching.keep(
+        if template.files:
+            self._watcher.keep(
                 template,
                 repr(template),
                 partial(read_state, template.files),
@@ -190,8 +189,7 @@ class TemplateLauncher:
 
     def _closed(self, template: Template) -> None:
         self._template_store.drop(template)
-        if self._watching is not None:
-            self._watching.end(template)
+        self._watcher.end(template)
 
     # FilesState of templates.
 
@@ -205,8 +203,7 @@ class TemplateLauncher:
 
     def catch_up(self) -> None:
         """Report changes that have not been reported yet."""
-        if self._watching is not None:
-            self._watching.catch_up()
+        self._watcher.catch_up()
 
     def _suspect_change(self, template: Template) -> None:
         if not template.suspect and template.is_open:
@@ -238,14 +235,14 @@ class TemplateLauncher:
     async def _is_changing(self, series: _TemplateSeries) -> bool:
         """Return whether files of the present template are being replaced at this moment."""
         template = series.template
-        if self._watching is None or template is None or not template.is_open:
+        if template is None or not template.is_open:
             return False
         if template.unwatched:
-            await self._watching.look(template)
+            await self._watcher.look(template)
         else:
-            if not self._watching.was_read(template):
-                await self._watching.first_look(template)
-            self._watching.catch_up()
+            if not self._watcher.was_read(template):
+                await self._watcher.first_look(template)
+            self._watcher.catch_up()
         return template.is_open and template.suspect
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
@@ -512,9 +509,9 @@ async def open_templates(
         entries.drop_kind(PREFIX)
         yield cold
         return
-    async with open_watching() as watching, trio.open_nursery() as nursery:
+    async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
         template_store = TemplateStore(entries.store, partial(made_of, system_calls, uid))
-        launcher = TemplateLauncher(cold, system_calls, nursery, template_store, watching)
+        launcher = TemplateLauncher(cold, system_calls, nursery, watcher, template_store)
         launcher.take_up(entries)
         yield launcher
         nursery.cancel_scope.cancel()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal
 
 import h11
 import trio
@@ -46,9 +45,6 @@ _TLS_HANDSHAKE = 22
 """First byte of a client that speaks TLS."""
 
 _HTTP_1_1_REQUIRED = 13
-
-Failure = Literal["no-tls", "server-name", "certificate", "server-tls", "client-tls"]
-"""How a connection failed before its first request."""
 
 Tell = Callable[[dict[str, object]], Awaitable[None]]
 """Tells the supervisor something; returns once that cannot be lost."""
@@ -99,7 +95,7 @@ class Interceptor:
         if not first:
             return
         if first[0] != _TLS_HANDSHAKE:
-            await traffic.failed("no-tls", "the client does not speak TLS")
+            await traffic.refused("no-tls", "the client does not speak TLS")
             return
         inside = trio.SSLStream(
             _ReplayStream(client, first), self._authority.context(host, now_utc()), server_side=True
@@ -109,10 +105,10 @@ class Interceptor:
         except trio.BrokenResourceError as error:
             if _names_another(error):
                 why = f"the client asked the proxy for {host}, and the server for another name"
-                await traffic.failed("server-name", why)
+                await traffic.refused("server-name", why)
             else:
                 why = f"the client does not accept nsm's certificate for {host}: {_reason(error)}"
-                await traffic.failed("client-tls", why)
+                await traffic.refused("client-tls", why)
             return
         try:
             if inside.selected_alpn_protocol() == "h2":
@@ -129,7 +125,7 @@ class Interceptor:
             except trio.BrokenResourceError as error:
                 untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 problem = _tls_problem(error, host)
-                await traffic.failed("certificate" if untrusted else "server-tls", problem)
+                await traffic.refused("certificate" if untrusted else "server-tls", problem)
                 await http.answer_first(problem)
                 return
             traffic.received(0)
@@ -144,7 +140,7 @@ class Interceptor:
             f"the client speaks HTTP/2 only, and nsm reads requests to {traffic.host} in HTTP/1.1: "
             "have it use that"
         )
-        await traffic.failed("client-tls", why)
+        await traffic.refused("client-tls", why)
         text = f"nsm: {why}".encode()
         settings = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # RFC 9113, 6.5 and 6.8
         await client.send_all(
@@ -184,7 +180,9 @@ class ConnectionTraffic:
     async def refused(
         self, verdict: str, why: str, *, secret: str = "", method: str = "", path: str = ""
     ) -> None:
-        """Record a refused request."""
+        """Record a refused request, or a connection that has failed before its first one: `no-tls`,
+        `server-name`, `certificate`, `server-tls` or `client-tls`.
+        """
         await self._tell(
             {
                 "op": "refused",
@@ -197,10 +195,6 @@ class ConnectionTraffic:
                 "path": path,
             }
         )
-
-    async def failed(self, failure: Failure, why: str) -> None:
-        """Record a connection that has failed before its first request."""
-        await self.refused(failure, why)
 
     def sent(self, size: int) -> None:
         """Count bytes for the server, and note that the connection lives."""

@@ -11,6 +11,7 @@ import trio
 
 from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
+from nsmd.host.source_watcher import open_source_watcher
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.jail.templates.template_store import PREFIX, TemplateStore
 from nsmd.model.values import Environment
@@ -50,10 +51,9 @@ async def launching(store: Store, made: str = "these") -> AsyncGenerator[Templat
     """A supervisor's launcher, which goes on with what is kept, and ends what it has."""
     cold = new_launcher()
     assert cold.system_calls is not None
-    async with trio.open_nursery() as nursery:
-        launcher = TemplateLauncher(
-            cold, cold.system_calls, nursery, TemplateStore(store, lambda: made)
-        )
+    async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
+        template_store = TemplateStore(store, lambda: made)
+        launcher = TemplateLauncher(cold, cold.system_calls, nursery, watcher, template_store)
         launcher.take_up(KeptEntries(store, store.given()))
         yield launcher
         nursery.cancel_scope.cancel()
