@@ -34,9 +34,8 @@ from sandbox.template.preloading import (
     collect_fork_hooks,
     empty_scratch,
     preload,
-    read_font_lists,
 )
-from sandbox.template.server import TemplateServer
+from sandbox.template.server import TemplateServer, read_font_lists
 from sandbox.template.session import MAX_ERROR, TemplateFacts
 
 del sys.path[0]  # unbundled

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib
-import importlib.util
 import json
 import os
-import signal
 import sys
 import time
 
 from sandbox.gpus import gpu_of
-from sandbox.linux import DEFAULT_ACTION, PR_SET_PDEATHSIG, set_handler
-from sandbox.template.kernel import CLONE_NEWUSER, SIGCHLD, call, libc, set_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,12 +46,6 @@ HOST_TREE = "/run/nsm/host"
 MAX_LOADED_DIRECTORIES = 256
 MAX_LOADED_BYTES = 40 * 1024
 """Bounds of the list of loaded files: the whole message must be smaller than 64 KiB."""
-
-FONT_LISTS = "/workspace/.cache/matplotlib/fontlist-*.json"
-FONT_LIST_S = 60
-"""Longest time for making one; a desktop has some 1,000 fonts. Nobody waits for it."""
-
-MAX_FONT_LIST_BYTES = 4 * 1024 * 1024
 
 MAX_SCRATCH_DIRECTORIES = 64
 """Empty ones that each fork gets, since a preloaded module may count on those that it has made."""
@@ -148,51 +137,6 @@ def preload(wanted: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, floa
 
 def one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON]
-
-
-def start_font_list() -> int:
-    """Have matplotlib, where it is installed, make its list of fonts, for which each fresh session
-    would need seconds. Another process does it, beside the first sessions: forks are not to have
-    what code did not import, nor to wait.
-
-    Returns:
-        A pidfd that tells when it is done; -1 if there is nothing to do.
-    """
-    if not os.access(SCRATCH[0], os.W_OK) or glob.glob(FONT_LISTS):
-        return -1
-    if importlib.util.find_spec("matplotlib") is None:
-        return -1
-    try:
-        child = os.fork()
-    except OSError:  # processes or memory are short
-        return -1
-    if child == 0:
-        try:
-            signal.alarm(FONT_LIST_S)  # which ends it
-            os.nice(10)
-            set_handler(SIGCHLD, DEFAULT_ACTION)
-            call("unshare", libc.unshare(CLONE_NEWUSER))  # without rights over the sessions
-            set_option("parent death signal", PR_SET_PDEATHSIG, signal.SIGKILL)
-            null = os.open("/dev/null", os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
-            os.closerange(3, 256)
-            program = "import matplotlib.font_manager"
-            os.execv(sys.executable, [sys.executable, "-I", "-c", program])
-        finally:
-            os._exit(1)
-    return os.pidfd_open(child)
-
-
-def read_font_lists() -> Mapping[str, bytes]:
-    """Return the lists that matplotlib has made, by path."""
-    found: dict[str, bytes] = {}
-    for path in glob.glob(FONT_LISTS):
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            content = file.read(MAX_FONT_LIST_BYTES + 1)
-            if len(content) <= MAX_FONT_LIST_BYTES:
-                found[path] = content
-    return found
 
 
 def empty_scratch() -> Sequence[str]:

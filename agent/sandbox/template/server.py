@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
+import importlib.util
 import json
 import os
 import select
 import signal
 import socket
 import struct
+import sys
 
-from sandbox.linux import DEFAULT_ACTION, PR_SET_CHILD_SUBREAPER, set_handler
+from sandbox.linux import (
+    DEFAULT_ACTION,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    set_handler,
+)
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -20,16 +28,12 @@ from sandbox.template.kernel import (
     CLONE_NEWUSER,
     CLONE_NEWUTS,
     SIGCHLD,
+    call,
     clone,
+    libc,
     set_option,
 )
-from sandbox.template.preloading import (
-    fill_gaps,
-    forget_lookups,
-    loaded_files,
-    read_font_lists,
-    start_font_list,
-)
+from sandbox.template.preloading import SCRATCH, fill_gaps, forget_lookups, loaded_files
 from sandbox.template.session import WENT_WRONG, ForkedSession, enter_group
 
 TYPE_CHECKING = False
@@ -56,6 +60,12 @@ MAX_FORKERS = 4
 
 BEHIND = 8
 """Another forker starts when so many requests in a row were followed by one that already waited."""
+
+FONT_LISTS = "/workspace/.cache/matplotlib/fontlist-*.json"
+FONT_LIST_S = 60
+"""Longest time for making one; a desktop has some 1,000 fonts. Nobody waits for it."""
+
+MAX_FONT_LIST_BYTES = 4 * 1024 * 1024
 
 NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
 
@@ -244,3 +254,48 @@ class TemplateServer:
             with contextlib.suppress(OSError):  # whoever asked may not wait any more
                 os.write(fd, WENT_WRONG + f"clone: {error.strerror}".encode())
             return False
+
+
+def start_font_list() -> int:
+    """Have matplotlib, where it is installed, make its list of fonts, for which each fresh session
+    would need seconds. Another process does it, beside the first sessions: forks are not to have
+    what code did not import, nor to wait.
+
+    Returns:
+        A pidfd that tells when it is done; -1 if there is nothing to do.
+    """
+    if not os.access(SCRATCH[0], os.W_OK) or glob.glob(FONT_LISTS):
+        return -1
+    if importlib.util.find_spec("matplotlib") is None:
+        return -1
+    try:
+        child = os.fork()
+    except OSError:  # processes or memory are short
+        return -1
+    if child == 0:
+        try:
+            signal.alarm(FONT_LIST_S)  # which ends it
+            os.nice(10)
+            set_handler(SIGCHLD, DEFAULT_ACTION)
+            call("unshare", libc.unshare(CLONE_NEWUSER))  # without rights over the sessions
+            set_option("parent death signal", PR_SET_PDEATHSIG, signal.SIGKILL)
+            null = os.open("/dev/null", os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            os.closerange(3, 256)
+            program = "import matplotlib.font_manager"
+            os.execv(sys.executable, [sys.executable, "-I", "-c", program])
+        finally:
+            os._exit(1)
+    return os.pidfd_open(child)
+
+
+def read_font_lists() -> Mapping[str, bytes]:
+    """Return the lists that matplotlib has made, by path."""
+    found: dict[str, bytes] = {}
+    for path in glob.glob(FONT_LISTS):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            content = file.read(MAX_FONT_LIST_BYTES + 1)
+            if len(content) <= MAX_FONT_LIST_BYTES:
+                found[path] = content
+    return found
