@@ -42,7 +42,7 @@ DEFAULT_PYTHON = "3.11"
 NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict")
 PYTHON = re.compile(r"^# python: (3\.\d+)$", re.MULTILINE)
 CLIENTS_ONLY = re.compile(r"^# nsm: clients$", re.MULTILINE)
-CLIENTS_NEED = ("cbor2", "trio")
+CLIENTS_NEED = ("anyio", "cbor2", "trio")
 """Dependencies of nsm that `nsm.integrations` imports."""
 OLDEST = re.compile(r"^# oldest: (.+)$", re.MULTILINE)
 SOURCE = re.compile(r"^# source: (\S+)$", re.MULTILINE)

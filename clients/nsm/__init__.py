@@ -9,7 +9,7 @@ Example::
 
 The package:
 
-    client/         the clients: blocking, on trio, and for threads and asyncio
+    client/         the clients: blocking, async, and a sandbox for threads
     wire/           the control protocol, without I/O
     transcripts/    transcripts as values: files, comparison, notebooks
     hosts/          sessions on other machines, over OpenSSH

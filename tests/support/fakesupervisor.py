@@ -74,6 +74,10 @@ class FakeSupervisor:
         """An operation whose answer is the connection's last word."""
         self.going = 0
         """Connections that it takes, and closes before it says hello."""
+        self.may_read = threading.Event()
+        """Not set, it reads what comes once more at most, and then sets `stalled`."""
+        self.may_read.set()
+        self.stalled = threading.Event()
         self._peers: list[_Peer] = []
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -154,6 +158,9 @@ class _Peer:
                 self._protocol.receive_data(data)
                 while (message := self._protocol.next_message()) is not None:
                     self._take(message)
+                if not self._supervisor.may_read.is_set():
+                    self._supervisor.stalled.set()
+                    self._supervisor.may_read.wait()
         except RemoteProtocolError as error:
             self.write(Failure(0, error))
         except OSError:

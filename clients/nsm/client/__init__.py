@@ -3,7 +3,7 @@
 steps.py                  a method, written once for both clients
 api.py, supervisor.py     the methods of both clients
 blocking.py               `Client`: one call at a time
-asynchronous.py           `AsyncClient`: many calls at once, on trio
+asynchronous.py           `AsyncClient`: many calls at once, on asyncio or trio
 blocking_connection.py, async_connection.py   the connection of each
 projects.py               the directory that code of a client sees
 places.py                 arguments of operations that run code

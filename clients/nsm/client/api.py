@@ -391,7 +391,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         """
         from nsm.client.session_files import AsyncSessionFiles, SessionFiles
 
-        return self.choose(SessionFiles, AsyncSessionFiles)(self, session)
+        return self._choose(SessionFiles, AsyncSessionFiles)(self, session)
 
     # Programs in sessions.
 
@@ -432,7 +432,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         from nsm.client import jobs
 
         started = yield from jobs.start(self, session, argv, settings, self.server.inherit)
-        job = self.choose(jobs.Job, jobs.AsyncJob)(self, started.session.id, started.job, started)
+        job = self._choose(jobs.Job, jobs.AsyncJob)(self, started.session.id, started.job, started)
         stdin = settings.get("stdin")
         if isinstance(stdin, bytes) and stdin:
             yield from jobs.JobMethods.feed.steps(job, stdin)
@@ -452,7 +452,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         from nsm.wire.programs import job_read
 
         found = yield from ask(job_read(session, job_id, bytes=0))
-        return self.choose(Job, AsyncJob)(self, session, found.job)
+        return self._choose(Job, AsyncJob)(self, session, found.job)
 
     @method
     def jobs(self, session: str) -> Steps[list[JobInfo]]:

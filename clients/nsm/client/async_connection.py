@@ -1,20 +1,24 @@
-"""One connection of the client on trio: many calls at once, until it ends."""
+"""One connection of the async client: many calls at once, until it ends."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-import trio
+import anyio
+import anyio.lowlevel
 
+from nsm.client.passing import receive_passing
 from nsm.client.retry import LostError
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import DisconnectedError, NsmError, ShuttingDownError
 from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
     from typing import Any
 
@@ -28,26 +32,24 @@ CANCEL_TIMEOUT_S = 1.0
 
 _READ_BYTES = 65536
 
-_AT_ONCE_BYTES = 4096
-"""Size of a frame that a socket takes whole, unless nobody reads."""
-
 
 class AsyncWire:
-    """Connection of the client on trio; `introduce` comes first. It has no task of its own:
+    """Connection of the async client; `introduce` comes first. It has no task of its own:
     whichever call waits also reads, for all that wait.
 
     Args:
-        stream: closed with it.
+        connection: a stream socket, closed with it.
 
     Attributes:
         server: how the supervisor introduced itself; None before.
     """
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
         self.server: Hello | None = None
-        self._stream = stream
+        self._socket = connection
         self._protocol = ClientConnection()
-        self._send_lock = trio.Lock()
+        self._send_lock = anyio.Lock()
         self._calls: dict[int, _Call] = {}
         self._descriptors: deque[int] = deque()
         self._reading = False
@@ -69,34 +71,39 @@ class AsyncWire:
             NsmError: the supervisor refuses us, or says nothing.
         """
         try:
-            with trio.fail_after(ANSWER_TIMEOUT_S):
+            with anyio.fail_after(ANSWER_TIMEOUT_S):
                 await self._send(hello)
                 while self.server is None:
                     await self._read()
                     self._raise_failure()
-        except trio.TooSlowError:
-            await trio.aclose_forcefully(self._stream)
+        except TimeoutError:
+            self._close()
             raise DisconnectedError(
                 f"the supervisor has not answered within {ANSWER_TIMEOUT_S:.0f} s",
                 hint="It is stopped or stuck. Its log says more.",
             ) from None
         except (LostError, ShuttingDownError):
-            await trio.aclose_forcefully(self._stream)
+            self._close()
             raise LostError(arrived=False) from None
         except BaseException:
-            await trio.aclose_forcefully(self._stream)
+            self._close()
             raise
         return self.server
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """End it, and all that wait."""
         self.fail(DisconnectedError("this client is closed", hint="Make a new one."))
-        await trio.aclose_forcefully(self._stream)
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
 
     def close_in_child(self) -> None:
-        """Close a forked process's copy of its parent's connection, which trio does not run."""
-        if isinstance(self._stream, trio.SocketStream) and self._stream.socket.fileno() >= 0:
-            os.close(self._stream.socket.detach())
+        """Close a forked process's copy of its parent's connection, which no loop runs there."""
+        if self._socket.fileno() >= 0:
+            os.close(self._socket.detach())
 
     async def call(
         self, op: str, args: dict[str, Any], on_event: Callable[[Event], object] | None
@@ -124,7 +131,7 @@ class AsyncWire:
             if not self._reading:
                 self._wake_a_reader()
             if call.answer is None and self._failure is None:
-                with trio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
+                with anyio.move_on_after(CANCEL_TIMEOUT_S, shield=True):
                     await self._send(Cancel(id_))
         if isinstance(answer, Failure):
             raise answer.error
@@ -156,7 +163,7 @@ class AsyncWire:
             self._raise_failure()
             if self._reading:
                 await call.woken.wait()
-                call.woken = trio.Event()
+                call.woken = anyio.Event()
                 continue
             self._reading = True
             try:
@@ -173,10 +180,7 @@ class AsyncWire:
 
     async def _read(self) -> None:
         """Read once, and give each message to the call that waits for it."""
-        try:
-            data = await self._receive()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            data = b""
+        data = await self._receive()
         if not data:
             self.fail(LostError())
             return
@@ -187,15 +191,20 @@ class AsyncWire:
         except NsmError as error:
             self.fail(error)
 
-    async def _receive(self) -> bytes | bytearray:
-        """Read once, and keep the descriptor that comes with the data if a call may have one."""
-        if isinstance(self._stream, trio.SocketStream) and any(
-            call.takes_descriptor for call in self._calls.values()
-        ):
-            from nsm.client.passing import receive_waiting  # noqa: PLC0415  # for files only
-
-            return await receive_waiting(self._stream, self._descriptors)
-        return await self._stream.receive_some(_READ_BYTES)
+    async def _receive(self) -> bytes:
+        """Read once, and keep the descriptor that comes with the data if a call may have one.
+        Empty once the connection has ended.
+        """
+        while True:
+            try:
+                await anyio.wait_readable(self._socket)
+                if any(call.takes_descriptor for call in self._calls.values()):
+                    return receive_passing(self._socket, self._descriptors)
+                return self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                continue
+            except (OSError, ValueError, anyio.ClosedResourceError):
+                return b""
 
     def _deliver(self, message: ServerMessage) -> None:
         if isinstance(message, Hello):
@@ -225,41 +234,36 @@ class AsyncWire:
             self._raise_failure()
             # Nothing yields from here to the first byte: a call that is cancelled before it has
             # written anything leaves the connection as it was.
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await anyio.lowlevel.checkpoint_if_cancelled()
             if isinstance(message, Cancel) and message.id not in self._protocol.in_flight:
                 return False
-            data = self._protocol.send(message)
-            written = trio.Event()
-            broken = False
+            unsent = memoryview(self._protocol.send(message))
             try:
-                await self._write(data, written)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                broken = True  # reading tells more: the supervisor may have said why it closed
-            finally:
-                if not written.is_set() and not broken:
-                    self.fail(
-                        DisconnectedError(
-                            "a call was cancelled while it was being written",
-                            hint="Make a new client.",
-                        )
-                    )
-                    await trio.aclose_forcefully(self._stream)
-            return written.is_set()
+                unsent = self._send_some(unsent)
+                if unsent:
+                    await with_grace(partial(self._send_rest, unsent), CANCEL_TIMEOUT_S)
+            except (OSError, anyio.ClosedResourceError):
+                return False  # reading tells more: the supervisor may have said why it closed
+            except BaseException:  # half a frame was sent: the connection is of no more use
+                self.fail(LostError())
+                self._close()
+                raise
+            return True
 
-    async def _write(self, data: bytes, written: trio.Event) -> None:
-        """Write a frame. Half a frame ends the connection, so a call that is cancelled in the
-        middle of a large one has `CANCEL_TIMEOUT_S` left for the rest.
+    def _send_some(self, data: memoryview) -> memoryview:
+        """Return what the kernel did not take."""
+        try:
+            return data[self._socket.send(data) :]
+        except BlockingIOError:
+            return data
+
+    async def _send_rest(self, data: memoryview) -> None:
+        """Write the rest of a frame. Half of one ends the connection, so a call that is cancelled
+        meanwhile has `CANCEL_TIMEOUT_S` left for it.
         """
-        if len(data) <= _AT_ONCE_BYTES:
-            await self._stream.send_all(data)
-            written.set()
-            return
-
-        async def send() -> None:
-            await self._stream.send_all(data)
-            written.set()
-
-        await with_grace(send, CANCEL_TIMEOUT_S)
+        while data:
+            await anyio.wait_writable(self._socket)
+            data = self._send_some(data)
 
     def fail(self, error: NsmError) -> None:
         """Give all that wait this error, and who comes later; the first one counts."""
@@ -283,7 +287,7 @@ class _Call:
         self.events: deque[Event] = deque()
         """Taken by the call's task as soon as it runs; filled by whichever task reads."""
         self.answer: Result | Failure | None = None
-        self.woken = trio.Event()
+        self.woken = anyio.Event()
         self.takes_descriptor = False
         self.descriptor: int | None = None
 
@@ -299,22 +303,22 @@ class _Call:
 
 async def with_grace(function: Callable[[], Awaitable[object]], grace_s: float) -> None:
     """Run a function that has `grace_s` seconds left when this is cancelled."""
-    scope = trio.CancelScope(shield=True)
+    scope = anyio.CancelScope(shield=True)
 
     async def limit_when_cancelled() -> None:
         try:
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
         finally:
-            scope.deadline = trio.current_time() + grace_s
+            scope.deadline = anyio.current_time() + grace_s
 
     error: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(limit_when_cancelled)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(limit_when_cancelled)
         with scope:
             try:
                 await function()
-            except Exception as caught:  # noqa: BLE001  # the nursery would put it into a group
+            except Exception as caught:  # noqa: BLE001  # the task group would put it into a group
                 error = caught
-        nursery.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Standard input of code that runs, sent by the client on trio."""
+"""Standard input of code that runs, sent by the async client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, aclosing
 from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, cast
 
-import trio
+import anyio
+import anyio.lowlevel
 
 from nsm.client.standard_input import (
     OVER,
@@ -47,8 +48,8 @@ async def call_feeding(
     feeder = _Feeder(client, source, on_event)
     failure: Exception | None = None
     answer: dict[str, Any] = {}
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feeder.send)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(feeder.send)
         try:
             with feeder.call:
                 answer = await client.call(op, args, on_event=feeder.take)
@@ -76,14 +77,14 @@ class _Feeder:
         source: InputSource,
         on_event: Callable[[Event], object] | None,
     ) -> None:
-        self.call = trio.CancelScope()
+        self.call = anyio.CancelScope()
         self.error: Exception | None = None
         self._client = client
         self._pieces = _pieces_of(source)
         self._on_event = on_event
-        self._invited = trio.Event()
+        self._invited = anyio.Event()
         self._args: dict[str, Any] = {}
-        self._waiting = trio.CancelScope()
+        self._waiting = anyio.CancelScope()
         self._stopped = False
 
     def take(self, event: Event) -> None:
@@ -114,7 +115,7 @@ class _Feeder:
         while not self._stopped:
             piece = b""
             try:
-                with trio.CancelScope() as self._waiting:
+                with anyio.CancelScope() as self._waiting:
                     piece = await anext(self._pieces, b"")
             except Exception as error:  # noqa: BLE001  # the caller gets it
                 self.error = error
@@ -147,9 +148,9 @@ async def _pieces_of(source: InputSource) -> AsyncGenerator[bytes]:
         return
     while True:
         try:
-            await trio.lowlevel.wait_readable(fd)
+            await anyio.wait_readable(fd)
         except PermissionError:  # a file of a disk, which is always ready
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         if not (data := os.read(fd, PIECE_BYTES)):
             return
         yield data

@@ -1,20 +1,21 @@
-"""The client on trio: many calls at once over one connection.
+"""The async client, on asyncio or trio: many calls at once over one connection.
 
 Example::
 
+    import asyncio
+
     import nsm
-    import trio
 
     async def main() -> None:
-        async with nsm.AsyncClient() as client, trio.open_nursery() as nursery:
+        async with nsm.AsyncClient() as client, asyncio.TaskGroup() as tasks:
             for name in ("a", "b"):
-                nursery.start_soon(show, client, name)
+                tasks.create_task(show(client, name))
 
     async def show(client: nsm.AsyncClient, name: str) -> None:
         result = await client.run(f"print('{name}')", env="python", session=name)
         print(result.stdout, end="")
 
-    trio.run(main)
+    asyncio.run(main())
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
 
 from nsm.client.api import ClientMethods
 from nsm.client.async_connection import ANSWER_TIMEOUT_S, AsyncWire
@@ -42,6 +45,7 @@ from nsm.wire.errors import (
 from nsm.wire.messages import CONNECTION_ID, Event
 
 if TYPE_CHECKING:
+    import socket
     from typing import Any, Self, Unpack
 
     from nsm.client.projects import ProjectArgument
@@ -56,13 +60,14 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class AsyncClient(ClientMethods, Async):
-    """One connection to the supervisor, for any number of tasks of one trio run.
+    """One connection to the supervisor, for any number of tasks of one loop, of asyncio or trio.
 
     Use it as a context manager. It has no task of its own: whichever call waits also reads, for
     all that wait. A connection that is lost is opened again, as `nsm.Client` does it.
 
     Cancellation: a cancelled call tells the supervisor, which interrupts what runs, and does not
-    wait for what comes of it. One that is cancelled while it writes closes the connection.
+    wait for what comes of it. One that is cut short while it writes loses the connection; the
+    others are asked for again over the next one.
 
     Attributes:
         leases: ids of sessions that end with the connection. The next connection gets them, too.
@@ -78,7 +83,7 @@ class AsyncClient(ClientMethods, Async):
         host: str | None = None,
         name: str = "nsm",
         project: ProjectArgument = DEFAULT,
-        stream: trio.abc.Stream | None = None,
+        connection: socket.socket | None = None,
     ) -> None:
         """Remember how to connect; entering the context connects.
 
@@ -92,19 +97,19 @@ class AsyncClient(ClientMethods, Async):
             name: the program, for `nsm ps`.
             project: directory that code sees; None for none. The default is the current
                 directory, unless it is your home directory, one above it, or one that nsm refuses.
-            stream: a stream that leads to a supervisor already, in place of a path; it is closed
-                with the client.
+            connection: a stream socket that leads to a supervisor already, in place of a path; it
+                is closed with the client.
         """
-        self._host = "" if socket_path is not None or stream is not None else host
+        self._host = "" if socket_path is not None or connection is not None else host
         self._project = project_of(project, self._host)
         self._name, self._scope = name, scope
-        self._autostart = autostart
+        self.autostart = autostart
         self._may_reconnect = reconnect
         self._socket_path = socket_path
-        self._stream = stream
+        self._connection = connection
         self._path: str | None = None  # to connect again; None where that is not wanted
         self._wire: AsyncWire | None = None
-        self._reconnecting = trio.Lock()
+        self._reconnecting = anyio.Lock()
         self._closed = False
         self.leases = set[str]()
         self._server: Hello | None = None
@@ -125,14 +130,7 @@ class AsyncClient(ClientMethods, Async):
 
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
-            RuntimeError: this is not trio.
         """
-        if not trio.lowlevel.in_trio_task():
-            message = (
-                "AsyncClient works under trio only: use `trio.run(main)`. Under asyncio, use "
-                "nsm.Client in a thread: `await asyncio.to_thread(function_that_uses_it)`."
-            )
-            raise RuntimeError(message)
         for losses in range(MAX_LOSSES):
             try:
                 await self._connect(again=losses > 0 or not self._may_reconnect)
@@ -149,7 +147,7 @@ class AsyncClient(ClientMethods, Async):
         """Close the connection. One-shot runs of it end, named sessions stay."""
         self._closed = True
         if self._wire is not None:
-            await self._wire.aclose()
+            self._wire.close()
 
     def close_in_child(self) -> None:
         """Close a forked process's copy of its parent's connection."""
@@ -173,15 +171,15 @@ class AsyncClient(ClientMethods, Async):
                     if is_operation(step):
                         # What is cancelled still closes its file: a session has few of them.
                         limit_s = CLOSE_TIMEOUT_S if closing else math.inf
-                        with trio.move_on_after(limit_s, shield=closing):
+                        with anyio.move_on_after(limit_s, shield=closing):
                             answer = await self._perform(*step)
                     elif inspect.iscoroutinefunction(step):
                         await step()
                     elif step is not None:
                         # If it is abandoned, it ends when its pipe breaks.
-                        await trio.to_thread.run_sync(step, abandon_on_cancel=True)
+                        await anyio.to_thread.run_sync(step, abandon_on_cancel=True)
                     else:
-                        await trio.lowlevel.checkpoint()
+                        await anyio.lowlevel.checkpoint()
                 except BaseException as error:  # noqa: BLE001  # the steps raise it again
                     closing = closing or not isinstance(error, Exception)
                     step = steps.throw(error)
@@ -196,7 +194,7 @@ class AsyncClient(ClientMethods, Async):
         op: str,
         args: dict[str, Any],
         on_event: OnEvent | None,
-        _interruptible: bool,  # as in `Operation`; Ctrl-C is trio's
+        _interruptible: bool,  # as in `Operation`; Ctrl-C is the loop's
         stdin: InputSource | None = None,
     ) -> dict[str, Any]:
         if stdin is None:
@@ -205,9 +203,9 @@ class AsyncClient(ClientMethods, Async):
 
         return await call_feeding(self, op, args, source=stdin, on_event=on_event)
 
-    async def follow_reload(self) -> None:
+    async def _follow_reload(self) -> None:
         """Wait until the supervisor has closed this connection."""
-        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+        with anyio.move_on_after(ANSWER_TIMEOUT_S) as scope:
             await self._wire_in_use().wait_ended()
         if scope.cancelled_caught:
             raise DisconnectedError(
@@ -215,10 +213,10 @@ class AsyncClient(ClientMethods, Async):
                 hint=f"Its process is {self.server.pid}.",
             )
 
-    async def follow_end(self) -> None:
+    async def _follow_end(self) -> None:
         """Wait until the supervisor has ended, and close."""
         try:
-            await self.follow_reload()
+            await self._follow_reload()
         finally:
             await self.aclose()
 
@@ -250,40 +248,39 @@ class AsyncClient(ClientMethods, Async):
         async with self._reconnecting:
             if self._wire is not lost:
                 return
-            await lost.aclose()
+            lost.close()
             if self._closed:
                 raise DisconnectedError("this client is closed", hint="Make a new one.")
-            began_s = trio.current_time()
+            began_s = anyio.current_time()
             while True:
                 try:
                     await self._connect(again=True)
                 except (NotRunningError, LostError) as error:
-                    pause_s = await self._pause_after(error, trio.current_time() - began_s)
+                    pause_s = await self._pause_after(error, anyio.current_time() - began_s)
                     if pause_s is None:
                         raise
                 else:
                     return
-                await trio.sleep(pause_s)
+                await anyio.sleep(pause_s)
 
     async def _pause_after(self, error: Exception, waited_s: float) -> float | None:
         path = self._path
         if path is None:
             return None
-        return await trio.to_thread.run_sync(start.pause_after, error, path, waited_s)
+        return await anyio.to_thread.run_sync(start.pause_after, error, path, waited_s)
 
     async def _connect(self, *, again: bool = False) -> None:
-        stream = self._stream
-        if stream is None:
+        connection = self._connection
+        if connection is None:
             path = self._path or self._socket_path or client_socket(self._host)
             # In a thread: a start takes up to `nsm.startup.spawn.READY_TIMEOUT_S`. The supervisor
             # is not the thread's child, so its end means nothing to it.
-            connection = await trio.to_thread.run_sync(
-                lambda: start.connect(path, autostart=self._autostart, again=again)
+            connection = await anyio.to_thread.run_sync(
+                lambda: start.connect(path, autostart=self.autostart, again=again)
             )
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
             self._path = path if self._may_reconnect else None
             self.far_socket = path if leads_elsewhere(path) else None
-        wire = AsyncWire(stream)
+        wire = AsyncWire(connection)
         introduction = hello(
             name=self._name, scope=self._scope, project=self._project.path, path=self._path
         )
@@ -292,5 +289,5 @@ class AsyncClient(ClientMethods, Async):
             with suppress(NsmError):  # it has ended, or the next call finds this one lost
                 await wire.call(*lease(session), None)
         if self._closed:
-            await wire.aclose()
+            wire.close()
         self._wire = wire

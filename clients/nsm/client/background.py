@@ -1,6 +1,6 @@
 """A thread of this process in which trio runs, for callers in threads, under asyncio or trio.
 
-Adapters are called from all three. The client on trio carries out their calls, so a call that is
+Adapters are called from all three. The async client carries out their calls, so a call that is
 cancelled in the framework is cancelled in nsm too, and any number of them share one connection.
 """
 

@@ -180,11 +180,11 @@ class Client(ClientMethods, Blocking):
         with Feeder(self._wire, stdin, on_event) as feed:
             return self._wire.call(op, args, feed, interruptible=interruptible)
 
-    def follow_reload(self) -> None:
+    def _follow_reload(self) -> None:
         """Wait until the supervisor has become another program, and connect to that."""
         self._wire.follow_reload()
 
-    def follow_end(self) -> None:
+    def _follow_end(self) -> None:
         """Wait until the supervisor has ended, and close."""
         if self._wire.open:
             self._wire.wait_ended()

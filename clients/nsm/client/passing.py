@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterable
 
-    import trio
-
 _READ_BYTES = 65536
 
 _ROOM = socket.CMSG_LEN(4)
@@ -25,18 +23,6 @@ def receive_passing(connection: socket.socket, descriptors: deque[int]) -> bytes
         OSError: as recvmsg(2).
     """
     data, parts, _, _ = connection.recvmsg(_READ_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
-    descriptors.extend(_descriptors_in(parts))
-    return data
-
-
-async def receive_waiting(stream: trio.SocketStream, descriptors: deque[int]) -> bytes:
-    """Do the same under trio."""
-    import trio  # noqa: PLC0415  # the blocking client does without
-
-    try:
-        data, parts, _, _ = await stream.socket.recvmsg(_READ_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
-    except OSError as error:
-        raise trio.BrokenResourceError from error
     descriptors.extend(_descriptors_in(parts))
     return data
 

@@ -159,7 +159,7 @@ class SandboxMethods(Calls):
                 ends_with_client=settings.get("ends_with_client", False),
             )
 
-        opened = yield from self._client.in_project(self._project, mode, call)
+        opened: OpenedSession = yield from self._client.in_project(self._project, mode, call)
         self.id, self.name, self.env, self.labels = opened
         if settings.get("ends_with_client"):
             self._client.leases.add(self.id)

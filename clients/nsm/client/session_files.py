@@ -340,7 +340,7 @@ class FileMethods(Calls):
             recursive: watch directories below, too: at most 1,000.
         """
         call = wire.file_watch(self._session, text_of_path(path), recursive=recursive)
-        return self.choose(ChangeWatch, AsyncChangeWatch)(self, (yield from ask(call)))
+        return self._choose(ChangeWatch, AsyncChangeWatch)(self, (yield from ask(call)))
 
 
 def _remove_rest(call: OperationCall[Any]) -> Steps[None]:

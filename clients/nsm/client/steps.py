@@ -106,7 +106,7 @@ def carry_out(steps: Steps[T], perform: Callable[..., dict[str, Any]]) -> T:
 class Calls:
     """A client, or a part of one, such as ``client.files(...)``."""
 
-    def choose(self, blocking: type[B], awaited: type[A]) -> Callable[..., Either[B, A]]:
+    def _choose(self, blocking: type[B], awaited: type[A]) -> Callable[..., Either[B, A]]:
         """The class of a part or handle, for blocking or for async code."""
         chosen: Any = awaited if isinstance(self, Async) else blocking
         return chosen  # type: ignore[no-any-return]

@@ -35,42 +35,42 @@ class SupervisorMethods(Calls):
         """Agents in boxes."""
         from nsm.client.boxes import AsyncBoxes, Boxes
 
-        return self.choose(Boxes, AsyncBoxes)(self)
+        return self._choose(Boxes, AsyncBoxes)(self)
 
     @part
     def ports(self) -> Either[Ports, AsyncPorts]:
         """Ports of sessions that are open on the host."""
         from nsm.client.ports import AsyncPorts, Ports
 
-        return self.choose(Ports, AsyncPorts)(self)
+        return self._choose(Ports, AsyncPorts)(self)
 
     @part
     def secrets(self) -> Either[Secrets, AsyncSecrets]:
         """Secrets that sessions and boxes use without seeing them."""
         from nsm.client.secrets import AsyncSecrets, Secrets
 
-        return self.choose(Secrets, AsyncSecrets)(self)
+        return self._choose(Secrets, AsyncSecrets)(self)
 
     @part
     def bridge(self) -> Either[Bridge, AsyncBridge]:
         """Programs of the host that nsm starts for its clients."""
         from nsm.client.bridge import AsyncBridge, Bridge
 
-        return self.choose(Bridge, AsyncBridge)(self)
+        return self._choose(Bridge, AsyncBridge)(self)
 
     @part
     def builds(self) -> Either[Builds, AsyncBuilds]:
         """Environments that nsm builds, with Nix or from packages."""
         from nsm.client.builds import AsyncBuilds, Builds
 
-        return self.choose(Builds, AsyncBuilds)(self)
+        return self._choose(Builds, AsyncBuilds)(self)
 
     @part
     def project_environments(self) -> Either[ProjectEnvironments, AsyncProjectEnvironments]:
         """Environments that belong to the client's project, such as its `.venv`."""
         from nsm.client import project_environments as found
 
-        chosen = self.choose(found.ProjectEnvironments, found.AsyncProjectEnvironments)
+        chosen = self._choose(found.ProjectEnvironments, found.AsyncProjectEnvironments)
         return chosen(self, self._project.path)
 
     @method
@@ -149,19 +149,19 @@ class SupervisorMethods(Calls):
         report = yield from ask(reload(force=force))
         if on_wait is not None and report.waits_for:
             on_wait(report)
-        yield self.follow_reload
+        yield self._follow_reload
 
     @method
     def shutdown(self) -> Steps[None]:
         """End the supervisor and all sessions; returns when it has closed this connection."""
         with suppress(DisconnectedError, ConnectionError):  # it was ending already
             yield "shutdown", {}, None, False, None
-        yield self.follow_end
+        yield self._follow_end
 
-    def follow_reload(self) -> object:
+    def _follow_reload(self) -> object:
         """Wait until the supervisor has become another program; each client says how."""
         raise NotImplementedError
 
-    def follow_end(self) -> object:
+    def _follow_end(self) -> object:
         """Wait until the supervisor has ended, and close; each client says how."""
         raise NotImplementedError

@@ -93,6 +93,7 @@ in
   testDependenciesAreThoseOfThePyproject = {
     expr = map (each: each.pname) (package { }).dependencies;
     expected = [
+      "anyio"
       "cbor2"
       "cloudpickle"
       "cryptography"

@@ -1,11 +1,14 @@
-"""The trio client over memory streams, and once over a real socket."""
+"""The async client: on trio against a scripted supervisor, and on asyncio."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
     from nsm.wire.messages import ServerMessage
 
 
+LARGE = 4_000_000
+"""Characters of code that no socket takes at once."""
+
+
 class Server:
-    """The supervisor's end of a memory stream, scripted message by message."""
+    """The supervisor's end of a connection, scripted message by message."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -52,11 +59,11 @@ class Server:
 
 @asynccontextmanager
 async def connected() -> AsyncGenerator[tuple[nsm.AsyncClient, Server, trio.Nursery]]:
-    ours, theirs = trio.testing.memory_stream_pair()
-    server = Server(theirs)
-    async with trio.open_nursery() as nursery:
+    ours, theirs = socket.socketpair()
+    server = Server(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)))
+    async with server.stream, trio.open_nursery() as nursery:
         nursery.start_soon(server.introduce)
-        async with nsm.AsyncClient(stream=ours) as client:
+        async with nsm.AsyncClient(connection=ours) as client:
             yield client, server, nursery
 
 
@@ -180,23 +187,21 @@ async def test_a_call_cancelled_before_it_writes_leaves_no_trace() -> None:
         await client.ping()
 
 
-async def test_a_call_cancelled_while_it_writes_closes_the_connection() -> None:
-    ours, theirs = trio.testing.lockstep_stream_pair()  # takes a write in as it is read
-    server = Server(theirs)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.introduce)
-        async with nsm.AsyncClient(stream=ours) as client:
-            with trio.CancelScope() as scope:
+async def test_a_call_cancelled_while_it_writes_closes_the_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with connected() as (client, server, nursery):
+        with trio.CancelScope() as scope:
 
-                async def read_a_little_then_cancel() -> None:
-                    await theirs.receive_some(3)
-                    scope.cancel()
+            async def read_a_little_then_cancel() -> None:
+                await server.stream.receive_some(3)
+                scope.cancel()
 
-                nursery.start_soon(read_a_little_then_cancel)
-                await client.run("x" * 1000, env="python")
-            assert scope.cancelled_caught
-            with pytest.raises(DisconnectedError, match="while it was being written"):
-                await client.ping()
+            nursery.start_soon(read_a_little_then_cancel)
+            await client.run("x" * LARGE, env="python")
+        assert scope.cancelled_caught
+        with pytest.raises(LostError):
+            await client.ping()
 
 
 async def test_an_error_belongs_to_its_call() -> None:
@@ -293,9 +298,9 @@ async def test_a_closed_client_says_so() -> None:
 async def test_a_supervisor_that_never_introduces_itself(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    ours, _theirs = trio.testing.memory_stream_pair()
-    with pytest.raises(DisconnectedError, match="within 30 s"):
-        async with nsm.AsyncClient(stream=ours):
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(DisconnectedError, match="within 30 s"):
+        async with nsm.AsyncClient(connection=ours):
             raise AssertionError
     assert trio.current_time() == pytest.approx(30)
 
@@ -384,10 +389,117 @@ async def test_where_none_listens(tmp_path: Path) -> None:
             raise AssertionError
 
 
-def test_under_asyncio_it_says_what_to_use(tmp_path: Path) -> None:
-    async def use() -> None:
-        async with nsm.AsyncClient(socket_path=str(tmp_path / "x")):
-            pass
+# On asyncio.
 
-    with pytest.raises(RuntimeError, match=r"trio\.run.*nsm\.Client.*asyncio\.to_thread"):
-        asyncio.run(use())
+
+def test_many_calls_at_once_on_asyncio(tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        together.wait(20)
+        exchange.output("stdout", exchange.args["code"])
+        return samples.run_result(stdout=exchange.args["code"])
+
+    async def main() -> None:
+        outputs: list[str] = []
+        async with nsm.AsyncClient(socket_path=path) as client:
+            results = await asyncio.gather(
+                *(
+                    client.run(
+                        str(number),
+                        env="python",
+                        on_output=lambda _stream, text: outputs.append(text),
+                    )
+                    for number in range(3)
+                )
+            )
+        assert [result.stdout for result in results] == ["0", "1", "2"]
+        assert sorted(outputs) == ["0", "1", "2"]
+
+    path = str(tmp_path / "control.sock")
+    with FakeSupervisor(path, run=run):
+        asyncio.run(main())
+
+
+def test_cancelling_a_task_of_asyncio_cancels_its_call(tmp_path: Path) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        begun.set()
+        assert exchange.cancelled.wait(20)
+        cancelled.set()
+        return samples.run_result()
+
+    async def main() -> None:
+        async with nsm.AsyncClient(socket_path=path) as client:
+            task = asyncio.create_task(client.run("x", env="python"))
+            await asyncio.to_thread(begun.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(cancelled.wait)
+            await client.ping()
+
+    path = str(tmp_path / "control.sock")
+    with FakeSupervisor(path, run=run, ping=answer()) as supervisor:
+        asyncio.run(main())
+    assert len(supervisor.hellos) == 1
+
+
+def test_a_write_that_asyncio_cuts_short_costs_no_other_call(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        if not begun.is_set():
+            begun.set()
+            exchange.cancelled.wait(20)
+        return samples.run_result(stdout=exchange.args["code"])
+
+    async def main() -> None:
+        async with nsm.AsyncClient(socket_path=path) as client:
+            other = asyncio.create_task(client.run("x", env="python"))
+            await asyncio.to_thread(begun.wait)
+            supervisor.may_read.clear()
+            cut = asyncio.create_task(client.run("x" * LARGE, env="python"))
+            await asyncio.to_thread(supervisor.stalled.wait)
+            cut.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cut
+            supervisor.may_read.set()
+            assert (await other).stdout == "x"
+
+    path = str(tmp_path / "control.sock")
+    with FakeSupervisor(path, run=run) as supervisor:
+        asyncio.run(main())
+    assert len(supervisor.hellos) == 2
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_input_from_an_async_iterable(tmp_path: Path, loop: str) -> None:
+    written: list[bytes] = []
+
+    def run(exchange: Exchange) -> dict[str, Any]:
+        exchange.emit("stdin", {"session": "s-1", "execution_id": "x-1"})
+        assert ended.wait(20)
+        return samples.run_result(stdout=b"".join(written).decode())
+
+    def run_write(exchange: Exchange) -> dict[str, Any]:
+        written.append(exchange.args.get("data", b""))
+        if exchange.args.get("eof"):
+            ended.set()
+        return {"open": True}
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for piece in (b"a", b"b"):
+            yield piece
+
+    async def main() -> None:
+        async with nsm.AsyncClient(socket_path=path) as client:
+            result = await client.run("x", env="python", stdin=pieces())
+            assert result.stdout == "ab"
+
+    ended = threading.Event()
+    path = str(tmp_path / "control.sock")
+    with FakeSupervisor(path, run=run, run_write=run_write) as supervisor:
+        supervisor.capabilities = ("again", "stdin")
+        anyio.run(main, backend=loop)

@@ -47,8 +47,7 @@ def on_trio(
     """Do something with the async client."""
 
     async def main() -> None:
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(supervisor.connect()))
-        async with nsm.AsyncClient(stream=stream) as client:
+        async with nsm.AsyncClient(connection=supervisor.connect()) as client:
             await work(client)
 
     trio.run(main)

@@ -14,6 +14,7 @@ let
     python = "3.11";
     missing = [ ];
     python_packages = {
+      anyio = "4.16.0";
       cbor2 = "6.2.1";
       cloudpickle = "3.1.2";
       cryptography = "50.0.2";
