@@ -13,11 +13,10 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.agent import Agent
-from sandbox.fields import as_object
 from sandbox.framing import from_json
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import ForkedWorker
-from sandbox.interpreters.image_worker import ImageWorkers
+from sandbox.interpreters.framed import ImageWorkers, PythonInterpreter
 from sandbox.limits import FIXED_LIMITS, Limits, set_limits
 from sandbox.linux import (
     PR_SET_DUMPABLE,
@@ -28,6 +27,7 @@ from sandbox.linux import (
     shut_abstract_sockets,
 )
 from sandbox.overlay_layers import OverlayLayers
+from sandbox.requests import as_object
 from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import PythonWorker, run_worker
@@ -120,7 +120,9 @@ def serve(
     prctl(PR_SET_DUMPABLE, 0)
     agent.session.layers = [OverlayLayers(*each) for each in layers]
     if workers is not None:
-        agent.session.workers = ImageWorkers(*workers)
+        python = agent.interpreters["python"]
+        assert isinstance(python, PythonInterpreter)
+        python.workers = ImageWorkers(*workers)
     if host_network:
         shut_abstract_sockets()
     try:

@@ -17,8 +17,8 @@ import each other's names at the top only and without `as`, and only `resources`
 - `tracing`: stopped processes that are brought into the namespaces of a session.
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
-- `session`: what all parts of the agent share, and the way to the supervisor.
-- `requests`: requests to run code, as values.
+- `session`: the channel to the supervisor, and what all parts of the agent share.
+- `requests`: fields of requests, read and checked, and requests to run code as values.
 - `execution`: pieces of code that run, from a request to its result; set-ups before them.
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
 - `checkpoints`: states of a session after its last calls, and undo.
@@ -29,30 +29,24 @@ import each other's names at the top only and without `as`, and only `resources`
 - `jobs`: programs that run beside the interpreters, and requests about them.
 - `job`: one of them: its process, its input.
 - `input`: input of jobs and executions, which waits for its reader.
-- `standard_input`: standard input of an execution, and where its interpreter finds it.
 - `job_start`: how a program is started, and why it is not.
 - `job_output`: what jobs print, bounded, in memory and in a file.
-- `process_trees`: which process belongs to which interpreter or job, and how all are killed.
 - `fork_bombs`: copies of an interpreter that code leaves behind, and that multiply.
-- `processes`: processes as /proc shows them, and signals to them.
+- `processes`: processes as /proc shows them, whose each one is, and how they are killed.
 - `capture`: output of interpreters; what a reply has room for, and files for the rest.
 - `displays`: bounds of what code displays.
-- `transfers`: files that the supervisor has open in the session.
-- `file_requests`: requests about files that leave nothing open.
+- `transfers`: requests about files, and files that the supervisor has open.
 - `files`: one file that is read or written.
 - `archives`: the process that archives, unpacks or removes a directory.
 - `archive_pipes`: tar archives on their way through a pipe.
 - `watches`: changes of files that the supervisor is told.
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.
-- `channel`: messages to the supervisor, kept until it has them.
 - `polling`: the poll loop, and streams that never block.
 - `ports`: connections to the session's ports, for a relay outside.
-- `java_trust`: certificates in the form that Java reads.
 - `certificates`: certificates that programs of the session trust.
 - `framing`: bytes to messages and back; the supervisor uses it, too.
 - `protocol`: version and capabilities, which the supervisor knows, too.
-- `fields`: fields of requests, read and checked.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `gpus`: GPUs that a process uses; the supervisor looks for them, too.
 - `variables`: environment variables of a Python that runs already.

@@ -7,18 +7,17 @@ import signal
 import sys
 
 from sandbox.certificates import write_bundle
-from sandbox.channel import Channel
 from sandbox.completions import Questions
 from sandbox.execution import Executor
-from sandbox.fields import RequestError, as_object, as_texts, is_id, whole_field
 from sandbox.framing import RESUMED, encode_frame, resume_marker
 from sandbox.jobs import JOB_REQUESTS, Jobs
 from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
 from sandbox.ports import PortConnector
-from sandbox.process_trees import ProcessTrees
+from sandbox.processes import ProcessTrees
 from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
-from sandbox.session import SharedSession
+from sandbox.requests import RequestError, as_object, as_texts, is_id, whole_field
+from sandbox.session import Channel, SharedSession
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 from sandbox.watches import FileWatches
 
@@ -46,7 +45,8 @@ class Agent:
         self.session = session
         self._trees = trees = ProcessTrees(session)
         self._executions = Executor(session, trees, programs)
-        questions = Questions(session, self._executions.interpreters)
+        self.interpreters = self._executions.interpreters
+        questions = Questions(session, self.interpreters)
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""
@@ -125,7 +125,7 @@ class Agent:
                 "agent": AGENT_VERSION,
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "pid": pid,
-                "interpreters": sorted(self._executions.interpreters),
+                "interpreters": sorted(self.interpreters),
                 "capabilities": list(CAPABILITIES),
             }
         )
@@ -249,7 +249,7 @@ class Agent:
 
     def _on_job(self, message: Mapping[str, Any]) -> None:
         if self._jobs is None:
-            self._jobs = Jobs(self.session, self._trees, self._executions.interpreters)
+            self._jobs = Jobs(self.session, self._trees, self.interpreters)
         if self._executions.checkpoints is not None:
             self._executions.checkpoints.is_stale = True
         self._jobs.take(message["id"], message)

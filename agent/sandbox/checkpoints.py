@@ -17,7 +17,7 @@ import time
 
 from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
 from sandbox.framing import READ_BYTES, FrameError
-from sandbox.interpreters.python import PythonInterpreter
+from sandbox.interpreters.framed import PythonInterpreter
 from sandbox.processes import has_children_of, read_children, read_process, signal_child
 from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sandbox.file_states import Entry
     from sandbox.interpreters.base import CurrentExecution, Interpreter
-    from sandbox.process_trees import ProcessTrees
+    from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from sandbox.fields import RequestError, text_field, whole_field
 from sandbox.interpreters.base import InterpreterQuestion
+from sandbox.requests import RequestError, text_field, whole_field
 from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from sandbox.interpreters import Interpreters
-    from sandbox.interpreters.base import Interpreter
+    from sandbox.interpreters.base import Interpreter, Interpreters
     from sandbox.session import SharedSession
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.fields import as_object
+from sandbox.requests import as_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,15 +11,21 @@ import time
 
 from sandbox.capture import Preview
 from sandbox.checkpoints import Checkpoints
-from sandbox.fields import RequestError, as_object, is_whole
 from sandbox.fork_bombs import ForkBombs
 from sandbox.framing import FrameError
-from sandbox.interpreters import INTERPRETERS, Interpreters
-from sandbox.interpreters.base import CurrentExecution, InterpreterEvents
-from sandbox.limits import GRACE_S
+from sandbox.input import StandardInput
+from sandbox.interpreters import INTERPRETERS
+from sandbox.interpreters.base import CurrentExecution, InterpreterEvents, Interpreters
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
-from sandbox.requests import ExecuteRequest, Step, steps_of
-from sandbox.standard_input import StandardInput
+from sandbox.requests import (
+    GRACE_S,
+    ExecuteRequest,
+    RequestError,
+    Step,
+    as_object,
+    is_whole,
+    steps_of,
+)
 from sandbox.stopping import Stopper
 
 TYPE_CHECKING = False
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 
     from sandbox.interpreters.base import Interpreter
     from sandbox.limits import Limits
-    from sandbox.process_trees import ProcessTrees
+    from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
 
 

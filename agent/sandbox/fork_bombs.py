@@ -29,8 +29,7 @@ from sandbox.processes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandbox.interpreters.base import Interpreter
-    from sandbox.process_trees import ProcessTrees
-    from sandbox.processes import Process
+    from sandbox.processes import Process, ProcessTrees
     from sandbox.session import SharedSession
 
 

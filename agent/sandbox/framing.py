@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sandbox.fields import as_object
+from sandbox.requests import as_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

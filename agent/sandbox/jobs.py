@@ -9,7 +9,11 @@ import os
 import signal
 import time
 
-from sandbox.fields import (
+from sandbox.job import JobProcess
+from sandbox.job_output import OutputStore, cut_character
+from sandbox.job_start import JobRefusal, terminal_type, write_program
+from sandbox.requests import (
+    GRACE_S,
     RequestError,
     are_arguments,
     as_object,
@@ -20,10 +24,6 @@ from sandbox.fields import (
     text_field,
     whole_field,
 )
-from sandbox.job import JobProcess
-from sandbox.job_output import OutputStore, cut_character
-from sandbox.job_start import JobRefusal, terminal_type, write_program
-from sandbox.limits import GRACE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sandbox.interpreters import Interpreters
-    from sandbox.process_trees import ProcessTrees
+    from sandbox.interpreters.base import Interpreters
+    from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
 
 

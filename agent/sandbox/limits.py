@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from sandbox.fields import is_whole
+from sandbox.requests import is_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ FILE_BYTES = 64 * 1024 * 1024
 
 UNDO_BYTES = 256 * 1024 * 1024
 """Default memory of checkpoints."""
-
-
-GRACE_S = 2.0
-"""Time between the interrupt and the kill, where the request does not say."""
 
 
 class Limits:

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 
-from sandbox.fields import RequestError
+from sandbox.requests import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,22 +1,137 @@
-"""Requests of the supervisor to run code, as values."""
+"""Requests of the supervisor: their fields, read and checked, and those to run code as values."""
 
 from __future__ import annotations
 
-from sandbox.fields import (
-    RequestError,
-    are_arguments,
-    as_object,
-    seconds_field,
-    text_field,
-    whole_field,
-)
-from sandbox.limits import GRACE_S
+import re
+from base64 import b64decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypeGuard, TypeVar
 
+    Default = TypeVar("Default")
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+
+MAX_MODULE = 100
+"""Characters of a module's name."""
+
+
+class RequestError(ValueError):
+    """A request cannot be carried out; the message says why."""
+
+
+def text_field(message: Mapping[str, Any], name: str) -> str:
+    """
+    Raises:
+        RequestError: it is not there, or no text.
+    """
+    value = message.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{name} must be a text")
+    return value
+
+
+def seconds_field(message: Mapping[str, Any], name: str, default: Default) -> float | Default:
+    """
+    Raises:
+        RequestError: it is there, and no number of seconds.
+    """
+    value = message.get(name)
+    if value is None:
+        return default
+    if not is_seconds(value):
+        raise RequestError(f"{name} must be a number of seconds, 0 or more")
+    return value
+
+
+def whole_field(
+    message: Mapping[str, Any], name: str, default: Default, *, low: int = 0, high: int = 2**53
+) -> int | Default:
+    """
+    Raises:
+        RequestError: it is there, and no whole number in these bounds.
+    """
+    value = message.get(name)
+    if value is None:
+        return default
+    if not is_whole(value) or not low <= value <= high:
+        most = "or more" if high == 2**53 else f"to {high}"
+        raise RequestError(f"{name} must be a whole number, {low} {most}")
+    return value
+
+
+def flag_field(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """
+    Raises:
+        RequestError: it is there, and neither true nor false.
+    """
+    value = message.get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} must be true or false")
+    return value
+
+
+def data_field(message: Mapping[str, Any]) -> bytes:
+    """The bytes of `data`, which is base64; none where it is left out.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    try:
+        return b64decode(message.get("data", ""), validate=True)
+    except (ValueError, TypeError):
+        raise RequestError("data must be base64") from None
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """`value` if it is a JSON object; what JSON makes has text keys."""
+    found: Any = value
+    return found if isinstance(value, dict) else None
+
+
+def as_texts(value: Any) -> dict[str, str] | None:
+    """Variables as a frame has them; None where they are none. They may be left out."""
+    found = {} if value is None else as_object(value)
+    if found is None:
+        return None
+    for name, text in found.items():
+        if not _VARIABLE.fullmatch(name) or not isinstance(text, str) or "\0" in text:
+            return None
+    return found
+
+
+def is_module_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_MODULE and bool(_MODULE.fullmatch(value))
+
+
+def are_arguments(value: Any) -> TypeGuard[list[str]]:
+    """Tell whether this is a list of a program and its arguments."""
+    items: list[Any] = value
+    return isinstance(value, list) and bool(items) and all(map(is_argument, items))
+
+
+def is_argument(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def is_id(value: object) -> TypeGuard[str | int]:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+GRACE_S = 2.0
+"""Time between the interrupt and the kill, where the request does not say."""
 
 MAX_SETUP_STEPS = 16
 

@@ -24,14 +24,13 @@ TOOLS = {"bundle.py"}
 LAYERS = [
     names.split()
     for names in """
-linux fields framing protocol paths limits resources variables java_trust displays gpus file_facts \
-requests shared_page bundle interpreters.bash_driver interpreters.code_file
-polling processes capture certificates channel input files archives archive_pipes file_states \
-overlay_layers job_output job_start interpreters.image_worker workers
-session process_trees standard_input template tracing
+linux framing protocol paths limits resources variables certificates displays gpus file_facts \
+requests shared_page bundle
+polling capture files archive_pipes file_states overlay_layers job_output job_start workers
+session processes input archives template tracing
 interpreters
 execution stopping fork_bombs checkpoints
-jobs job completions ports transfers file_requests watches
+jobs job completions ports transfers watches
 agent
 """.strip().splitlines()
 ]

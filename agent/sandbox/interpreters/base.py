@@ -17,7 +17,6 @@ from sandbox.displays import (
     MAX_DISPLAYS,
     is_deep,
 )
-from sandbox.fields import as_object, is_module_name, is_seconds
 from sandbox.framing import FrameError, encode_frame
 from sandbox.limits import Limits, apply_limits
 from sandbox.linux import (
@@ -35,6 +34,7 @@ from sandbox.linux import (
 )
 from sandbox.polling import NonblockingStream
 from sandbox.processes import is_ending
+from sandbox.requests import RequestError, as_object, is_module_name, is_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.capture import Preview
-    from sandbox.process_trees import ProcessTrees
-    from sandbox.processes import Process
+    from sandbox.processes import Process, ProcessTrees
     from sandbox.requests import Step
     from sandbox.session import SharedSession
     from sandbox.shared_page import SharedPage
@@ -580,3 +579,18 @@ class ForkedWorker(BaseException):
         super().__init__()
         self.control_fd = control_fd
         self.page = page
+
+
+class Interpreters(dict[str, Interpreter]):
+    """The interpreters of a session, by their names."""
+
+    def named(self, name: object) -> Interpreter:
+        """
+        Raises:
+            RequestError: there is none of this name.
+        """
+        found = self.get(name) if isinstance(name, str) else None
+        if found is None:
+            have = ", ".join(sorted(self))
+            raise RequestError(f"interpreter {name!r:.50} is not in this session, which has {have}")
+        return found

@@ -13,21 +13,82 @@ import time
 from sandbox.capture import OutputPipe
 from sandbox.framing import READ_BYTES
 from sandbox.interpreters.base import Interpreter
-from sandbox.interpreters.bash_driver import PARTS, quoted
-from sandbox.interpreters.code_file import CodeFile
 from sandbox.job_start import in_a_scope
 from sandbox.limits import limits_for_bash
 from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, signal_child
+from sandbox.resources import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sandbox.interpreters.base import InterpreterEvents
-    from sandbox.process_trees import ProcessTrees
-    from sandbox.processes import Process
+    from sandbox.processes import Process, ProcessTrees
     from sandbox.session import SharedSession
+
+
+VALUES = (
+    *("source", "null", "out", "err", "number", "confirmation", "status", "signal"),
+    *("abort", "end", "workspace", "folder", "program", "path", "first"),
+    *("note", "leave", "levels", "text", "around_err", "on_err", "around_exit", "on_exit"),
+    *("stdin", "words", "stay", "traps", "look", "watch", "untrace"),
+)
+"""Names between two `@` in the driver."""
+
+
+def _parts_of(driver: str) -> dict[str, str]:
+    """Parts of the driver by name, for `%`. No expressions: compiling them takes longer."""
+    parts: dict[str, str] = {}
+    for function in driver.split("\n}\n"):
+        head, _, body = function.partition("() {\n  ")
+        text = body.replace("\n  ", "\n").replace(" \\\n  ", " ").replace(" \\\n", " ")
+        for value in VALUES:
+            text = text.replace(f"@{value}@", f"%({value})s")
+        parts[head.rpartition("\n")[2]] = text
+    return parts
+
+
+PARTS = _parts_of(text_of("workers/bash/driver.sh"))
+"""Parts of the driver, which the shell receives one by one."""
+
+
+def quoted(text: str) -> str:
+    """Give the text as one word of a shell."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+class CodeFile:
+    """Memory file that is written again for each piece of code.
+
+    Args:
+        fd: its descriptor, which is this object's from now on.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._shows_reads = True  # for the trial: not every kernel notes reads
+        self.write("try")
+        os.pread(fd, 1, 0)
+        self._shows_reads = not self.is_unread
+
+    def write(self, code: str) -> None:
+        """Put code in the place of what was there."""
+        os.ftruncate(self.fd, 0)
+        view = memoryview(code.encode("utf-8", "replace"))
+        offset = 0
+        while offset < len(view):
+            offset += os.pwrite(self.fd, view[offset:], offset)
+        os.utime(self.fd, ns=(0, 0))
+
+    @property
+    def is_unread(self) -> bool:
+        """True if nobody has read what was written; False where the kernel does not tell."""
+        status = os.fstat(self.fd)
+        return self._shows_reads and status.st_size > 0 and status.st_atime_ns == 0
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 HOLD_S = 0.0005

@@ -1,21 +1,107 @@
-"""Interpreters whose control socket carries frames."""
+"""Interpreters whose control socket carries frames: Python and Node.
+
+Python is a fork of the agent, of an image's Python, or another program that runs the agent's
+worker. Node runs a program of ours.
+"""
 
 from __future__ import annotations
 
+import _socket
+import json
 import os
+import signal
+import struct
+import sys
+import time
 
+from sandbox.capture import OutputPipe
 from sandbox.displays import DISPLAY_BYTES
-from sandbox.framing import FrameError, MessageReader, encode_frame
-from sandbox.interpreters.base import Interpreter
+from sandbox.framing import FrameError, MessageReader, encode_frame, from_json, to_json
+from sandbox.interpreters.base import ForkedWorker, Interpreter
+from sandbox.linux import restore_signals
+from sandbox.processes import ignores_interrupts, signal_child
+from sandbox.resources import text_of
+from sandbox.shared_page import INTERRUPT, SharedPage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
 
     from sandbox.interpreters.base import InterpreterEvents
-    from sandbox.process_trees import ProcessTrees
+    from sandbox.processes import ProcessTrees
+    from sandbox.requests import Step
     from sandbox.session import SharedSession
+
+
+ANSWER_S = 10
+"""Time for the keeper to answer, which takes some milliseconds."""
+
+NAMED = ("mnt", "ipc", "uts", "net", "cgroup", "pid", "user")
+"""Namespaces of the session, in the order in which they are entered."""
+
+
+READING = os.O_RDONLY | os.O_CLOEXEC
+
+
+class ImageWorkers:
+    """Makes workers of the image's Python, by asking the process that keeps it.
+
+    Args:
+        requests: descriptor of its socket.
+        group: descriptor of the control group's `cgroup.procs`; negative without.
+        variables: environment of the Python that is kept.
+        once: only the first worker is a fork: code may change the image's files.
+    """
+
+    def __init__(self, requests: int, group: int, variables: Mapping[str, str], once: bool) -> None:
+        self._once = once
+        self._requests = requests
+        self._group = group
+        self._variables = variables
+
+    def changed_variables(self) -> Mapping[str, str]:
+        """Variables of the session that the new worker does not have."""
+        known = self._variables
+        return {name: value for name, value in os.environ.items() if known.get(name) != value}
+
+    def fork(self, given: Sequence[int], limits: Mapping[str, int]) -> int:
+        """Have a worker made; returns its process id, or 0 if it is to be started instead.
+
+        Args:
+            given: its ends of its output pipes and its control socket, and its page.
+            limits: as in `hello`.
+        """
+        if self._requests < 0:
+            return 0
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        opened: list[int] = []
+        try:
+            opened.extend(os.open(f"/proc/self/ns/{kind}", READING) for kind in NAMED)
+            fds = [theirs.fileno(), *opened, *given]
+            if self._group >= 0:
+                fds.append(self._group)
+            rights = struct.pack(f"{len(fds)}i", *fds)
+            requests = _socket.socket(fileno=self._requests)
+            try:
+                control = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)
+                requests.sendmsg([to_json({"limits": dict(limits)}).encode()], [control])
+            finally:
+                requests.detach()
+            theirs.close()
+            ours.settimeout(ANSWER_S)
+            pid = from_json(ours.recv(4096).decode()).get("pid", 0)
+            return pid if isinstance(pid, int) else 0
+        except (OSError, ValueError):
+            return 0
+        finally:
+            for fd in opened:
+                os.close(fd)
+            ours.close()
+            theirs.close()
+            if self._once:
+                os.close(self._requests)
+                self._requests = -1
 
 
 WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
@@ -98,3 +184,226 @@ class FramedInterpreter(Interpreter):
         if question is not None and question.number == message.get("id"):
             self.question = None
             question.settle(message)
+
+
+class PythonInterpreter(FramedInterpreter):
+    """A fork of the agent when the agent's own Python is to be used, else another program.
+
+    Attributes:
+        workers: makes workers of an image's Python; None if it cannot be forked.
+    """
+
+    name = "python"
+    answers = ("complete", "fork")
+
+    def __init__(
+        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
+    ) -> None:
+        super().__init__(session, trees, events, program)
+        self.workers: ImageWorkers | None = None
+        self._page_fd = -1
+        self._page: SharedPage | None = None
+        self._number = 0
+        self._awaits_start = False
+        self._is_preloaded = False
+
+    @property
+    def takes_signals(self) -> bool:
+        return self._page is not None and self._page.interruptible == self._number
+
+    def kept_fds(self) -> tuple[int, ...]:
+        return (self._page_fd,)
+
+    def start(self) -> None:
+        self._page_fd = SharedPage.make_file()
+        try:
+            self._page = SharedPage(self._page_fd)
+            super().start()
+        finally:
+            os.close(self._page_fd)
+
+    def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
+        workers = self.workers
+        if workers is not None and not self.session.has_forks:
+            outputs = [pipes[stream].child_fd for stream in ("stdout", "stderr")]
+            given = [*outputs, control_fd, self._page_fd]
+            pid = workers.fork(given, self.session.limits.resources)
+            self._is_preloaded = pid > 0
+            if pid:
+                if changed := workers.changed_variables():
+                    self.send({"type": "variables", "variables": dict(changed)})
+                return pid
+        self._is_preloaded = False
+        return super().spawn(control_fd, pipes)
+
+    def needed(self, steps: list[Step]) -> list[Step]:
+        return [step for step in steps if not (step.preloads and self._is_preloaded)]
+
+    def adopt(self, pid: int, *fds: int) -> None:
+        control_fd, page_fd, *pipe_fds = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._page = SharedPage(page_fd)
+        os.close(page_fd)
+        ends = iter(pipe_fds)
+        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
+        self._connect(pipes, control_fd)
+        self.pid = pid
+        self.has_state = True
+        self.begin()
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        if self.program == sys.executable and self._page is not None:
+            raise ForkedWorker(control_fd, self._page)
+        agent_file = self.session.file
+        for fd in (control_fd, self._page_fd):
+            os.set_inheritable(fd, True)
+        os.execv(
+            self.program,
+            [self.program, "-I", agent_file, "--worker", str(control_fd), str(self._page_fd)],
+        )
+
+    def send_code(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> None:
+        self._number = number
+        self._awaits_start = True
+        super().send_code(number, code, one_shot=one_shot, stdin=stdin)
+
+    def freeze(self, fd: int) -> None:
+        """Have the worker make a checkpoint.
+
+        Args:
+            fd: the checkpoint's end of a socket; the worker's from now on.
+
+        Raises:
+            FrameError: never, as the message is small.
+        """
+        if self.link is not None:
+            self.link.send(encode_frame({"type": "checkpoint"}), fd)
+
+    def thaw(self, pid: int, number: int, wake: Callable[[str, list[int]], None]) -> None:
+        """Have a checkpoint be the worker, which answers as if it had run code.
+
+        Args:
+            pid: its process.
+            number: of the running execution.
+            wake: sends it a message and descriptors.
+
+        Raises:
+            OSError: no descriptor is left, or it is gone.
+        """
+        ends: list[int] = []
+        pipes: dict[str, OutputPipe] = {}
+        try:
+            page_fd = SharedPage.make_file()
+            ends.append(page_fd)
+            for stream in ("stdout", "stderr"):
+                pipes[stream] = OutputPipe()
+            ours, theirs = [end.detach() for end in _socket.socketpair()]
+            ends.append(theirs)
+            self._page = SharedPage(page_fd)
+            self._connect(pipes, ours)
+            self.steps = []
+            self.pid = pid
+            self.begin()
+            self._number = number
+            self._token = os.urandom(16).hex()
+            order = to_json({"id": number, "token": self._token})
+            wake(order, [theirs, pipes["stdout"].child_fd, pipes["stderr"].child_fd, page_fd])
+        finally:
+            for fd in ends:
+                os.close(fd)
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"__import__('os').environ.update({dict(variables)!r})"
+
+    def on_started(self) -> None:
+        if self._awaits_start:  # else code says so, which may say it thousands of times
+            self._awaits_start = False
+            self.events.interruptible(self)
+
+    def send_interrupt(self, number: int) -> None:
+        if self._page is not None:
+            # Before looking whether it takes signals, as the worker does it the other way round:
+            # so at least one side sees what the other wrote.
+            self._page.awaited = number
+            self._awaits_start = self._awaits_start and not self.takes_signals
+        # system(3) ignores SIGINT while its command runs, and the code would go on behind it.
+        if self.takes_signals and ignores_interrupts(self.pid):
+            self.send({"type": "interrupt"})
+            signal_child(self.pid, INTERRUPT)
+
+    def interrupt_again(self) -> None:
+        # The event loop has not gone on since: another task than that of the code seems to compute.
+        if self._page is not None and self._page.pending_interrupt == self._number:
+            signal_child(self.pid, signal.SIGINT)
+
+    def limit(self, limits: Mapping[str, int]) -> None:
+        self.send({"type": "limits", "limits": dict(limits)})
+
+
+RUNNER = (
+    text_of("workers/node/globals.js"),
+    text_of("workers/node/questions.js"),
+    text_of("workers/node/rewriting.js"),
+    text_of("workers/node/types.js"),
+    text_of("workers/node/writer.js"),
+    text_of("workers/node/listener.js"),
+    text_of("workers/node/inspector.js"),
+    text_of("workers/node/output.js"),
+    text_of("workers/node/input.js"),
+    text_of("workers/node/modules.js"),
+    text_of("workers/node/signals.js"),
+    text_of("workers/node/errors.js"),
+    text_of("workers/node/values.js"),
+    text_of("workers/node/execution.js"),
+    text_of("workers/node/completion.js"),
+    text_of("workers/node/main.js"),
+)
+"""The program that Node runs, in one scope: each part may use the ones before it at once."""
+
+
+def node_program() -> str:
+    """Put the parts of the runner together, so that nothing of them is global."""
+    return "'use strict';\n(() => {\n" + "\n".join(RUNNER) + "})();\n"
+
+
+CONTROL_END_S = 1.0
+"""Time limit for Node's process to end after its control socket; normally it ends at once."""
+
+
+class NodeInterpreter(FramedInterpreter):
+    """Node with `RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
+
+    name = "node"
+    CONTROL_FD = 3
+    # Code that is interrupted in a timer or immediate leaves Node's book-keeping of asynchronous
+    # contexts a level too deep; with the checks on, Node would abort over that.
+    OPTIONS = ("--no-force-async-hooks-checks",)
+    answers = ("check", "complete")
+    reads_variables_at_start = True  # NODE_USE_ENV_PROXY, for one
+
+    def become_program(self, control_fd: int) -> NoReturn:
+        restore_signals()
+        # Node marks what it inherits as close-on-exec, as far as descriptors are contiguous.
+        os.dup2(control_fd, self.CONTROL_FD)
+        os.execv(self.program, [self.program, *self.OPTIONS, "-e", node_program()])
+
+    def on_begun(self) -> None:
+        self.expect_private({1: self.pipes["stdout"].identity, 2: self.pipes["stderr"].identity})
+
+    def variables_code(self, variables: Mapping[str, str]) -> str:
+        return f"void Object.assign(process.env, {json.dumps(dict(variables))})"
+
+    def send_interrupt(self, number: int) -> None:
+        self.send({"type": "interrupt", "id": number})
+
+    def on_control_end(self) -> None:
+        # The thread that owned it is gone. Either the process ends now, and will have an exit
+        # status, or nobody is left to tell when code ends.
+        pid = self.pid
+
+        def give_up() -> None:
+            if self.pid == pid:
+                self.end("lost the thread that reports results")
+
+        self.session.poller.at("control end", time.monotonic() + CONTROL_END_S, give_up)

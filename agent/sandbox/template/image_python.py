@@ -386,7 +386,7 @@ class _Keeper:
 
 
 def _answer(model: ModelWorker, asked: Mapping[str, Any], fds: Sequence[int]) -> None:
-    """Carry out one request of an agent (`sandbox.interpreters.image_worker`)."""
+    """Carry out one request of an agent (`sandbox.interpreters.framed`)."""
     count = len(KINDS) + 1
     namespaces, given, group = fds[1 : count + 1], fds[count + 1 : count + 5], fds[count + 5 :]
     owner = -1

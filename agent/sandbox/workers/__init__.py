@@ -4,6 +4,6 @@ Nothing here is defended against that code: what must hold against hostile code 
 business (`sandbox.interpreters`).
 
 - `python`: the package that a Python interpreter runs.
-- `node`: the parts of the program that Node runs; `sandbox.interpreters.node` has their order.
+- `node`: the parts of the program that Node runs; `sandbox.interpreters.framed` has their order.
 - `bash`: what a shell is sent.
 """

@@ -9,7 +9,7 @@ from nsm.dataclass import replace
 from nsm.jail.proxyvariables import PROXY_PORT, trust_variables
 from nsmbox.model.plan import CERTIFICATES_FILE, BoxError, Mount, Plan, Variable
 from nsmbox.start.check import CERTIFICATES
-from sandbox.java_trust import key_store
+from sandbox.certificates import key_store
 
 if TYPE_CHECKING:
     from nsm.wire.boxes import BoxPlace

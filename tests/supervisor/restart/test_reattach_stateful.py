@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from nsmd.agent_link.frames import OtherFrame, OutputFrame, ResultFrame, ResumedFrame
 from nsmd.agent_link.link import AgentLink
-from sandbox.channel import Channel
 from sandbox.framing import RESUMED, resume_marker
 from sandbox.polling import Poller
+from sandbox.session import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

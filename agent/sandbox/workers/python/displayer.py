@@ -8,8 +8,8 @@ import os
 import sys
 
 from sandbox.displays import DISPLAY_BYTES, DISPLAY_CHARS, DISPLAY_LEFT_OUT, PLACE
-from sandbox.fields import as_object
 from sandbox.framing import from_json, to_json
+from sandbox.requests import as_object
 from sandbox.workers.python.pretty import PrettyPrinter
 
 TYPE_CHECKING = False
