@@ -123,12 +123,7 @@ class Builder:
         return self._files.log_path(building.key)
 
     def find(self, target: str) -> Building:
-        """Find the environment that a name or a reference means.
-
-        Raises:
-            UnknownEnvironmentError: there is none.
-            BadRequestError: there are several.
-        """
+        """Find the environment that a name or a reference means."""
         meant = [building for building in self.buildings if building.means(target)]
         if len(meant) > 1:
             # Also one that failed because its own name was taken, or one that a client named.
@@ -236,14 +231,8 @@ class Builder:
     def add(self, reference: str, name: str = "") -> Building:
         """Add an environment, and build it unless it is there or being built.
 
-        `name` is empty for its own name.
-
         Args:
             name: name for it; empty for its own.
-
-        Raises:
-            BadRequestError: the reference or the name is invalid.
-            OverloadedError: there are too many.
         """
         check_reference(reference)
         check_given_name(self.buildings, reference, name)
@@ -267,23 +256,14 @@ class Builder:
         self._publish()
 
     def build_if_missing(self, building: Building) -> None:
-        """Build an environment unless it is there or being built; again if it failed.
-
-        Raises:
-            OverloadedError: too many builds wait.
-        """
+        """Build an environment unless it is there or being built; again if it failed."""
         missing = building.built is None or building.failed is not None or building.outdated
         if building.attempt is None and missing:
             self._check_room()
             self._begin(building)
 
     def add_packages(self, packages: WantedPackages, name: str) -> Building:
-        """Add an environment made from packages, or change its packages, and build it.
-
-        Raises:
-            BadRequestError: the packages or the name are invalid.
-            OverloadedError: there are too many.
-        """
+        """Add an environment made from packages, or change its packages, and build it."""
         check_packages(packages)
         check_given_name(self.buildings, packages.text, name, changes=True)
         entry = self._configured.get(name)
@@ -309,10 +289,6 @@ class Builder:
 
         Args:
             targets: names or references; none for all.
-
-        Raises:
-            UnknownEnvironmentError: nsm does not build one of them.
-            BadRequestError: a name means several.
         """
         chosen = [self.find(target) for target in targets] if targets else self.buildings
         for building in chosen:
@@ -322,12 +298,7 @@ class Builder:
         return chosen
 
     async def remove(self, target: str) -> Building:
-        """Remove an environment and cancel its build; sessions in it live on.
-
-        Raises:
-            UnknownEnvironmentError: there is none.
-            BadRequestError: it was not added by `nsm env add`.
-        """
+        """Remove an environment and cancel its build; sessions in it live on."""
         building = self.find(target)
         if not building.added:
             if building.agreed:

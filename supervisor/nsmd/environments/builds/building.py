@@ -23,16 +23,9 @@ MAX_CAUSE_CHARS = 300
 State = Literal["queued", "building", "ready", "failed"]
 
 
-_PACKAGES = "packages:"
-
-
 def key_of_packages(name: str, project: str = "") -> str:
-    """Key of an environment that is made from packages, which may change.
-
-    Args:
-        project: project that it belongs to; empty if it is everybody's.
-    """
-    return key_of(f"{_PACKAGES}{project}", name)
+    """Key of an environment made from packages, which may change; of one project or everybody's."""
+    return key_of(f"packages:{project}", name)
 
 
 def key_of(reference: str, given_name: str) -> str:
@@ -100,11 +93,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Why a build failed.
-
-    Attributes:
-        at_s: Unix time of the failure.
-    """
+    """Why a build failed, and the Unix time of that."""
 
     cause: str
     message: str
@@ -217,9 +206,6 @@ def check_given_name(
         name: empty for its own.
         changes: it is made from packages: it has no name of its own, and one that is there may get
             others.
-
-    Raises:
-        BadRequestError: it cannot.
     """
     if (name or changes) and not ENVIRONMENT_NAME.fullmatch(name):
         raise BadRequestError(
@@ -236,11 +222,7 @@ def check_given_name(
 
 
 def check_own_name(buildings: Iterable[Building], building: Building, name: str) -> None:
-    """Check that no other added environment has the name that a build has found.
-
-    Raises:
-        BadRequestError: another one has it.
-    """
+    """Check that no other added environment has the name that a build has found."""
     for other in buildings:
         taken = other.added and other.built is not None and other.name == name
         if taken and building.added and other is not building:
@@ -265,11 +247,7 @@ def drop_nameless(buildings: Iterable[Building], named: Building) -> None:
 
 
 def failure(error: NsmError | OSError, at_s: float) -> Failed:
-    """Make the record of an error.
-
-    Args:
-        at_s: Unix time of the error.
-    """
+    """Make the record of an error, which happened at a Unix time."""
     if not isinstance(error, NsmError):
         where = f" ({error.filename})" if error.filename else ""
         cause = f"nsm's state directory cannot be used: {error.strerror}{where}"
@@ -281,11 +259,7 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
 
 
 def interrupted(building: Building, at_s: float) -> Failed:
-    """Make the record of a build during which the supervisor has ended too often.
-
-    Args:
-        at_s: Unix time of this decision.
-    """
+    """Make the record of a build during which the supervisor has ended too often."""
     cause = f"the supervisor ended during it {building.interruptions} times in a row"
     return Failed(
         cause=cause,

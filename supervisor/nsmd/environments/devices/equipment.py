@@ -242,7 +242,7 @@ WATCHED = ("/dev", "/dev/dri", CAPABILITIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
+class _DeviceScan:
     """Devices at one moment, and what to watch for changes."""
 
     equipment: Equipment
@@ -298,14 +298,14 @@ class DeviceFinder:
             self._watching.keep(
                 ("devices", words),
                 f"devices {', '.join(words)}",
-                partial(self._look, words),
-                partial(self._looked, words),
-                lambda: _Looked(equipment=self._found[words], places={}),
+                partial(self._scan, words),
+                partial(self._keep_scan, words),
+                lambda: _DeviceScan(equipment=self._found[words], places={}),
             )
 
-    def _look(self, words: Words) -> _Looked:
+    def _scan(self, words: Words) -> _DeviceScan:
         equipment = find_equipment(words, self._host)
-        return _Looked(equipment=equipment, places=dict(self._places(equipment)))
+        return _DeviceScan(equipment=equipment, places=dict(self._places(equipment)))
 
     def _places(self, equipment: Equipment) -> Iterator[tuple[str, frozenset[str]]]:
         for directory in WATCHED:
@@ -314,10 +314,10 @@ class DeviceFinder:
         if equipment.libraries is not None:
             yield self._host.real(equipment.libraries.directory), frozenset((CUDA,))
 
-    def _looked(self, words: Words, looked: _Looked, _unwatched: str | None) -> None:
-        if looked.equipment != self._found[words]:
-            self._found[words] = looked.equipment
-            log.info("devices %s: %s", ", ".join(words), looked.equipment.problem or "changed")
+    def _keep_scan(self, words: Words, scan: _DeviceScan, _unwatched: str | None) -> None:
+        if scan.equipment != self._found[words]:
+            self._found[words] = scan.equipment
+            log.info("devices %s: %s", ", ".join(words), scan.equipment.problem or "changed")
             self.changed()
 
 

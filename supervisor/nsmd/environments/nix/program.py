@@ -216,11 +216,7 @@ _FLAKES = ("--extra-experimental-features", "nix-command flakes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nix:
-    """A Nix with a known version.
-
-    Attributes:
-        program: absolute path.
-    """
+    """A Nix with a known version, at an absolute path."""
 
     program: str
     version: tuple[int, int]
@@ -293,11 +289,7 @@ class Nix:
 
 
 class NixFinder:
-    """Finds Nix when it is needed, and again when it has changed or was missing.
-
-    Args:
-        search_path, variables, home: as for `find_nix`.
-    """
+    """Finder of Nix, when it is needed, and again when it has changed or was missing."""
 
     def __init__(self, search_path: str, variables: Mapping[str, str], home: str) -> None:
         self._search_path = search_path

@@ -100,11 +100,7 @@ def load_agreements(path: str) -> list[UseAgreement]:
 
 
 def save_agreements(path: str, agreements: Sequence[UseAgreement]) -> None:
-    """Replace the file. Blocks.
-
-    Raises:
-        OSError: it cannot be written; the old one is unchanged.
-    """
+    """Replace the file. Blocks. After an OSError, the old one is unchanged."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     saved_records.save(path, "agreements", agreements)
 
@@ -141,11 +137,9 @@ class AgreedEnvironment:
             return self.is_list and self.signature is not None
         return self.found.packages_key != self.agreement.packages_key
 
-    def look(self, project: ProjectMount, reads: BoundedReads) -> bool:
-        """Read the files again if they may have changed.
-
-        Returns:
-            True if it has become usable or unusable.
+    def refresh(self, project: ProjectMount, reads: BoundedReads) -> bool:
+        """Read the files again if they may have changed. Returns whether the environment has become
+        usable or unusable.
         """
         first, before, changed = self.signature is None, self.problem, self.changed
         try:
@@ -162,7 +156,7 @@ class AgreedEnvironment:
             log.info("the packages in %s have changed", printable(self.agreement.source))
         return not first and self.problem != before
 
-    def note(self, scope: str) -> str:
+    def note_of_change(self, scope: str) -> str:
         """Note for a result that it has changed, once for each scope; else empty."""
         if not self.changed or scope in self.told:
             return ""
@@ -284,11 +278,7 @@ def make_environment(
 
 
 def built_environment(agreement: UseAgreement, building: Building | None) -> Environment:
-    """Make the environment of a list of packages from its build.
-
-    Args:
-        building: None if nsm builds nothing.
-    """
+    """Make the environment of a list of packages from its build; None if nsm builds nothing."""
     description = f"the project's {shown_path(agreement.path)}"
     unusable = Environment(
         name=agreement.name,
@@ -321,11 +311,7 @@ def shown_path(path: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class PythonAnswer:
-    """Answer of a Python.
-
-    Attributes:
-        environment: None while it is asked.
-    """
+    """Answer of a Python; without environment while it is asked."""
 
     environment: Environment | None = None
     settled: trio.Event = field(default_factory=trio.Event)

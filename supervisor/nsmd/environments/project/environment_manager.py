@@ -70,11 +70,7 @@ class ProjectRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """Options for an environment that is made from a list of packages.
-
-    Attributes:
-        interpreter, allow_builds, extras, groups: as in `WantedPackages`.
-    """
+    """Options for an environment that is made from a list of packages, as in `WantedPackages`."""
 
     interpreter: str = ""
     allow_builds: bool = False
@@ -105,17 +101,13 @@ class ProjectEnvironmentManager(ProjectSource):
         self._pythons = Pythons(nursery, lambda: self.changed())  # noqa: PLW0108 (set later)
         self._writing = trio.Lock()
         self._reads = BoundedReads()
-        self._take(agreements)
+        self._use_agreements(agreements)
 
     def __repr__(self) -> str:
         return f"<ProjectEnvironmentManager of {len(self._projects)} projects>"
 
     def configure(self, find_python: FindPython, node: Environment | None) -> None:
-        """Use these interpreters from now on.
-
-        Args:
-            node: the host's Node; None if there is none.
-        """
+        """Use these interpreters from now on; `node` is the host's."""
         self._node = node
         self._pythons.configure(find_python)
         self.changed()
@@ -190,8 +182,8 @@ class ProjectEnvironmentManager(ProjectSource):
         """Notes for a result of code in an environment; each scope gets them once."""
         for each in self._of(client):
             if each.agreement.source == environment.source and client.project is not None:
-                self._look(each, client.project)
-                notes = (each.note(client.scope), self._note_of_build(each.agreement))
+                self._refresh(each, client.project)
+                notes = (each.note_of_change(client.scope), self._note_of_build(each.agreement))
                 return tuple(note for note in notes if note)
         return ()
 
@@ -339,17 +331,11 @@ class ProjectEnvironmentManager(ProjectSource):
         return agreement, row
 
     async def forget(self, project: str, target: str) -> str:
-        """Forget an agreement; sessions in its environment live on.
+        """Forget an agreement; sessions in its environment live on. Returns its name.
 
         Args:
             project: real path of the project.
             target: path relative to the project, or name.
-
-        Returns:
-            The name.
-
-        Raises:
-            UnknownEnvironmentError: there is none.
         """
         async with self._writing:
             agreements = self._all()
@@ -393,9 +379,9 @@ class ProjectEnvironmentManager(ProjectSource):
             raise _not_remembered(error) from error
         # First without those that are new, so that nothing stays of what they replace.
         known = self._all()
-        self._take([agreement for agreement in agreements if agreement in known])
+        self._use_agreements([agreement for agreement in agreements if agreement in known])
         self.changed()
-        self._take(agreements)
+        self._use_agreements(agreements)
         self.changed()
         if self._builder is not None:
             self._builder.keep_for_projects(self._agreed_lists())
@@ -422,7 +408,7 @@ class ProjectEnvironmentManager(ProjectSource):
         agreements = [each.agreement for agreed in self._projects.values() for each in agreed]
         return sorted(agreements, key=lambda agreement: agreement.agreed_s)
 
-    def _take(self, agreements: Sequence[UseAgreement]) -> None:
+    def _use_agreements(self, agreements: Sequence[UseAgreement]) -> None:
         known = {each.agreement: each for agreed in self._projects.values() for each in agreed}
         self._projects = {}
         for agreement in agreements:
@@ -432,12 +418,12 @@ class ProjectEnvironmentManager(ProjectSource):
     def _of(self, client: ClientIdentity) -> Sequence[AgreedEnvironment]:
         return () if client.project is None else self._projects.get(client.project.path, ())
 
-    def _look(self, agreed: AgreedEnvironment, project: ProjectMount) -> None:
-        if agreed.look(project, self._reads):
+    def _refresh(self, agreed: AgreedEnvironment, project: ProjectMount) -> None:
+        if agreed.refresh(project, self._reads):
             self.changed()
 
     def _environment(self, agreed: AgreedEnvironment, project: ProjectMount) -> Environment:
-        self._look(agreed, project)
+        self._refresh(agreed, project)
         return self._made(agreed, project.mount_point)
 
     def _made(self, agreed: AgreedEnvironment, mount_point: str) -> Environment:
