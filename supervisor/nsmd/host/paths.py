@@ -369,3 +369,16 @@ class Trail:
         names = self._places.setdefault(directory, set())
         if name is not None:
             names.add(name)
+
+
+def file_stamp(path: str, *, links: bool = True) -> tuple[int, ...]:
+    """Value that changes when a file is changed or replaced; empty if there is none.
+
+    Args:
+        links: follow a symbolic link at its end.
+    """
+    try:
+        found = os.stat(path, follow_symlinks=links)
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns

@@ -21,7 +21,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -36,7 +36,7 @@ from nsm.wire.errors import NixFailedError
 from nsmd.environments.devshell.script import DevEnv, DevEnvError, parse
 from nsmd.environments.nix.program import Nix, NixExitError, flake_copy
 from nsmd.host.commands import OnProgress
-from nsmd.host.paths import is_within
+from nsmd.host.paths import file_stamp, is_within
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
 """Largest size of all files. Calls wait while they are read: 10 ms for that size."""
 
-Signature = tuple[tuple[str, int, int, int], ...]
-"""Path, inode, size and time of the last change in ns of each file and directory, in order."""
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+"""Path and stamp of each file and directory, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def has_flake(project: str) -> bool:
     return os.path.isfile(os.path.join(project, FLAKE))
 
 
-def look_at_flake(project: str, known: FlakeState | None = None) -> FlakeState | None:
+def read_flake(project: str, known: FlakeState | None = None) -> FlakeState | None:
     """Read the project's flake; None if it has none."""
-    if known is not None and known.signature == _sign([row[0] for row in known.signature]):
+    if known is not None and known.signature == _sign(path for path, _ in known.signature):
         return known
     if not has_flake(project):
         return None
@@ -99,16 +99,8 @@ def look_at_flake(project: str, known: FlakeState | None = None) -> FlakeState |
     return FlakeState(key=digest.hexdigest()[:32], signature=signature)
 
 
-def _sign(paths: list[str]) -> Signature:
-    rows: list[tuple[str, int, int, int]] = []
-    for path in paths:
-        try:
-            found = os.stat(path)
-        except OSError:
-            rows.append((path, 0, 0, 0))
-        else:
-            rows.append((path, found.st_ino, found.st_size, found.st_mtime_ns))
-    return tuple(rows)
+def _sign(paths: Iterable[str]) -> Signature:
+    return tuple((path, file_stamp(path)) for path in paths)
 
 
 def _directories(project: str) -> Iterator[str]:

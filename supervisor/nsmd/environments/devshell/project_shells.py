@@ -26,7 +26,7 @@ from nsmd.environments.devshell.evaluation import (
     evaluate,
     forget_unused,
     load,
-    look_at_flake,
+    read_flake,
 )
 from nsmd.environments.devshell.script import setup_steps
 from nsmd.environments.nix.program import NixFinder
@@ -166,9 +166,9 @@ class DevShells(ProjectSource):
         now = trio.current_time()
         directory = _directory(project)
         known = self._projects.get(directory)
-        look = partial(look_at_flake, project.path, known.flake if known is not None else None)
+        read = partial(read_flake, project.path, known.flake if known is not None else None)
         try:
-            flake = self._reads.read(project.path, look)
+            flake = self._reads.read(project.path, read)
         except TimeoutError:
             return known
         if flake is None:

@@ -19,7 +19,7 @@ from nsm.dataclass import dataclass
 from nsm.wire.errors import NixFailedError, NixUnavailableError
 from nsm.wire.jobs import signal_name
 from nsmd.host.commands import CommandOutcome, OnProgress, run_monitored
-from nsmd.host.paths import why_not_run
+from nsmd.host.paths import file_stamp, why_not_run
 
 log = logging.getLogger(__name__)
 
@@ -309,20 +309,11 @@ class NixFinder:
         raise found
 
     def _find(self) -> Nix | NixUnavailableError:
-        if self._found is not None and _stamp(self._found[1].program) == self._found[0]:
+        if self._found is not None and file_stamp(self._found[1].program) == self._found[0]:
             return self._found[1]
         found = find_nix(self._search_path, self._variables, self._home)
-        self._found = (_stamp(found.program), found) if isinstance(found, Nix) else None
+        self._found = (file_stamp(found.program), found) if isinstance(found, Nix) else None
         return found
-
-
-def _stamp(program: str) -> tuple[int, ...]:
-    """Identity of a program, which changes when the program is replaced; empty if there is none."""
-    try:
-        found = os.stat(program)
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def find_nix(

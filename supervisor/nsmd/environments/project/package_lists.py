@@ -28,10 +28,9 @@ from nsmd.environments.project.reading import (
     mode_of,
     open_folder,
     parts,
-    sign,
     why_unreadable,
 )
-from nsmd.host.paths import printable
+from nsmd.host.paths import file_stamp, printable
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import ProjectMount
 
@@ -211,7 +210,7 @@ def _read(project: ProjectMount, path: str, most: int) -> bytes:
 
 def signature(project: ProjectMount, files: Collection[str]) -> tuple[object, ...]:
     """Make a value that changes when one of these files may have changed."""
-    return tuple(sign(os.path.join(project.path, path)) for path in files)
+    return tuple(file_stamp(os.path.join(project.path, path), links=False) for path in files)
 
 
 class ListCopies:

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 
 from nsm.below import DIRECTORY, open_below, read_file
 from nsm.dataclass import dataclass, field
+from nsmd.host.paths import file_stamp
 from nsmd.jail.interpreters import is_module
 from nsmd.model.values import ProjectMount
 
@@ -133,15 +134,8 @@ def signature(project: ProjectMount, path: str, kind: Kind, version: str) -> tup
     if kind == "venv":
         files = (VENV_FILE, "bin", "bin/python", "bin/python3", _library(version))
     folder = os.path.join(project.path, path)
-    return (sign(folder), *(sign(os.path.join(folder, name)) for name in files))
-
-
-def sign(path: str) -> tuple[int, ...]:
-    try:
-        found = os.lstat(path)
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
+    paths = (folder, *(os.path.join(folder, name) for name in files))
+    return tuple(file_stamp(path, links=False) for path in paths)
 
 
 # Virtual environments of Python.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsmd.environments.devshell import evaluation
-from nsmd.environments.devshell.evaluation import MAX_FILES, FlakeState, look_at_flake
+from nsmd.environments.devshell.evaluation import MAX_FILES, FlakeState, read_flake
 
 
 @pytest.fixture
@@ -20,21 +20,21 @@ def flake(tmp_path: Path) -> Path:
 
 
 def key(project: Path, known: FlakeState | None = None) -> str:
-    state = look_at_flake(str(project), known)
+    state = read_flake(str(project), known)
     assert state is not None
     return state.key
 
 
 def test_a_project_without_flake(tmp_path: Path) -> None:
-    assert look_at_flake(str(tmp_path)) is None
+    assert read_flake(str(tmp_path)) is None
     (tmp_path / "flake.nix").mkdir()
-    assert look_at_flake(str(tmp_path)) is None
-    assert look_at_flake(str(tmp_path / "gone")) is None
+    assert read_flake(str(tmp_path)) is None
+    assert read_flake(str(tmp_path / "gone")) is None
 
 
 def test_nothing_changed(flake: Path) -> None:
-    first = look_at_flake(str(flake))
-    assert look_at_flake(str(flake), first) is first
+    first = read_flake(str(flake))
+    assert read_flake(str(flake), first) is first
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_nothing_changed(flake: Path) -> None:
     ["flake.nix", "flake.lock", "devshell.toml", "shell.nix", "nix/a.nix", "nix/shells/b.nix"],
 )
 def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
-    first = look_at_flake(str(flake))
+    first = read_flake(str(flake))
     (flake / name).write_text("one")
-    second = look_at_flake(str(flake), first)
+    second = read_flake(str(flake), first)
     assert first is not None
     assert second is not None
     assert second.key != first.key
@@ -56,7 +56,7 @@ def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
 
 
 def test_a_file_of_the_same_size_is_noticed(flake: Path) -> None:
-    first = look_at_flake(str(flake))
+    first = read_flake(str(flake))
     new = flake / "new"
     new.write_text("[]")
     os.utime(new, ns=(0, os.stat(flake / "flake.nix").st_mtime_ns))
@@ -66,7 +66,7 @@ def test_a_file_of_the_same_size_is_noticed(flake: Path) -> None:
 
 
 def test_other_files_make_no_difference(flake: Path) -> None:
-    first = look_at_flake(str(flake))
+    first = read_flake(str(flake))
     assert first is not None
     (flake / "README.md").write_text("x")
     (flake / "src" / "x.nix").write_text("x")
@@ -74,9 +74,9 @@ def test_other_files_make_no_difference(flake: Path) -> None:
 
 
 def test_it_goes(flake: Path) -> None:
-    first = look_at_flake(str(flake))
+    first = read_flake(str(flake))
     (flake / "flake.nix").unlink()
-    assert look_at_flake(str(flake), first) is None
+    assert read_flake(str(flake), first) is None
 
 
 def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
@@ -88,7 +88,7 @@ def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:
     (flake / "nix" / "circle").symlink_to(flake)
     for number in range(MAX_FILES + 10):
         (flake / "nix" / f"{number}.nix").write_text("x")
-    state = look_at_flake(str(flake))
+    state = read_flake(str(flake))
     assert state is not None
     assert len(state.signature) < MAX_FILES + 20
     assert not any("/c/" in row[0] for row in state.signature)
@@ -103,7 +103,7 @@ def test_it_does_not_walk_everything_nor_read_it(
         (flake / name).write_text("x" * 100)
     (flake / "d.nix").symlink_to("nowhere")
     monkeypatch.setattr(evaluation, "MAX_BYTES", 150)
-    state = look_at_flake(str(flake))
+    state = read_flake(str(flake))
     assert state is not None
     assert len(state.signature) < evaluation.MAX_DIRECTORIES + 20
     (flake / "c.nix").write_text("y" * 100)
