@@ -6,9 +6,10 @@ config        read, check and reload config.toml
 fdstore       descriptors that outlive a supervisor, and the holder that keeps them
 denials       which rule of its jail stopped code, in one line
 jail          start and end jails: bubblewrap, templates and their forks, control groups
-environments  what code can run in: the host's interpreters, packages, images, Nix, dev shells; GPUs
 agent_link    frames to and from the agent in a jail, checked
 network       the filtering proxy through which sessions reach other hosts, and secrets
+packages      environments from packages and container images: installed in a jail, kept in a store
+environments  what code can run in: which environments there are, builds, Nix, dev shells; GPUs
 sessions      one session: its executions, files, transcript, and changes to a copied project
 audit         who ran what, in a file that is only appended to
 pool          spare sessions, kept ready

@@ -215,7 +215,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "environments/builds/building.py",
         "environments/builds/builder.py",
         "environments/devshell/evaluation.py",
-        "environments/packages/store.py",
+        "packages/store.py",
         "environments/project/environment_manager.py",
         "host/nvml.py",
         "jail/templates/spec.py",

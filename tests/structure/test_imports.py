@@ -27,7 +27,7 @@ LAYERS = (
     ("Linux", "The kernel's interfaces, for whatever is above.", ("host",)),
     ("values", "Frozen values and pure functions.", ("model",)),
     ("foundations", "Each needs only values.", ("config", "fdstore", "denials")),
-    ("jails", "Where code runs.", ("jail", "environments", "agent_link", "network")),
+    ("jails", "Where code runs.", ("jail", "packages", "environments", "agent_link", "network")),
     ("one session", "What runs in one jail, and the record of it.", ("sessions", "audit")),
     (
         "all sessions",
@@ -211,7 +211,8 @@ def test_packages_of_the_daemon_form_no_cycle() -> None:
 def test_the_daemon_has_few_packages_and_no_loose_modules() -> None:
     base = ROOT / "supervisor" / "nsmd"
     assert {path.name for path in base.glob("*.py")} == {"__init__.py", "__main__.py"}
-    assert len([path for path in base.iterdir() if (path / "__init__.py").is_file()]) <= 23
+    # One more than before `environments` was cut in two, since it had 15,000 lines.
+    assert len([path for path in base.iterdir() if (path / "__init__.py").is_file()]) <= 24
 
 
 @pytest.mark.parametrize("path", MAPS, ids=[str(path.parent.relative_to(ROOT)) for path in MAPS])

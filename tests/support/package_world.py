@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from nsmd.environments.packages.installer_run import InstallerRun
-from nsmd.environments.packages.store import EnvironmentDetails, EnvironmentStore
 from nsmd.jail import BwrapLauncher, enter_private_mounts
 from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from realjail import BWRAP
 
 SEARCH_PATH = os.environ.get("PATH", os.defpath)

@@ -28,7 +28,6 @@ from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import HostEnvironments, find_environments, find_python_in
 from nsmd.environments.nix.program import NixFinder
 from nsmd.environments.on_demand import EnvironmentSearch
-from nsmd.environments.packages.installer_run import InstallerRun
 from nsmd.environments.project.agreements import load_agreements
 from nsmd.environments.project.environment_manager import ProjectEnvironmentManager
 from nsmd.fdstore.store import Refill
@@ -53,6 +52,7 @@ from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
+from nsmd.packages.installer_run import InstallerRun
 from nsmd.pool.memory import HostMemory, Pressure
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining

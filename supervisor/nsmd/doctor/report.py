@@ -40,7 +40,6 @@ from nsmd.doctor.trials import (
 from nsmd.environments.devices.equipment import DeviceFinder
 from nsmd.environments.devices.nodes import device_host
 from nsmd.environments.host_presets import find_environments
-from nsmd.environments.images.layers import ZSTD
 from nsmd.environments.nix.program import RECOMMENDED_VERSION, Nix, find_nix, why_no_store
 from nsmd.host.listeners import PlaceError, check_way
 from nsmd.host.package_manager import install_command
@@ -50,6 +49,7 @@ from nsmd.jail.bubblewrap import missing_bwrap, probe_bwrap
 from nsmd.jail.host import open_sockets
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import Settings
+from nsmd.packages.images.layers import ZSTD
 
 SAFE_BWRAP = (0, 12)
 """Older ones follow a symlink at a mount point out of the jail (CVE-2026-87766)."""

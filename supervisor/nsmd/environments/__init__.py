@@ -6,8 +6,6 @@ catalog         the environments that exist now, and for whom
 host_presets    environments made of the host's own interpreters
 artifacts       environments that Nix built: found, checked and watched
 nix             Nix: found, and run
-packages        environments from packages: the installer, and its jail
-images          environments from container images
 builds          environments that nsm builds, with Nix or from packages
 project         environments that lie in projects, such as .venv: found, agreed to and used
 devshell        a project's own development shell as an environment

@@ -20,14 +20,14 @@ from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.building import Attempt, Building, Built
 from nsmd.environments.nix.program import Nix, NixFinder, flake_copy
-from nsmd.environments.packages.installer_run import InstallerRun
-from nsmd.environments.packages.request import Installed
-from nsmd.environments.packages.store import CollectedEnvironments, EnvironmentStore
 from nsmd.host.command_log import CommandProgress
 from nsmd.host.commands import OnProgress
 from nsmd.model.packages import WantedPackages, local_directory, shown_reference
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
+from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.request import Installed
+from nsmd.packages.store import CollectedEnvironments, EnvironmentStore
 
 EXPECTED = (
     "Expected is what `lib.mkSandbox` of nsm's flake makes: a directory with metadata.json and "

@@ -41,8 +41,6 @@ from nsmd.environments.builds.building import (
 )
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank, each_name_once
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.packages.installer_run import InstallerRun
-from nsmd.environments.packages.store import CollectedEnvironments
 from nsmd.host.command_log import CommandProgress
 from nsmd.model.packages import (
     WantedPackages,
@@ -53,6 +51,8 @@ from nsmd.model.packages import (
 )
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
+from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.store import CollectedEnvironments
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from contextlib import suppress
 from nsm.below import read_file
 from nsm.dataclass import dataclass
 from nsm.paths import replace_file
-from nsmd.environments.packages.locks import MAX_LOCK_BYTES
-from nsmd.environments.packages.requirements import OF_POETRY, included_files
 from nsmd.environments.project.reading import (
     MAX_PATH_CHARS,
     FoundEnvironment,
@@ -33,6 +31,8 @@ from nsmd.environments.project.reading import (
 from nsmd.host.paths import file_stamp, printable
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import ProjectMount
+from nsmd.packages.locks import MAX_LOCK_BYTES
+from nsmd.packages.requirements import OF_POETRY, included_files
 
 PYPROJECT = "pyproject.toml"
 

@@ -25,13 +25,13 @@ from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.builds.building import Building
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.nix.program import NixFinder
-from nsmd.environments.packages.installer_run import InstallerRun
-from nsmd.environments.packages.request import Installed
-from nsmd.environments.packages.store import EnvironmentStore
 from nsmd.host.paths import trusted_owners
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, Sources
+from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.request import Installed
+from nsmd.packages.store import EnvironmentStore
 from package_world import installation, published
 
 SOMEBODY = ClientIdentity(name="test", scope="here")

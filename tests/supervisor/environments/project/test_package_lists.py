@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.environments.packages.locks import MAX_LOCK_BYTES
 from nsmd.environments.project.package_lists import (
     MAX_FILES,
     ListCopies,
@@ -19,6 +18,7 @@ from nsmd.environments.project.package_lists import (
 from nsmd.environments.project.reading import NoEnvironmentError
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import ProjectMount
+from nsmd.packages.locks import MAX_LOCK_BYTES
 
 
 def mount(path: Path) -> ProjectMount:

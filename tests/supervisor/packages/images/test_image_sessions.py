@@ -1,0 +1,270 @@
+"""Environments made from images, and sessions in them, in real jails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from image_world import (
+    Layout,
+    copied,
+    environment_of,
+    file,
+    folder,
+    layer,
+    libraries_of,
+    make_image,
+    make_store,
+    named_launcher,
+    other,
+    symlink,
+)
+from nsm.wire.errors import PackagesFailedError
+from nsmd.environments.builds.build_run import paths_in_use
+from nsmd.jail.templates import open_templates
+from nsmd.model.values import Environment
+from nsmd.packages.request import Installed
+from nsmd.packages.store import EnvironmentStore
+from realjail import jail_spec, launched, mount_of, new_launcher, open_directory, open_session
+
+pytestmark = pytest.mark.jail
+
+
+def exiting_program(status: int) -> bytes:
+    """Make a static program for x86_64 that ends at once (elf(5)): exit(2) by its number."""
+    code = b"\xb8\x3c\x00\x00\x00\xbf" + struct.pack("<I", status) + b"\x0f\x05"
+    start, size = 0x400000, 64 + 56 + len(code)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 2, 62, 1, start + 120, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    return header + struct.pack("<IIQQQQQQ", 1, 5, 0, start, start, size, size, 4096) + code
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Return a directory that the jails' user reaches."""
+    with open_directory() as directory:
+        make_store(directory)
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def bash_layer() -> bytes:
+    """Return a layer with Bash and cat."""
+    cat, bash = shutil.which("cat"), shutil.which("bash")
+    assert cat is not None
+    assert bash is not None
+    paths = [os.path.realpath(bash), os.path.realpath(cat)]
+    return layer(
+        *copied(*paths),
+        folder("app"),
+        file("app/data", "of the image"),
+        file("etc/os-release", "ID=made-here\n"),
+        file("etc/ld.so.preload", "/app/evil.so\n"),
+        symlink("link", "app/data"),
+        other("dev/mem", b"3"),
+        symlink("opt/bash", paths[0]),
+    )
+
+
+ETC = ("gitconfig", "group", "hosts", "nsswitch.conf", "os-release", "passwd", "resolv.conf")
+
+PATH = "PATH=/opt:/usr/bin:/bin"
+
+
+@pytest.fixture(scope="module")
+def built(bash_layer: bytes) -> Iterator[tuple[Path, Installed, Environment]]:
+    """Return an environment of an image with Bash, made once for several tests."""
+    with open_directory() as place:
+        make_store(place)
+        layout = Layout(place / "layout")
+        variables = [PATH, "GREETING=hello", "HOME=/root"]
+        layout.add([bash_layer], tag="1", Env=variables, WorkingDir="/app")
+        image = f"oci:{layout.place}:1"
+        made = trio.run(make_image, place, image)
+        yield place, made, environment_of(place, made, image)
+
+
+async def test_sessions_have_the_images_files(
+    built: tuple[Path, Installed, Environment],
+) -> None:
+    _, made, environment = built
+    assert (environment.interpreter, environment.program) == ("bash", "/opt/bash")
+    assert environment.directory == "/app"
+    async with open_session(environment) as session:
+        ran = await session.run('cat /etc/os-release /link; echo "$GREETING $HOME $PATH"')
+        assert ran.stdout == "ID=made-here\nof the imagehello /workspace /opt:/usr/bin:/bin\n"
+        # Nothing of the host but what the agent needs, and nothing to write to.
+        its = {f"/{path.name}" for path in Path(made.path, "root").iterdir()}
+        found = (await session.run("echo /* /dev/m* /etc/*")).stdout.split()
+        assert {name for name in found if name.count("/") == 1} == its | {
+            *("/dev", "/proc", "/run", "/tmp", "/workspace")
+        }
+        assert {name for name in found if name.count("/") == 2} == {
+            "/dev/m*",
+            *(f"/etc/{name}" for name in ETC),
+        }
+        ran = await session.run("echo > /app/new; echo > /etc/new; echo > /new; echo > /run/new")
+        assert ran.stderr.count("Read-only file system") == 4
+        assert (await session.run("cat /etc/ld.so.preload")).exit_code == 1
+        assert (await session.run("echo $(</proc/self/status)")).stdout.count("NoNewPrivs: 1") == 1
+
+
+async def test_sessions_of_an_image_are_forks(
+    place: Path, built: tuple[Path, Installed, Environment]
+) -> None:
+    *_, environment = built
+    project = place / "project"
+    project.mkdir()
+    (project / "file").write_text("of the project\n")
+    async with (
+        open_templates(new_launcher()) as launcher,
+        open_session(environment, mount_of(project), launcher=launcher) as session,
+    ):
+        ran = await session.run("cat /project/file /link; echo /run/nsm/host/*")
+        assert ran.stdout.startswith("of the project\nof the image/run/nsm/host/")
+        policy = json.loads((await session.run("cat /run/nsm/policy.json")).stdout)
+        assert policy["kind"] == "forked"
+        assert session.jail.template_pid
+
+
+@pytest.mark.parametrize("kind", ["cold", "forked"])
+async def test_git_has_the_users_name(
+    place: Path, built: tuple[Path, Installed, Environment], kind: str
+) -> None:
+    *_, environment = built
+    cold = named_launcher(place)
+    async with (
+        open_templates(cold, enabled=kind == "forked") as launcher,
+        open_session(environment, launcher=launcher) as session,
+    ):
+        ran = await session.run("cat /etc/gitconfig")
+        assert '\tname = "Ada"\n' in ran.stdout
+        assert "directory = *" in ran.stdout
+
+
+async def test_an_image_without_a_file_of_git_starts(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], Env=[PATH])
+    image = f"oci:{layout.place}"
+    made = await make_image(place, image)
+    environment = environment_of(place, made, image)
+    Path(made.path, "root/etc/gitconfig").unlink()
+    async with launched(named_launcher(place), jail_spec(environment)) as jail:
+        assert not os.path.exists(f"/proc/{jail.pid}/root/etc/gitconfig")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="not here: the program is for x86_64")
+async def test_an_image_may_be_a_single_static_program(place: Path) -> None:
+    layout = Layout(place / "layout")
+    layout.add([layer(file("leave", exiting_program(7), 0o755))])
+    image = f"oci:{layout.place}"
+    environment = environment_of(place, await make_image(place, image), image)
+    assert environment.only_programs
+    async with launched(new_launcher(), jail_spec(environment)) as jail:
+        root = f"/proc/{jail.pid}/root"
+        assert sorted(os.listdir(root)) == [
+            *("dev", "etc", "leave", "proc", "run", "tmp", "workspace")
+        ]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="not here: the program is for x86_64")
+async def test_the_hosts_loader_takes_nothing_of_the_image(place: Path) -> None:
+    libraries = libraries_of(sys.executable)
+    layout = Layout(place / "layout")
+    layout.add(
+        [
+            layer(
+                file("leave", exiting_program(7), 0o755),
+                *(file(path, "no library", 0o755) for path in libraries),
+                *(file(f"lib/{os.path.basename(path)}", "no library") for path in libraries),
+                file("etc/ld.so.preload", "/leave\n"),
+                file("etc/ld.so.cache", "no cache"),
+            )
+        ],
+        Env=["LD_PRELOAD=/leave", "LD_AUDIT=/leave", "LD_LIBRARY_PATH=/lib"],
+    )
+    image = f"oci:{layout.place}"
+    environment = environment_of(place, await make_image(place, image), image)
+    async with (
+        open_templates(new_launcher()) as launcher,
+        launched(launcher, jail_spec(environment)) as fork,
+        launched(new_launcher(), jail_spec(environment)) as cold,
+    ):
+        # Their agents speak, so nothing of that was loaded.
+        assert fork.template_pid
+        assert not cold.template_pid
+
+
+@pytest.mark.slow
+async def test_the_digest_is_pinned(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    first = layout.add([bash_layer], tag="1", Env=[PATH])
+    image = f"oci:{layout.place}:1"
+    made = await make_image(place, image)
+    assert Path(made.lock).read_text().splitlines()[1:] == [image, first]
+    # What was made is used, whatever the layout has now.
+    shutil.rmtree(layout.place)
+    assert await make_image(place, image) == made
+    changed = Layout(layout.place)
+    second = changed.add([bash_layer, layer(file("more"))], tag="1", Env=[PATH])
+    shutil.rmtree(made.path)
+    with pytest.raises(PackagesFailedError, match="is wanted") as caught:
+        await make_image(place, image)
+    assert "nsm env update" in caught.value.hint
+    again = await make_image(place, image, refresh=True)
+    assert Path(again.lock).read_text().splitlines()[2] == second
+
+
+@pytest.mark.slow
+async def test_images_share_the_files_of_their_layers(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], tag="1", Env=[PATH])
+    layout.add([bash_layer, layer(file("app/data", "of another"))], tag="2", Env=[PATH])
+    one = await make_image(place, f"oci:{layout.place}:1", "one")
+    two = await make_image(place, f"oci:{layout.place}:2", "two")
+    assert Path(one.path, "root/etc/os-release").samefile(Path(two.path, "root/etc/os-release"))
+    assert Path(one.path, "root/app/data").read_text() == "of the image"
+    assert Path(two.path, "root/app/data").read_text() == "of another"
+
+
+@pytest.mark.slow
+async def test_the_wanted_interpreter_is_missing(place: Path, bash_layer: bytes) -> None:
+    layout = Layout(place / "layout")
+    layout.add([bash_layer], tag="1", Env=[PATH])
+    with pytest.raises(PackagesFailedError, match=r"no Node\.js that sessions can use"):
+        await make_image(place, f"oci:{layout.place}:1", language="node")
+
+
+async def test_a_hostile_image_leaves_nothing(place: Path) -> None:
+    layout = Layout(place / "layout")
+    layout.add([layer(file("x"), file("../../../out"))])
+    with pytest.raises(PackagesFailedError, match="leads out of the image"):
+        await make_image(place, f"oci:{layout.place}")
+    with tarfile.open(place / "saved.tar", "w") as archive:
+        archive.add(layout.place, "/")
+    with pytest.raises(PackagesFailedError, match="leads out of the image"):
+        await make_image(place, f"oci-archive:{place}/saved.tar:latest")
+    with pytest.raises(PackagesFailedError, match="There is no image at /nowhere"):
+        await make_image(place, "docker-archive:/nowhere")
+    store = EnvironmentStore(str(place / "envs"))
+    assert store.names() == []
+    assert [name for name in os.listdir(store.builds) if name.startswith("alone")] == []
+    assert not list(place.rglob("out"))
+
+
+def test_a_live_session_keeps_its_image(built: tuple[Path, Installed, Environment]) -> None:
+    place, made, environment = built
+    store = EnvironmentStore(str(place / "envs"))
+    assert store.collect(paths_in_use([environment]), dry_run=True).paths == ()
+    assert store.collect((), dry_run=True).paths == (made.path,)

@@ -1,0 +1,147 @@
+"""Sentences about what uv and npm have printed, as they print it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed
+
+UV_MISSING = """\
+error: No solution found when resolving dependencies
+  cause: Because nothere was not found in the package registry and you require nothere, we can \
+conclude that your requirements are unsatisfiable.
+hint: something long"""
+
+UV_TREE = """\
+  \u00d7 No solution found when resolving dependencies:
+  ╰─▶ Because demo==1.0 has no usable wheels and you require demo==1.0, we can conclude that your
+      requirements are unsatisfiable.
+      hint: Wheels are required"""
+
+UV_INDEX = """\
+error: Request failed after 3 retries in 9.6s
+  cause: Failed to fetch: https://index.test/simple/demo/
+  cause: tunnel error: unsuccessful"""
+
+
+UV_HEADER = f"""\
+error: Failed to build `pyaudio==0.2.14`
+  Caused by: The build backend returned an error
+  Caused by: Call to `setuptools.build_meta.build_wheel` failed (exit status: 1)
+[stderr]
+{600 * "w"}
+src/pyaudio/device_api.c:9:10: fatal error: portaudio.h: No such file or directory
+hint: This error likely indicates that you need to install a library"""
+
+NPM_HEADER = """\
+npm error code 1
+npm error path /env/node_modules/demo
+npm error command failed
+npm error ../src/demo.cc:3:10: fatal error: portaudio.h: No such file or directory"""
+
+NPM_MISSING = """\
+npm http fetch GET 404 https://npm.test/nothere 1083ms (cache skip)
+npm error code E404
+npm error 404 Not Found - GET https://npm.test/nothere - Not found
+npm error 404
+npm error 404  The requested resource 'nothere@*' could not be found or you do not have
+npm error 404 Note that you can also install from a
+npm error Log files were not written due to the config logs-max=0"""
+
+NPM_OLD = """\
+npm ERR! code ETARGET
+npm ERR! notarget No matching version found for zod@^99.
+npm ERR! notarget In most cases you or one of your dependencies are requesting"""
+
+NPM_CONFLICT = """\
+npm error code ERESOLVE
+npm error ERESOLVE unable to resolve dependency tree
+npm error
+npm error While resolving: environment@undefined
+npm error Found: react@17.0.2
+npm error
+npm error Could not resolve dependency:
+npm error peer react@"^18.3.1" from react-dom@18.3.1
+npm error
+npm error Fix the upstream dependency conflict, or retry"""
+
+NPM_SYNC = """\
+npm error code EUSAGE
+npm error
+npm error `npm ci` can only install packages when your package.json and package-lock.json are \
+in sync.
+npm error
+npm error Missing: left@2.0.0 from lock file
+npm error
+npm error Clean install a project
+npm error
+npm error Usage:"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        (NPM_MISSING, "Not Found (https://npm.test/nothere)"),
+        (NPM_OLD, "No matching version found for zod@^99"),
+        (
+            NPM_CONFLICT,
+            (
+                "unable to resolve dependency tree Found: react@17.0.2 Could not resolve "
+                'dependency: peer react@"^18.3.1" from react-dom@18.3.1'
+            ),
+        ),
+        (
+            NPM_SYNC,
+            (
+                "`npm ci` can only install packages when your package.json and package-lock.json "
+                "are in sync. Missing: left@2.0.0 from lock file"
+            ),
+        ),
+    ],
+)
+def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) -> None:
+    ran = JailOutcome(status=1, tail=tuple(printed.splitlines()))
+    said, _ = why_failed(ran, "npm", (), done="resolved")
+    assert said == f"The packages cannot be resolved: {message}"
+
+
+@pytest.mark.parametrize(
+    ("tool", "printed", "message", "hint"),
+    [
+        ("uv", UV_MISSING, "resolving dependencies: Because nothere was not found", "Check names"),
+        ("uv", UV_TREE, "that your requirements are unsatisfiable", "--allow-builds"),
+        ("uv", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
+        ("uv", "", "uv said nothing (exit code 2)", ""),
+        ("uv", UV_HEADER, "pyaudio cannot be built: src/pyaudio/device_api.c:9:10: fatal", "/usr"),
+        ("npm", NPM_HEADER, ": ../src/demo.cc:3:10: fatal error: portaudio.h", "/usr"),
+    ],
+)
+def test_why(tool: str, printed: str, message: str, hint: str) -> None:
+    ran = JailOutcome(status=2, tail=tuple(printed.splitlines()))
+    said, advice = why_failed(ran, tool, (), done="resolved")
+    assert said.startswith("The packages cannot be resolved: ")
+    assert message in said
+    assert "hint" not in said
+    assert hint in advice
+
+
+def test_why_a_connection_was_not_made_is_told_as_well() -> None:
+    ran = JailOutcome(status=2, tail=tuple(UV_INDEX.splitlines()))
+    said, _ = why_failed(ran, "uv", ["index.test has no address"], done="resolved")
+    assert said.endswith("tunnel error: unsuccessful (index.test has no address)")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("error: Failed to fetch: https://index.test/simple/demo/", True),
+        ("npm error code ECONNREFUSED", True),
+        ("npm error code E503", True),
+        ("error: <urlopen error [Errno 111] Connection refused>", True),
+        ("npm error code E404", False),
+        ("npm error code ETARGET", False),
+        ("error: No solution found when resolving dependencies", False),
+    ],
+)
+def test_the_cache_is_tried_where_an_index_does_not_answer(line: str, *, expected: bool) -> None:
+    assert no_answer(JailOutcome(status=1, tail=("first", line))) is expected
