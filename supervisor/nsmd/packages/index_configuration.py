@@ -15,10 +15,11 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from nsm.below import read_file
 from nsm.dataclass import dataclass
+from nsmd.packages.text_files import rows, table, tables
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -205,17 +206,17 @@ def read_uv_settings(
     environ: Mapping[str, str], home: str, *, etc: str, problems: list[str]
 ) -> UvSettings:
     """Read uv's settings."""
-    tables = [
+    layers = [
         each
         for path in _uv_paths(environ, home, etc)
-        if (table := _read_uv(path, problems, environ)) is not None
-        for each in (_table(table, "pip"), table)  # `[pip]` is for `uv pip` alone
+        if (parsed := _read_uv(path, problems, environ)) is not None
+        for each in (table(parsed.get("pip")), parsed)  # `[pip]` is for `uv pip` alone
     ]
     default, others = _named_by_variables(environ)
     find_links = list(_split(environ.get("UV_FIND_LINKS", ""), ","))
-    for table in tables:
+    for layer in layers:
         extra: list[UvIndex] = []
-        for entry in _tables(table, "index"):
+        for entry in tables(layer.get("index")):
             found = _index(entry)
             if found is None or entry.get("explicit") is True:
                 continue
@@ -223,21 +224,21 @@ def read_uv_settings(
                 default = default or found
             else:
                 extra.append(found)
-        extra += [UvIndex(name="", url=url) for url in _texts(table, "extra-index-url")]
+        extra += [UvIndex(name="", url=url) for url in _texts(layer, "extra-index-url")]
         others += extra
-        for url in _texts(table, "index-url"):
+        for url in _texts(layer, "index-url"):
             default = default or UvIndex(name="", url=url)
-        find_links += _texts(table, "find-links")
+        find_links += _texts(layer, "find-links")
     hosts = _split(environ.get("UV_INSECURE_HOST", ""))
     return UvSettings(
         default=_with_login(default, environ) if default else None,
         others=tuple(_with_login(each, environ) for each in others),
         find_links=tuple(find_links),
         no_index=environ.get("UV_NO_INDEX", "").lower() in TRUE
-        or any(table.get("no-index") is True for table in tables),
-        insecure_hosts=(*hosts, *(x for t in tables for x in _texts(t, "allow-insecure-host"))),
+        or any(layer.get("no-index") is True for layer in layers),
+        insecure_hosts=(*hosts, *(x for t in layers for x in _texts(t, "allow-insecure-host"))),
         strategy=environ.get("UV_INDEX_STRATEGY")
-        or next((x for t in tables for x in _texts(t, "index-strategy")), ""),
+        or next((x for t in layers for x in _texts(t, "index-strategy")), ""),
     )
 
 
@@ -296,26 +297,9 @@ def _index(entry: Mapping[str, Any]) -> UvIndex | None:
     )
 
 
-def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = table.get(name)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _tables(table: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = table.get(name)
-    if not isinstance(found, list):
-        return []
-    rows = cast("list[object]", found)
-    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
-
-
-def _texts(table: Mapping[str, Any], name: str) -> list[str]:
-    found = table.get(name)
-    if isinstance(found, str):
-        return [found]
-    if not isinstance(found, list):
-        return []
-    return [row for row in cast("list[object]", found) if isinstance(row, str)]
+def _texts(layer: Mapping[str, Any], name: str) -> list[str]:
+    found = layer.get(name)
+    return [found] if isinstance(found, str) else [x for x in rows(found) if isinstance(x, str)]
 
 
 def _split(text: str, mark: str | None = None) -> list[str]:

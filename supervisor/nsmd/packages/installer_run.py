@@ -117,27 +117,12 @@ class InstallerRun:
                 f"There is no complete environment at {path}.",
                 hint=f"`nsm env update {name}` builds it again.",
             )
-        if details.image is not None:
-            return _of_image(path, name, wanted, details, defaults, entry)
-        count = len(details.versions)
-        packages = f"{count or 'no'} package{'' if count == 1 else 's'}"
-        node = details.interpreter == "node"
-        language = "Node.js" if node else "Python"
-        binds = [*((each, each) for each in details.prefixes), (path, ENV)]
-        folders = [f"{ENV}/bin"]
-        if node:
-            # Every module finds what lies there, since it looks in all directories above its own.
-            binds.append((os.path.join(path, NODE_MODULES), f"/{NODE_MODULES}"))
-            folders = [f"{ENV}/{NODE_MODULES}/.bin", os.path.dirname(details.program)]
         environment = Environment(
             name=name,
             interpreter=details.interpreter,
-            description=entry.description or f"{language} {details.version}, {packages}",
             agent_python=details.agent_python,
             program=details.program,
             reserved_mb=reserved_mb(details.interpreter, _numbers(details.version)),
-            binds=tuple(ReadOnlyBind(source=source, target=target) for source, target in binds),
-            path=":".join(dict.fromkeys((*folders, *BASE_PATH))),
             timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
             memory_mb=entry.memory_mb or defaults.memory_mb,
             cpu_weight=entry.cpu_weight or defaults.cpu_weight,
@@ -145,11 +130,34 @@ class InstallerRun:
             network=entry.network_rule,
             secrets=entry.secrets,
             variables=tuple(entry.env.items()),
-            packages=details.modules,
-            main_packages=details.modules if node else _main_packages(wanted, details),
             devices=entry.devices or wanted.devices,
+            preload=wanted.preload,
         )
-        return replace(environment, preload=wanted.preload)
+        complete = _of_packages if details.image is None else _of_image
+        environment = complete(environment, path, wanted, details)
+        return replace(environment, description=entry.description or environment.description)
+
+
+def _of_packages(
+    environment: Environment, path: str, wanted: WantedPackages, details: EnvironmentDetails
+) -> Environment:
+    count = len(details.versions)
+    packages = f"{count or 'no'} package{'' if count == 1 else 's'}"
+    node = details.interpreter == "node"
+    binds = [*((each, each) for each in details.prefixes), (path, ENV)]
+    folders = [f"{ENV}/bin"]
+    if node:
+        # Every module finds what lies there, since it looks in all directories above its own.
+        binds.append((os.path.join(path, NODE_MODULES), f"/{NODE_MODULES}"))
+        folders = [f"{ENV}/{NODE_MODULES}/.bin", os.path.dirname(details.program)]
+    return replace(
+        environment,
+        description=f"{'Node.js' if node else 'Python'} {details.version}, {packages}",
+        binds=tuple(ReadOnlyBind(source=source, target=target) for source, target in binds),
+        path=":".join(dict.fromkeys((*folders, *BASE_PATH))),
+        packages=details.modules,
+        main_packages=details.modules if node else _main_packages(wanted, details),
+    )
 
 
 def _installer_class() -> type[Installer]:
@@ -189,12 +197,7 @@ def _main_packages(wanted: WantedPackages, details: EnvironmentDetails) -> tuple
 
 
 def _of_image(
-    path: str,
-    name: str,
-    wanted: WantedPackages,
-    details: EnvironmentDetails,
-    defaults: Defaults,
-    entry: EnvironmentSettings,
+    environment: Environment, path: str, wanted: WantedPackages, details: EnvironmentDetails
 ) -> Environment:
     from nsmd.packages.images import image_root  # noqa: PLC0415  # rarely needed
 
@@ -207,35 +210,25 @@ def _of_image(
     except (InstallError, OSError) as error:
         raise PackagesFailedError(
             f"The image at {path} cannot be used: {error}.",
-            hint=f"`nsm env update {name}` makes it again.",
+            hint=f"`nsm env update {environment.name}` makes it again.",
         ) from error
     titles = {"python": "Python", "bash": "Bash", "node": "Node.js"}
     language = f"{titles[details.interpreter]} {details.version}"
     if not details.program:
         language = "programs only, by `nsm exec`"
-    environment = Environment(
-        name=name,
-        interpreter=details.interpreter,
-        description=entry.description or f"{language}, image {facts.digest[7:19]}",
-        agent_python=details.agent_python,
-        program=details.program,
-        reserved_mb=reserved_mb(details.interpreter, _numbers(details.version)),
+    variables = {**image_root.variables_of(facts), **dict(environment.variables)}
+    return replace(
+        environment,
+        description=f"{language}, image {facts.digest[7:19]}",
         binds=seen.binds,
         links=seen.links,
         image=seen.image,
         path=facts.path,
-        timeout_s=entry.timeout_seconds or defaults.timeout_seconds,
-        memory_mb=entry.memory_mb or defaults.memory_mb,
-        cpu_weight=entry.cpu_weight or defaults.cpu_weight,
-        source=shown(wanted),
-        network=entry.network_rule,
-        secrets=entry.secrets,
-        variables=tuple({**image_root.variables_of(facts), **entry.env}.items()),
+        variables=tuple(variables.items()),
         setup=image_root.setup_of(details, facts),
         directory=facts.working_directory,
-        devices=entry.devices or wanted.devices,
+        preload=wanted.preload if details.interpreter == "python" else (),
     )
-    return replace(environment, preload=wanted.preload if details.interpreter == "python" else ())
 
 
 def _numbers(version: str) -> tuple[int, ...]:

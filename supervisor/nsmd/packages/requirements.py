@@ -26,7 +26,7 @@ from nsmd.packages.locks import (
     hash_of_wanted,
     parse,
 )
-from nsmd.packages.text_files import TextFileError, read_text
+from nsmd.packages.text_files import TextFileError, read_text, rows, table, tables
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 8
@@ -118,20 +118,19 @@ def _of_file(top: str, root: int, name: str, depth: int) -> Iterator[str]:
 def _of_project(wanted: WantedPackages) -> Iterator[str]:
     path = wanted.project
     try:
-        table = tomllib.loads(_read(path))
+        parsed = tomllib.loads(_read(path))
     except (ValueError, RecursionError) as error:
         raise RequirementsError(f"{path} is not valid TOML: {error!s:.100}") from error
-    project: object = table.get("project", {})
+    project: object = parsed.get("project", {})
     if not isinstance(project, dict):
         raise RequirementsError(f"{path}: project is no table")
     head = cast("dict[str, Any]", project)
     yield from _requirements(head.get("dependencies", []), f"{path}: project.dependencies")
-    for key, tables, names in (
+    for key, each, names in (
         ("project.optional-dependencies", head.get("optional-dependencies"), wanted.extras),
-        ("dependency-groups", table.get("dependency-groups"), wanted.groups),
+        ("dependency-groups", parsed.get("dependency-groups"), wanted.groups),
     ):
-        known = cast("dict[str, Any]", tables) if isinstance(tables, dict) else {}
-        by_name = {normal_name(name): each for name, each in known.items()}
+        by_name = {normal_name(name): found for name, found in table(each).items()}
         for name in map(normal_name, names):
             if name not in by_name:
                 has = ", ".join(sorted(by_name))[:200] or "nothing"
@@ -277,32 +276,34 @@ def _followed(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pi
     if locked.get("version") != 1:
         raise LockError(f"it has format {locked.get('version')!r:.20}, and nsm reads format 1")
     target.check(locked.get("requires-python"))
-    packages = _tables(locked, "package")
+    packages = tables(locked.get("package"))
     by_name: dict[str, list[_Table]] = {}
     for package in packages:
         by_name.setdefault(_name(package), []).append(package)
-    members = {normal_name(str(each)) for each in _list(_table(locked, "manifest"), "members")}
+    members = {
+        normal_name(str(each)) for each in rows(table(locked.get("manifest")).get("members"))
+    }
     locals_ = [package for package in packages if _directory(package) is not None]
     roots = [package for package in locals_ if _directory(package) == "."] or [
         package for package in locals_ if _name(package) in members
     ]
     if not roots:
         raise LockError("it has no package for the project itself; `uv lock` writes it again")
-    groups = _table(_table(project, "tool"), "uv").get("default-groups", ["dev"])
+    groups = table(table(project.get("tool")).get("uv")).get("default-groups", ["dev"])
     found: dict[tuple[str, str], _Table] = {}
     seen: set[tuple[int, str]] = set()
     waiting: list[tuple[_Table, str]] = []
     for root in roots:
         waiting.append((root, ""))
-        for group, dependencies in _table(root, "dev-dependencies").items():
+        for group, dependencies in table(root.get("dev-dependencies")).items():
             if groups == "all" or group in groups or normal_name(group) in target.groups:
-                waiting += _reached(_rows(dependencies), by_name, target)
-        for extra in _table(root, "optional-dependencies"):
+                waiting += _reached(tables(dependencies), by_name, target)
+        for extra in table(root.get("optional-dependencies")):
             if normal_name(extra) in target.extras:
                 waiting.append((root, extra))
-    told = [name for root in roots for name in _table(root, "optional-dependencies")]
+    told = [name for root in roots for name in table(root.get("optional-dependencies"))]
     _check_known(target.extras, told, "extra")
-    told = [name for root in roots for name in _table(root, "dev-dependencies")]
+    told = [name for root in roots for name in table(root.get("dev-dependencies"))]
     _check_known(target.groups, told, "group")
     while waiting:
         package, extra = waiting.pop()
@@ -312,8 +313,8 @@ def _followed(locked: _Table, project: _Table, target: _Target) -> tuple[list[Pi
         found[_name(package), str(package.get("version", ""))] = package
         dependencies = package.get("dependencies", [])
         if extra:
-            dependencies = _table(package, "optional-dependencies").get(extra, [])
-        waiting += _reached(_rows(dependencies), by_name, target)
+            dependencies = table(package.get("optional-dependencies")).get(extra, [])
+        waiting += _reached(tables(dependencies), by_name, target)
     pins = [_pin_of(package) for package in found.values() if _directory(package) is None]
     inside = {_name(root) for root in roots}
     left_out = [name for name, _ in found if name not in inside]
@@ -337,7 +338,7 @@ def _reached(
         if len(meant) != 1:
             raise LockError(f"it has {len(meant)} packages {_name(each)}, where one is needed")
         yield meant[0], ""
-        for extra in _list(each, "extra"):
+        for extra in rows(each.get("extra")):
             yield meant[0], str(extra)
 
 
@@ -349,7 +350,7 @@ def _fits_any(markers: object, target: _Target) -> bool:
 
 def _directory(package: _Table) -> str | None:
     """The directory that a package is, relative to the lock; None if it is none."""
-    source = _table(package, "source")
+    source = table(package.get("source"))
     for key in ("virtual", "editable", "directory"):
         if key in source:
             return str(source[key])
@@ -357,10 +358,10 @@ def _directory(package: _Table) -> str | None:
 
 
 def _pin_of(package: _Table) -> Pin:
-    source = _table(package, "source")
+    source = table(package.get("source"))
     if "registry" not in source:
         raise _elsewhere(package, next(iter(source), "nowhere"))
-    files = [*_tables(package, "wheels"), _table(package, "sdist")]
+    files = [*tables(package.get("wheels")), table(package.get("sdist"))]
     return _pin(package, (each.get("hash") for each in files))
 
 
@@ -406,22 +407,3 @@ def _toml(path: str) -> _Table:
         raise LockError(f"{path} cannot be used: {error}") from error
     except (ValueError, RecursionError) as error:
         raise LockError(f"{path} is not valid TOML: {error!s:.100}") from error
-
-
-def _table(table: _Table, key: str) -> _Table:
-    value: object = table.get(key)
-    return cast("_Table", value) if isinstance(value, dict) else {}
-
-
-def _tables(table: _Table, key: str) -> list[_Table]:
-    return _rows(table.get(key))
-
-
-def _rows(value: object) -> list[_Table]:
-    rows = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("_Table", row) for row in rows if isinstance(row, dict)]
-
-
-def _list(table: _Table, key: str) -> list[object]:
-    value: object = table.get(key)
-    return cast("list[object]", value) if isinstance(value, list) else []

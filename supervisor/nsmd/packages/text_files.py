@@ -109,14 +109,20 @@ class _Builder:
             self._keys[-1] = value
 
 
-def table(value: object) -> Mapping[str, Value]:
-    """Return a mapping; an empty one for anything else."""
-    return cast("dict[str, Value]", value) if isinstance(value, dict) else {}
+def table(value: object) -> Mapping[str, Any]:
+    """Return a mapping, such as a table of TOML; an empty one for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def rows(value: object) -> Sequence[Value]:
+def rows(value: object) -> Sequence[Any]:
     """Return a list; an empty one for anything else."""
-    return cast("list[Value]", value) if isinstance(value, list) else ()
+    is_list = isinstance(value, list)  # a name, as checkers disagree about what it tells them
+    return cast("list[Any]", value) if is_list else ()
+
+
+def tables(value: object) -> Sequence[Mapping[str, Any]]:
+    """Return those of a list that are mappings."""
+    return [table(each) for each in rows(value) if isinstance(each, dict)]
 
 
 def words(value: object) -> str:
