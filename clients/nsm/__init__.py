@@ -49,8 +49,12 @@ if TYPE_CHECKING:
     from nsm._version import __version__
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
-    from nsm.client.jobs import AsyncJob, Job, JobResult
+    from nsm.client.builds import PackageArguments
+    from nsm.client.jobs import AsyncJob, Job, JobResult, ProgramSettings
+    from nsm.client.places import RunSettings
     from nsm.client.replays import ReplayedExecution, ReplayReport
+    from nsm.client.sandbox import AsyncSandbox, Sandbox, SandboxSettings
+    from nsm.client.session_files import AsyncChangeWatch, AsyncSessionFiles
     from nsm.client.shared_sandbox import CommandResult, SharedSandbox
     from nsm.transcripts.document import SessionTranscript, read_transcript
     from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
@@ -86,8 +90,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AsyncChangeWatch",
     "AsyncClient",
     "AsyncJob",
+    "AsyncSandbox",
+    "AsyncSessionFiles",
     "Check",
     "Client",
     "CommandResult",
@@ -116,15 +123,20 @@ __all__ = [
     "NotRunningError",
     "NsmError",
     "OutputPiece",
+    "PackageArguments",
     "PoolReport",
     "PortRow",
     "ProgramHelp",
     "ProgramResult",
     "ProgramRow",
+    "ProgramSettings",
     "ProgramsReport",
     "ReplayReport",
     "ReplayedExecution",
     "RunResult",
+    "RunSettings",
+    "Sandbox",
+    "SandboxSettings",
     "SessionRow",
     "SessionStart",
     "SessionTranscript",
@@ -153,7 +165,15 @@ def __getattr__(name: str) -> object:
             module = "nsm.wire.environments"
         case "Status":
             module = "nsm.wire.status"
-        case "AsyncJob" | "Job" | "JobResult":
+        case "AsyncSandbox" | "Sandbox" | "SandboxSettings":
+            module = "nsm.client.sandbox"
+        case "AsyncChangeWatch" | "AsyncSessionFiles":
+            module = "nsm.client.session_files"
+        case "PackageArguments":
+            module = "nsm.client.builds"
+        case "RunSettings":
+            module = "nsm.client.places"
+        case "AsyncJob" | "Job" | "JobResult" | "ProgramSettings":
             module = "nsm.client.jobs"
         case "ReplayedExecution" | "ReplayReport":
             module = "nsm.client.replays"

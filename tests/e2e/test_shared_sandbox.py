@@ -172,11 +172,16 @@ def test_closing_twice_and_a_call_afterwards(shared: Supervisor) -> None:
         assert client.sessions() == []
 
 
-def test_one_that_was_never_opened(shared: Supervisor) -> None:
+def test_one_that_was_not_opened_is_made_by_its_first_call(shared: Supervisor) -> None:
     sandbox = nsm.SharedSandbox(socket_path=shared.socket)
-    with pytest.raises(nsm.NsmError, match="not open"):
-        sandbox.execute(["true"])
+    with shared.client() as client:
+        assert client.sessions() == []
+    assert sandbox.execute(["echo", "made"]).stdout == b"made\n"
     sandbox.close()
+    never = nsm.SharedSandbox(socket_path=shared.socket)
+    never.close()
+    with pytest.raises(nsm.NsmError, match="closed"):
+        never.open()
 
 
 def test_a_forked_process_is_refused_and_makes_its_own(

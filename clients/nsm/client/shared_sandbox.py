@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import trio
 
-from nsm.client.async_connection import with_grace
 from nsm.client.asynchronous import AsyncClient
 from nsm.client.background import BACKGROUND
-from nsm.client.jobs import COLLECT_BYTES, WAIT_S
-from nsm.wire.errors import DisconnectedError, NsmError
+from nsm.client.jobs import COLLECT_BYTES, WAIT_S, AsyncJob
+from nsm.client.places import check_names
+from nsm.client.sandbox import SandboxSettings
+from nsm.wire.errors import NsmError, UnknownSessionError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from typing import Self, TypeVar, Unpack
+    from concurrent.futures import Future
+    from typing import Self, Unpack
 
-    from nsm.client.jobs import AsyncJob, ProgramSettings
-    from nsm.client.sandbox import AsyncSandbox, SandboxSettings
+    from nsm.client.jobs import ProgramSettings
+    from nsm.client.sandbox import AsyncSandbox
     from nsm.wire.jobs import JobChunk
 
-    T = TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FIRST_OUTPUT_S = 0.25
 """Time that the answer to the start of a program waits for its first output."""
@@ -52,7 +57,7 @@ class CommandResult(NamedTuple):
 
 
 class SharedSandbox:
-    """A session of its own, for any thread and any asyncio task, until it is closed.
+    """A session of its own, for any thread, any asyncio task and trio, until it is closed.
 
     Example::
 
@@ -65,61 +70,58 @@ class SharedSandbox:
     killed (on another machine by its idle time then), or once nobody has this object any more.
 
     Attributes:
-        id, name, env, labels: as in `nsm.client.sandbox.Sandbox`.
+        session: id of the session; None before there is one.
+        id, name, env, labels: as in `nsm.client.sandbox.Sandbox`, once there is one.
+        MAX_OUTPUT_BYTES: of output that `execute` keeps if it is not told.
     """
+
+    MAX_OUTPUT_BYTES = COLLECT_BYTES
 
     def __init__(
         self,
         *,
         owner: str = "nsm",
+        scope: str = "cli",
+        session: str | None = None,
         socket_path: str | None = None,
+        autostart: bool = True,
+        keep: bool = False,
+        lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        """Describe the session; `open`, `aopen` or a block makes it.
+        """Describe the session. `open`, `aopen`, a block or the first call makes it.
 
         Args:
             owner: the program, for `nsm ps`; also the label ``owner``.
+            scope, autostart: as in `nsm.Client`.
+            session: id of a session that was made before, to use that one.
             socket_path: of the supervisor; None for the usual one.
+            keep: the session outlives this object, and ends with the program.
+            lasting: the session outlives the program, too, as one with a `name` does.
             settings: as in `nsm.Client.sandbox`. Without `project`, no project is shown.
         """
+        check_names(settings, SandboxSettings)
         labels: Mapping[str, str] = {"owner": owner, "pid": str(os.getpid())}
-        settings["labels"] = {**labels, **(settings.get("labels") or {})}
-        settings.setdefault("project", None)
+        self._settings: SandboxSettings = {
+            **settings,
+            "labels": {**labels, **(settings.get("labels") or {})},
+        }
+        self.session = session
+        self._attach = session is not None
+        self._keep = keep
+        self._lasting = lasting or self._attach or settings.get("name") is not None
+        self._client = AsyncClient(
+            name=owner, scope=scope, socket_path=socket_path, autostart=autostart, project=None
+        )
+        self._sandbox: AsyncSandbox | None = None
+        self._ended_with_us: list[AsyncSandbox] = []
+        self._ending: weakref.finalize[..., Any] | None = None
+        self._opening: trio.Lock | None = None
+        self._closed = False
         self._pid = os.getpid()
-        self._client = AsyncClient(name=owner, socket_path=socket_path)
-        self._settings = settings
-        self._opened = self._closed = False
-
-    def open(self) -> Self:
-        """Make the session, and wait for it.
-
-        Raises:
-            NsmError: it can't be made; the message says why.
-        """
-        BACKGROUND.blocking(self._begin)
-        return self
-
-    async def aopen(self) -> Self:
-        """Make the session, as `open`, without blocking asyncio's loop."""
-        await BACKGROUND.awaited(self._begin)
-        return self
-
-    async def _begin(self) -> None:
-        try:
-            await self._client.__aenter__()
-            self._sandbox = self._client.sandbox(**leased(self._client, self._settings))
-            await self._sandbox.__aenter__()
-        except BaseException:
-            await self._client.aclose()
-            raise
-        self._opened = True
-        kept = self._settings.get("name") is not None
-        self._ending = BACKGROUND.end_with(self, self._client, [] if kept else [self._sandbox])
-        self.id, self.name = self._sandbox.id, self._sandbox.name
-        self.env, self.labels = self._sandbox.env, self._sandbox.labels
 
     def __repr__(self) -> str:
-        return f"<nsm.SharedSandbox {getattr(self, 'name', 'not begun')}>"
+        return f"<nsm.{type(self).__name__} {self.session or 'not begun'}>"
 
     def __enter__(self) -> Self:
         return self.open()
@@ -133,6 +135,20 @@ class SharedSandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    def open(self) -> Self:
+        """Make the session, and wait for it.
+
+        Raises:
+            NsmError: it can't be made; the message says why.
+        """
+        self.do(self.opened)
+        return self
+
+    async def aopen(self) -> Self:
+        """Make the session, as `open`, without blocking asyncio's loop."""
+        await self.ado(self.opened)
+        return self
+
     def call(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
         """Do something with the sandbox, and wait for it in this thread.
 
@@ -142,16 +158,16 @@ class SharedSandbox:
                 sandbox.call(lambda box: box.files.write("a", b"1"))
 
         Raises:
-            DisconnectedError: the sandbox was closed.
+            UnknownSessionError: the sandbox was closed, or has ended.
         """
-        return BACKGROUND.blocking(lambda: self._do(step))
+        return self.do(self._take, step)
 
     async def acall(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
-        """Do something with the sandbox, and wait for it in a task of asyncio.
+        """Do something with the sandbox, and wait for it in a task of asyncio or trio.
 
         Cancelling the task interrupts the code that it waits for.
         """
-        return await BACKGROUND.awaited(lambda: self._do(step))
+        return await self.ado(self._take, step)
 
     def execute(
         self,
@@ -168,9 +184,7 @@ class SharedSandbox:
             max_bytes: to be kept of both streams together; the end of the output is left out.
             on_output: called with each piece of output, in trio's thread. It must not block.
         """
-        return self.call(
-            lambda box: execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
-        )
+        return self.do(self.run_program, argv, settings, max_bytes, on_output)
 
     async def execute_async(
         self,
@@ -181,19 +195,7 @@ class SharedSandbox:
         **settings: Unpack[ProgramSettings],
     ) -> CommandResult:
         """Run a program to its end, as `execute`; cancelling the task stops the program."""
-        return await self.acall(
-            lambda box: execute(box, argv, settings, max_bytes=max_bytes, on_output=on_output)
-        )
-
-    async def _do(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
-        if self._pid != os.getpid():  # it shares the parent's connection
-            message = "a sandbox of nsm was used in a forked process: make another one there"
-            raise RuntimeError(message)
-        if self._closed:
-            raise DisconnectedError("this sandbox is closed", hint="Make a new one.")
-        if not self._opened:
-            raise DisconnectedError("this sandbox is not open", hint="Open it, or use a block.")
-        return await step(self._sandbox)
+        return await self.ado(self.run_program, argv, settings, max_bytes, on_output)
 
     @property
     def closed(self) -> bool:
@@ -202,90 +204,157 @@ class SharedSandbox:
 
     def close(self) -> None:
         """End the session, with all that runs in it. Another time does nothing."""
-        BACKGROUND.blocking(self._end)
+        self.do(self._end)
 
     async def aclose(self) -> None:
         """End the session, as `close`."""
-        await BACKGROUND.awaited(self._end)
+        await self.ado(self._end)
+
+    # For adapters: calls of what runs in the background thread, as the rest of this class does.
+
+    def do(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in the background thread, and wait in this one."""
+        return BACKGROUND.blocking(partial(function, *args, **kwargs), self._stop_lost)
+
+    async def ado(
+        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function in the background thread, and await it under asyncio or trio."""
+        return await BACKGROUND.awaited(partial(function, *args, **kwargs), self._stop_lost)
+
+    def submit(
+        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Call a function in the background thread, and wait for nothing."""
+        return BACKGROUND.start(partial(function, *args, **kwargs), self._stop_lost)
+
+    async def opened(self) -> AsyncSandbox:
+        """The sandbox, which is made if there is none.
+
+        Raises:
+            UnknownSessionError: it was closed, or has ended.
+            NsmError: it can't be made.
+            RuntimeError: a parent of this process has made it.
+        """
+        if self._pid != os.getpid():  # it shares the parent's connection
+            raise RuntimeError(
+                "a sandbox of nsm was used in a forked process: make another one there"
+            )
+        self._opening = self._opening or trio.Lock()
+        async with self._opening:
+            if self._closed:
+                raise UnknownSessionError("this sandbox is closed", hint="Make a new one.")
+            if self._sandbox is None:
+                self._sandbox = await self._begin()
+                self.session = self.id = self._sandbox.id
+                self.name, self.env = self._sandbox.name, self._sandbox.env
+                self.labels = self._sandbox.labels
+            return self._sandbox
+
+    async def start(self, argv: Sequence[str], **settings: Unpack[ProgramSettings]) -> AsyncJob:
+        """Start a program, as `nsm.AsyncClient.exec`. If the caller is cancelled, it is stopped."""
+        sandbox = await self.opened()
+        with trio.CancelScope(shield=True):  # else nobody knows of a program that was started
+            return await sandbox.exec(argv, **settings)
+        raise AssertionError("what is shielded is not cancelled")
+
+    async def run_program(
+        self,
+        argv: Sequence[str],
+        settings: ProgramSettings,
+        max_bytes: int,
+        on_output: Callable[[JobChunk], object] | None,
+    ) -> CommandResult:
+        """Run a program to its end, as `execute`; if this is cancelled, stop it."""
+        begin = time.monotonic()
+        stdin = settings.get("stdin")
+        given = stdin if isinstance(stdin, bytes) else b""
+        begun: ProgramSettings = {"wait_s": FIRST_OUTPUT_S, **settings, "stdin": bool(stdin)}
+        job = await self.start(argv, **begun)
+        try:
+            return await _fed(job, given, partial(_collect, job, max_bytes, on_output, begin))
+        except BaseException:
+            await self.stop(job)
+            raise
+
+    async def stop(self, job: AsyncJob) -> None:
+        """Stop a program, with all that it has started, also if the caller is cancelled."""
+        with trio.move_on_after(STOP_TIMEOUT_S, shield=True), suppress(NsmError):
+            await job.stop(grace_s=0)  # the session may have ended
+
+    async def _stop_lost(self, result: object) -> None:
+        """Stop a program whose caller was cancelled while it was started."""
+        if isinstance(result, AsyncJob):
+            await self.stop(result)
+
+    async def _take(self, step: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+        return await step(await self.opened())
+
+    async def _begin(self) -> AsyncSandbox:
+        if self._ending is None:
+            await self._client.__aenter__()
+            # The client is kept for its own end: it lasts as long as the program.
+            owner = self._client if self._keep and not self._lasting else self
+            self._ending = BACKGROUND.end_with(owner, self._client, self._ended_with_us)
+        if self._attach:
+            return await self._attached()
+        # Not on another machine: a network that fails for a moment would end it.
+        leased = not self._lasting and self._client.far_socket is None
+        settings: SandboxSettings = {"ends_with_client": leased, **self._settings}
+        sandbox = self._client.sandbox(**settings)
+        # Shielded: a session that nobody knows of would stay until it is idle.
+        with trio.CancelScope(shield=True):
+            await sandbox.__aenter__()
+        if not self._lasting:
+            self._ended_with_us.append(sandbox)
+        return sandbox
+
+    async def _attached(self) -> AsyncSandbox:
+        sandbox = self._client.sandbox(**self._settings)
+        for row in await self._client.sessions():
+            if row.id == self.session and row.name is not None:
+                sandbox.id, sandbox.name, sandbox.env = row.id, row.name, row.env
+                sandbox.labels, sandbox.files = row.labels, self._client.files(row.id)
+                return sandbox
+        raise UnknownSessionError(
+            f"the session {self.session} has ended", hint="Make a new sandbox."
+        )
 
     async def _end(self) -> None:
-        if not self._closed:
+        self._opening = self._opening or trio.Lock()
+        async with self._opening:
+            if self._closed:
+                return
             self._closed = True
-            if self._opened:
-                self._ending.detach()
+            if self._ending is None:  # it was never used
+                return
+            self._ending.detach()
+            if self._sandbox is not None:
                 await self._sandbox.aclose()
             await self._client.aclose()
 
 
-def leased(client: AsyncClient, settings: SandboxSettings) -> SandboxSettings:
-    """Have a session end with the connection, unless the settings name it.
-
-    Not on another machine: a network that fails for a moment would end it.
-    """
-    lease = settings.get("name") is None and client.far_socket is None
-    return {"ends_with_client": lease, **settings}
-
-
-async def execute(
-    sandbox: AsyncSandbox,
-    argv: Sequence[str],
-    settings: ProgramSettings,
-    *,
-    max_bytes: int,
-    on_output: Callable[[JobChunk], object] | None,
-) -> CommandResult:
-    """Run a program to its end; if this is cancelled, stop it."""
-    begin = time.monotonic()
-    settings.setdefault("wait_s", FIRST_OUTPUT_S)
-    stdin = settings.get("stdin")
-    if isinstance(stdin, bytes):
-        settings["stdin"] = bool(stdin)
-    started: list[AsyncJob] = []
-
-    async def start() -> None:
-        started.append(await sandbox.exec(argv, **settings))
-
-    try:
-        await with_grace(start, STOP_TIMEOUT_S)
-        (job,) = started
-        if isinstance(stdin, bytes) and stdin:
-            return await _fed(job, stdin, max_bytes, on_output, begin)
-        return await _collect(job, max_bytes, on_output, begin)
-    except BaseException:
-        for job in started:
-            with (
-                trio.move_on_after(STOP_TIMEOUT_S, shield=True),
-                suppress(NsmError),  # the session may have ended
-            ):
-                await job.stop(grace_s=0)
-        raise
-
-
-async def _fed(
-    job: AsyncJob,
-    stdin: bytes,
-    max_bytes: int,
-    on_output: Callable[[JobChunk], object] | None,
-    begin: float,
-) -> CommandResult:
-    """Collect output while the input is written: a program may print before it has read all."""
-    result: CommandResult | None = None
+async def _fed(job: AsyncJob, data: bytes, collect: Callable[[], Awaitable[T]]) -> T:
+    """Collect output while input is written: a program may print before it has read all."""
+    if not data:
+        return await collect()
+    result: list[T] = []
     failure: Exception | None = None
 
     async def feed() -> None:
         with suppress(NsmError):  # reading tells the same
-            await job.feed(stdin)
+            await job.feed(data)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed)
         try:
-            result = await _collect(job, max_bytes, on_output, begin)
+            result.append(await collect())
         except Exception as error:  # noqa: BLE001  # the nursery would put it into a group
             failure = error
             nursery.cancel_scope.cancel()  # the program may never read its input
-    if result is None:
-        raise failure or AssertionError
-    return result
+    if failure is not None:
+        raise failure
+    return result[0]
 
 
 async def _collect(

@@ -22,5 +22,6 @@ docs/how-to/integrations.md shows how each is used.
     nemo_gym.py          `NsmSandboxProvider`, for the same
     verifiers.py         `NsmImageRuntime`, for the same
     images.py            `ImageSandbox`: the sandbox of a container image, as these three use it
-    sandboxes.py         `LazySandbox`: the sandbox of adapters, made at its first use
+    sandboxes.py         `AdapterSandbox`: the sandbox of adapters, made at its first use
+    settings.py          settings of a sandbox as a model of pydantic
 """

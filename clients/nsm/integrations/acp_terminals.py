@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from acp.exceptions import RequestError
@@ -28,8 +27,7 @@ from acp.schema import (
     WaitForTerminalExitResponse,
 )
 
-from nsm.client.background import BACKGROUND
-from nsm.integrations.sandboxes import GONE, LazySandbox
+from nsm.integrations.sandboxes import GONE, AdapterSandbox
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import signal_name
 
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
 
     from acp.schema import EnvVariable
 
-    from nsm import AsyncJob
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import AsyncJob, SandboxSettings
 
 OUTPUT_BYTES = 1024 * 1024
 """Output that a terminal keeps if its agent names no limit."""
@@ -53,14 +50,14 @@ MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 class _Terminal:
     """A command, and the end of its output."""
 
-    def __init__(self, sandbox: LazySandbox, job: AsyncJob, limit: int) -> None:
+    def __init__(self, sandbox: AdapterSandbox, job: AsyncJob, limit: int) -> None:
         self.sandbox = sandbox
         self.job = job
         self.exit = TerminalExitStatus()
         self._limit = limit
         self._output = bytearray()
         self._truncated = False
-        self.ended: Future[None] = BACKGROUND.start(self._read)
+        self.ended: Future[None] = sandbox.submit(self._read)
 
     async def _read(self) -> None:
         try:
@@ -111,7 +108,7 @@ class NsmTerminals:
         project = settings.get("project")
         self._project = os.path.realpath(project) if isinstance(project, str) else None
         self._settings: SandboxSettings = {"env": "bash", "project": None, **settings}
-        self._sandboxes: dict[str, LazySandbox] = {}
+        self._sandboxes: dict[str, AdapterSandbox] = {}
         self._terminals: dict[tuple[str, str], _Terminal] = {}
 
     async def create_terminal(
@@ -163,7 +160,7 @@ class NsmTerminals:
     ) -> KillTerminalResponse:
         """Kill the command with all that it has started; its output stays."""
         terminal = self._terminal(session_id, terminal_id)
-        await terminal.sandbox.ado(partial(terminal.sandbox.stop, terminal.job))
+        await terminal.sandbox.ado(terminal.sandbox.stop, terminal.job)
         return KillTerminalResponse()
 
     async def release_terminal(
@@ -180,22 +177,20 @@ class NsmTerminals:
         self._sandboxes.clear()
         self._terminals.clear()
         for sandbox in sandboxes:
-            await sandbox.ado(sandbox.close)
+            await sandbox.aclose()
 
     async def _start(
         self, session_id: str, argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]
-    ) -> tuple[LazySandbox, AsyncJob]:
+    ) -> tuple[AdapterSandbox, AsyncJob]:
         """Start a program in the sandbox of an ACP session, in a new one if it has ended."""
         sandbox = self._sandboxes.get(session_id)
         if sandbox is not None:
             try:
-                return sandbox, await sandbox.ado(
-                    partial(sandbox.start, argv, cwd=cwd, environ=environ)
-                )
+                return sandbox, await sandbox.ado(sandbox.start, argv, cwd=cwd, environ=environ)
             except GONE:
-                await sandbox.ado(sandbox.close)
-        sandbox = self._sandboxes[session_id] = LazySandbox("acp", **self._settings)
-        return sandbox, await sandbox.ado(partial(sandbox.start, argv, cwd=cwd, environ=environ))
+                await sandbox.aclose()
+        sandbox = self._sandboxes[session_id] = AdapterSandbox("acp", **self._settings)
+        return sandbox, await sandbox.ado(sandbox.start, argv, cwd=cwd, environ=environ)
 
     def _terminal(self, session_id: str, terminal_id: str) -> _Terminal:
         terminal = self._terminals.get((session_id, terminal_id))

@@ -24,13 +24,12 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import BaseSandbox
 
-from nsm.integrations.sandboxes import LazySandbox
+from nsm.integrations.sandboxes import AdapterSandbox, merged_shell
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from nsm import CommandResult
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import CommandResult, SandboxSettings
 
 TIMEOUT_S = 120
 """Time limit of a command where the model gives none, as in Deep Agents' own shell."""
@@ -68,7 +67,7 @@ class NsmBackend(BaseSandbox):
         **settings: Unpack[SandboxSettings],
     ) -> None:
         self._timeout_s = timeout_s
-        self._sandbox = LazySandbox(
+        self._sandbox = AdapterSandbox(
             "deepagents", session=session, socket_path=socket_path, **settings
         )
 
@@ -84,23 +83,21 @@ class NsmBackend(BaseSandbox):
         Raises:
             NsmError: it can't be made, or the one to be used has ended.
         """
-        self._sandbox.do(self._sandbox.opened)
+        self._sandbox.open()
 
     def close(self) -> None:
         """End the session."""
-        self._sandbox.do(self._sandbox.close)
+        self._sandbox.close()
 
     @property
     def id(self) -> str:
         """The session's id. The session is made if there is none."""
-        return self._sandbox.session or self._sandbox.do(self._sandbox.opened).id
+        return self._sandbox.session or self._sandbox.open().id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Run a command in Bash."""
-        timeout_s = self._limit(timeout)
-        return _response(
-            self._sandbox.do(self._sandbox.shell, command, timeout_s=timeout_s), timeout_s
-        )
+        limit_s = self._limit(timeout)
+        return _response(self._sandbox.execute(merged_shell(command), timeout_s=limit_s), limit_s)
 
     async def aexecute(
         self,
@@ -109,10 +106,9 @@ class NsmBackend(BaseSandbox):
         timeout: int | None = None,  # noqa: ASYNC109  # the framework's name
     ) -> ExecuteResponse:
         """Run a command in Bash. It is stopped if the task is cancelled."""
-        timeout_s = self._limit(timeout)
-        return _response(
-            await self._sandbox.ado(self._sandbox.shell, command, timeout_s=timeout_s), timeout_s
-        )
+        limit_s = self._limit(timeout)
+        done = await self._sandbox.execute_async(merged_shell(command), timeout_s=limit_s)
+        return _response(done, limit_s)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files; what is wrong with one of them is in its answer."""

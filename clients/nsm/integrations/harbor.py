@@ -20,7 +20,8 @@ from harbor.models.task.config import NetworkMode
 from harbor.models.trial.config import ResourceMode
 from pydantic import BaseModel
 
-from nsm.integrations.images import ImageSandbox, check_user, texts_of
+from nsm.integrations.images import ImageSandbox, check_user, image_shell
+from nsm.integrations.sandboxes import texts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +121,7 @@ class NsmTaskEnvironment(BaseEnvironment):
             labels={"session": self.session_id[:64]},
         )
         self._sandbox = sandbox
-        await sandbox.ado(sandbox.opened)
+        await sandbox.aopen()
         folders = [*self._mount_targets(writable_only=True)]
         if self.task_env_config.workdir:
             folders.append(self.task_env_config.workdir)
@@ -134,7 +135,7 @@ class NsmTaskEnvironment(BaseEnvironment):
         """End the session."""
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
-            await sandbox.ado(sandbox.close)
+            await sandbox.aclose()
 
     async def exec(
         self,
@@ -151,9 +152,8 @@ class NsmTaskEnvironment(BaseEnvironment):
             NsmError: the session has ended.
         """
         check_user(self._resolve_user(user))
-        done = await self._open.ado(
-            self._open.command,
-            command,
+        done = await self._open.execute_async(
+            image_shell(command),
             cwd=cwd or self.task_env_config.workdir,
             environ=self._merge_env(env),
             timeout_s=timeout_sec,

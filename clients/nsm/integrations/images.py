@@ -5,22 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import posixpath
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import trio
-
-from nsm import AsyncClient, NsmError
-from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, STOP_S, LazySandbox, left_out
+from nsm import AsyncClient
+from nsm.integrations.sandboxes import AdapterSandbox, shell_words
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-    from typing import Unpack
 
-    from nsm.client.sandbox import AsyncSandbox, SandboxSettings
-    from nsm.client.shared_sandbox import CommandResult
+    from nsm import AsyncSandbox
 
 TRANSPORTS = ("docker://", "oci:", "oci-archive:", "docker-archive:")
 
@@ -31,18 +25,18 @@ takes the place of all of these."""
 _SHELL = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec sh "$@"'
 
 
-class ImageSandbox(LazySandbox):
+class ImageSandbox(AdapterSandbox):
     """A sandbox of a container image, whose files it may change.
 
     The environment of the image is made before the first use, if there is none; others with the
     same image use it, too, and it stays for the next program.
 
     Args:
-        framework: as of `LazySandbox`.
+        framework: as of `AdapterSandbox`.
         image: as `nsm env add --image` takes it, or the name of an image in a registry; None for
             the environment in the settings.
         root: ``overlay``, or ``readonly``.
-        settings: as of `nsm.Client.sandbox`.
+        given: other arguments of `nsm.SharedSandbox`.
     """
 
     def __init__(
@@ -52,50 +46,25 @@ class ImageSandbox(LazySandbox):
         *,
         root: str = "overlay",
         socket_path: str | None = None,
-        autostart: bool = True,
-        **settings: Unpack[SandboxSettings],
+        **given: Any,
     ) -> None:
-        super().__init__(framework, socket_path=socket_path, autostart=autostart, **settings)
+        super().__init__(framework, socket_path=socket_path, **given)
         self._image = image
         self._root = root
-        self._builder = AsyncClient(
-            name=framework, socket_path=socket_path, autostart=autostart, project=None
-        )
+        self._builder = AsyncClient(name=framework, socket_path=socket_path, project=None)
 
     async def opened(self) -> AsyncSandbox:
         """The sandbox.
 
         Raises:
             BadRequestError: its image cannot be used.
-            UnknownSessionError, NsmError: as in `LazySandbox`.
+            UnknownSessionError, NsmError: as in `AdapterSandbox`.
         """
         if self._image is not None and self.session is None:
             async with self._builder as client:
                 self._settings["env"] = await environment_of(client, self._image, self._root)
             self._image = None
         return await super().opened()
-
-    async def command(
-        self,
-        command: str,
-        *,
-        cwd: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-    ) -> CommandResult:
-        """Run a command of Bash, or of sh if the image has no Bash, to its end."""
-        words, script = ["-c", command], None
-        if len(command.encode("utf-8", "surrogateescape")) > MAX_ARGUMENT_BYTES:
-            script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
-            await self.write(script, command.encode("utf-8", "surrogateescape"))
-            words = [script]
-        argv = ["sh", "-c", _SHELL, "sh", *words]
-        try:
-            return await self.execute(argv, cwd=cwd, environ=environ, timeout_s=timeout_s)
-        finally:
-            if script is not None:  # not by the script, since an image may have no rm
-                with trio.move_on_after(STOP_S, shield=True), suppress(NsmError):
-                    await (await self.opened()).files.remove(script)
 
     async def upload(self, local: str | Path, path: str) -> None:
         """Copy a file or what is in a directory from the host, making missing directories.
@@ -117,6 +86,11 @@ class ImageSandbox(LazySandbox):
         await self.files(lambda files: files.download(path, local))
 
 
+def image_shell(command: str) -> list[str]:
+    """A program that runs a command of Bash, or of sh if the image has no Bash."""
+    return ["sh", "-c", _SHELL, "sh", *shell_words(command)]
+
+
 def reference_of(image: str) -> str:
     """Reference to an image as nsm takes it; a plain name is of a registry."""
     return image if image.startswith(TRANSPORTS) else f"docker://{image}"
@@ -133,12 +107,6 @@ def check_user(user: str | int | None) -> None:
             f"A session has one user, so nothing can run as {user!r}.",
             hint="Leave the user out, or name root.",
         )
-
-
-def texts_of(result: CommandResult) -> tuple[str, str]:
-    """Standard output and standard error of a command, with a note if some of it is left out."""
-    stdout, stderr = (each.decode(errors="replace") for each in (result.stdout, result.stderr))
-    return stdout, stderr + left_out(result.missing)
 
 
 async def environment_of(client: AsyncClient, image: str, root: str = "overlay") -> str:

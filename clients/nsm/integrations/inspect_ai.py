@@ -20,37 +20,31 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from nsm.client.shared_sandbox import SharedSandbox
-from nsm.wire.errors import FileError, JobError
+from nsm.integrations.sandboxes import AdapterSandbox
+from nsm.integrations.settings import SandboxModel
+from nsm.wire.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeVar
-
-    from nsm.client.session_files import AsyncSessionFiles
-
-    T = TypeVar("T")
-
-OWNER = "inspect_ai"
+    from collections.abc import Mapping
+    from typing import ClassVar
 
 UserError = getattr(util, "SandboxUserUnsupportedError", RuntimeError)
 """Error for a user that a sandbox lacks; releases of inspect_ai before 0.3.280 have none."""
 
-NOT_FOUND = 127
-"""Exit code that a shell gives where there is no such program."""
+
+class SampleSandbox(AdapterSandbox):
+    """Sandbox of a sample. A program that can't be executed is an error."""
+
+    cannot_start: ClassVar[Mapping[str, int]] = {"ENOENT": 127}
 
 
-class NsmConfig(BaseModel):
+class NsmConfig(SandboxModel):
     """Settings of a task's sandboxes: `("nsm", NsmConfig(...))`, as of `nsm.Client.sandbox`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     env: str = "python"
-    project: str | None = None
     project_mode: str | None = None
-    network: str | None = None
-    memory_mb: int | None = None
-    idle_s: float | None = None
 
 
 @sandboxenv(name="nsm")
@@ -74,8 +68,9 @@ class NsmSandboxEnvironment(SandboxEnvironment):
         del metadata
         if config is not None and not isinstance(config, NsmConfig):
             raise ValueError(f"the sandbox nsm takes an NsmConfig, not {config!r:.80}")
-        settings = (config or NsmConfig()).model_dump()
-        sandbox = SharedSandbox(owner=OWNER, labels={"task": task_name[:60]}, **settings)
+        wanted = config or NsmConfig()
+        labels = {"task": task_name[:60]}
+        sandbox = SampleSandbox("inspect_ai", env=wanted.env, labels=labels, **wanted.of_sandbox())
         await sandbox.aopen()
         return {"default": cls(sandbox)}
 
@@ -97,7 +92,7 @@ class NsmSandboxEnvironment(SandboxEnvironment):
         """Read a configuration from a log."""
         return NsmConfig(**config)
 
-    def __init__(self, sandbox: SharedSandbox) -> None:
+    def __init__(self, sandbox: SampleSandbox) -> None:
         super().__init__()
         self.sandbox = sandbox
 
@@ -134,12 +129,9 @@ class NsmSandboxEnvironment(SandboxEnvironment):
                 max_bytes=2 * limit + 1,
             )
         except JobError as error:
-            name = error.data.get("errno")
-            if name in {"EACCES", "ENOEXEC"}:
+            if error.data.get("errno") in {"EACCES", "ENOEXEC"}:
                 raise PermissionError(errno.EACCES, str(error)) from error
-            if name != "ENOENT":
-                raise
-            return ExecResult(False, NOT_FOUND, "", f"{error}\n")
+            raise
         if done.timed_out:
             raise TimeoutError(f"the program was stopped after {timeout} s")
         streams = [each.decode(errors="replace") for each in (done.stdout, done.stderr)]
@@ -155,7 +147,8 @@ class NsmSandboxEnvironment(SandboxEnvironment):
         Raises:
             OSError: it can't be written; of the type that Python has for that.
         """
-        await self._files(lambda files: files.write(file, contents, parents=True))
+        data = contents.encode() if isinstance(contents, str) else contents
+        await self.sandbox.ado(self.sandbox.write, file, data)
 
     async def read_file(self, file: str, text: bool = True) -> Any:
         """Read a file, as text or bytes.
@@ -166,17 +159,12 @@ class NsmSandboxEnvironment(SandboxEnvironment):
             UnicodeDecodeError: it is no UTF-8 text.
         """
         limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
-        data = await self._files(lambda files: files.read(file, length=limit + 1))
+        data = await self.sandbox.ado(
+            self.sandbox.files, lambda files: files.read(file, length=limit + 1)
+        )
         if len(data) > limit:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
         return data.decode() if text else data
-
-    async def _files(self, step: Callable[[AsyncSessionFiles], Awaitable[T]]) -> T:
-        try:
-            return await self.sandbox.acall(lambda box: step(box.files))
-        except FileError as error:
-            number = getattr(errno, error.data.get("errno") or "", errno.EIO)
-            raise OSError(number, str(error)) from error
 
     def default_polling_interval(self) -> float:
         """Seconds between looks at what a tool in the sandbox asks for."""

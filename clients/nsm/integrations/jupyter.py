@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Bool, Integer, Unicode
 
-from nsm.integrations.sandboxes import GONE, LazySandbox
+from nsm.integrations.sandboxes import GONE, AdapterSandbox
 from nsm.wire.errors import JobError, NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsm import AsyncJob
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import AsyncJob, SandboxSettings
 
 T = TypeVar("T")
 
@@ -133,7 +132,7 @@ class NsmProvisioner(LocalProvisioner):
 
     forked = Bool(True, config=True, help="Fork IPython's kernel from the session's interpreter.")
 
-    _sandbox: LazySandbox | None = None
+    _sandbox: AdapterSandbox | None = None
     _job: AsyncJob | None = None  # the kernel, or what ends with a forked one
     _pid = 0  # of a forked kernel, in its session
 
@@ -244,7 +243,7 @@ class NsmProvisioner(LocalProvisioner):
         """End the session, unless the kernel is about to start again in it."""
         if self._sandbox is not None and not restart:
             sandbox, self._sandbox, self._job = self._sandbox, None, None
-            await sandbox.ado(sandbox.close)
+            await sandbox.aclose()
 
     # Parts of the above.
 
@@ -260,7 +259,7 @@ class NsmProvisioner(LocalProvisioner):
             except GONE:
                 await self.cleanup()
         if self._sandbox is None:
-            self._sandbox = LazySandbox("jupyter", **self._settings())
+            self._sandbox = AdapterSandbox("jupyter", **self._settings())
         wanted = {name: getattr(manager, f"{name}_port") for name in CHANNELS}
         for name, port in (await self._do(partial(self._open_ports, manager.ip, wanted))).items():
             setattr(manager, f"{name}_port", port)
@@ -282,8 +281,7 @@ class NsmProvisioner(LocalProvisioner):
         """
         assert self._sandbox is not None, "the caller has made it"
         sandbox = await self._sandbox.opened()
-        client = sandbox._client  # noqa: SLF001  # ports are the client's
-        rows = {row.port: row for row in await client.ports.list(sandbox.id)}
+        rows = await self._sandbox.open_ports()
         found: dict[str, int] = {}
         for name, port in CHANNELS.items():
             row = rows.get(port)
@@ -345,7 +343,7 @@ class NsmProvisioner(LocalProvisioner):
             await job.signal(str(signum))
             return
         assert self._sandbox is not None, "there is a kernel"
-        await self._sandbox.execute(["sh", "-c", f"kill -{signum} -{self._pid}"])
+        await self._sandbox.execute_async(["sh", "-c", f"kill -{signum} -{self._pid}"])
 
     async def _said(self, job: AsyncJob) -> str:
         """The last of what a kernel has printed."""

@@ -20,16 +20,14 @@ import os
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 from langchain.agents.middleware import shell_tool
 from langchain.agents.middleware.shell_tool import BaseExecutionPolicy
 
-from nsm.client.background import BACKGROUND
-from nsm.integrations.sandboxes import GONE, LazySandbox
+from nsm.integrations.sandboxes import GONE, AdapterSandbox
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nsm import AsyncJob
-    from nsm.client.sandbox import SandboxSettings
 
 PROJECT = "/project"
 
@@ -76,7 +73,7 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
         self._socket_path = socket_path
         self._project_mode = project_mode
         self._settings = settings
-        self._sandboxes: dict[Path, LazySandbox] = {}
+        self._sandboxes: dict[Path, AdapterSandbox] = {}
         self._lock = threading.Lock()
         self._make(None)  # refuses unknown settings
 
@@ -91,7 +88,7 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
         with self._lock:
             sandboxes, self._sandboxes = [*self._sandboxes.values()], {}
         for each in sandboxes:
-            each.do(each.close)
+            each.close()
 
     def spawn(
         self, *, workspace: Path, env: Mapping[str, str], command: Sequence[str]
@@ -115,9 +112,9 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
             process = self._connect(box, job)
             watched = os.pidfd_open(process.pid)
         except BaseException:
-            box.stop_soon(job)
+            box.submit(box.stop, job)
             raise
-        BACKGROUND.start(partial(_stop_after, watched, box, job))
+        box.submit(_stop_after, watched, box, job)
         return process
 
     def _start(
@@ -126,27 +123,26 @@ class NsmExecutionPolicy(BaseExecutionPolicy):
         project: str | None,
         command: Sequence[str],
         settings: dict[str, Any],
-    ) -> tuple[LazySandbox, AsyncJob]:
+    ) -> tuple[AdapterSandbox, AsyncJob]:
         with self._lock:
             for path in [path for path in self._sandboxes if not path.exists()]:
                 old = self._sandboxes.pop(path)
-                old.do(old.close)
+                old.close()
             known = self._sandboxes.get(workspace)
             if known is not None:
                 try:
                     return known, known.do(known.start, command, stdin=True, **settings)
                 except GONE:
-                    known.do(known.close)
+                    known.close()
             box = self._sandboxes[workspace] = self._make(project)
             return box, box.do(box.start, command, stdin=True, **settings)
 
-    def _make(self, project: str | None) -> LazySandbox:
+    def _make(self, project: str | None) -> AdapterSandbox:
         mode = self._project_mode if project else None
         settings = {**self._settings, "project": project, "project_mode": mode}
-        made = cast("SandboxSettings", settings)
-        return LazySandbox("langchain", socket_path=self._socket_path, **made)
+        return AdapterSandbox("langchain", socket_path=self._socket_path, **settings)
 
-    def _connect(self, box: LazySandbox, job: AsyncJob) -> subprocess.Popen[str]:
+    def _connect(self, box: AdapterSandbox, job: AsyncJob) -> subprocess.Popen[str]:
         """Start a program whose input and output are the shell's."""
         environ = dict(os.environ)
         if self._socket_path is not None:
@@ -173,7 +169,7 @@ def _project(workspace: Path) -> str | None:
     return os.path.abspath(workspace) if ours else None
 
 
-async def _stop_after(pidfd: int, box: LazySandbox, job: AsyncJob) -> None:
+async def _stop_after(pidfd: int, box: AdapterSandbox, job: AsyncJob) -> None:
     """Stop a shell once the program that is connected to it has ended."""
     try:
         await trio.lowlevel.wait_readable(pidfd)

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from minisweagent.exceptions import Submitted
 from minisweagent.utils.serialize import recursive_merge
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
 
-from nsm.integrations.sandboxes import LazySandbox, left_out
+from nsm.integrations.sandboxes import AdapterSandbox, left_out, merged_shell
+from nsm.integrations.settings import SandboxModel
 from nsm.wire.errors import BadRequestError, JobError
 
 if TYPE_CHECKING:
@@ -37,32 +38,22 @@ SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """First line of the output of a command that ends the task, as in the framework's environments."""
 
 
-class NsmEnvironmentConfig(BaseModel):
+class NsmEnvironmentConfig(SandboxModel):
     """Configuration of the environment.
 
     Attributes:
         cwd: working directory of commands; empty for the project, or the session's workspace.
         env: variables of commands.
         timeout: time limit of a command, seconds.
-        project: directory of the host that commands see in /project; None for none.
         name: of the session, which then outlives the program; None for one that ends with it.
-        project_mode: ``overlay``, in which commands change a copy, or ``readonly``.
-        network, memory_mb, idle_s: as of `nsm.Client.sandbox`.
-        socket_path: socket of the supervisor; None for the usual one.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     cwd: str = ""
-    env: dict[str, str] = {}  # pydantic copies it
+    env: dict[str, str] = Field(default_factory=dict)
     timeout: float = 30
-    project: str | None = None
     name: str | None = None
-    project_mode: str = "overlay"
-    network: str | None = None
-    memory_mb: int | None = None
-    idle_s: float | None = None
-    socket_path: str | None = None
 
 
 class NsmEnvironment:
@@ -73,15 +64,8 @@ class NsmEnvironment:
 
     def __init__(self, *, config_class: type = NsmEnvironmentConfig, **kwargs: Any) -> None:
         self.config = config_class(**kwargs)
-        self._sandbox = LazySandbox(
-            "mini-swe-agent",
-            socket_path=self.config.socket_path,
-            project=self.config.project,
-            name=self.config.name,
-            project_mode=self.config.project_mode if self.config.project else None,
-            network=self.config.network,
-            memory_mb=self.config.memory_mb,
-            idle_s=self.config.idle_s,
+        self._sandbox = AdapterSandbox(
+            "mini-swe-agent", name=self.config.name, **self.config.of_sandbox()
         )
 
     def __enter__(self) -> Self:
@@ -92,7 +76,7 @@ class NsmEnvironment:
 
     def cleanup(self) -> None:
         """End the session."""
-        self._sandbox.do(self._sandbox.close)
+        self._sandbox.close()
 
     def execute(
         self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None
@@ -106,9 +90,8 @@ class NsmEnvironment:
         timeout_s = timeout or self.config.timeout
         place = cwd or self.config.cwd or ("/project" if self.config.project else None)
         try:
-            done = self._sandbox.do(
-                self._sandbox.shell,
-                action.get("command", ""),
+            done = self._sandbox.execute(
+                merged_shell(action.get("command", "")),
                 cwd=place,
                 environ=self.config.env,
                 timeout_s=timeout_s,

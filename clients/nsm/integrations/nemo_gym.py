@@ -26,8 +26,8 @@ from nemo_gym.sandbox.providers.base import (
     SandboxStatus,
 )
 
-from nsm.integrations.images import ImageSandbox, check_user, texts_of
-from nsm.integrations.sandboxes import GONE
+from nsm.integrations.images import ImageSandbox, check_user, image_shell
+from nsm.integrations.sandboxes import GONE, texts_of
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from nemo_gym.sandbox.providers.base import SandboxSpec
 
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import SandboxSettings
 
 NO_EXIT_CODE = 125
 """Exit code, as of NeMo Gym's own providers, of a command that did not end by itself."""
@@ -86,12 +86,12 @@ class NsmSandboxProvider:
             "nemo-gym", spec.image, root=self._root, socket_path=self._socket_path, **settings
         )
         try:
-            await sandbox.ado(sandbox.opened)
+            await sandbox.aopen()
             if spec.workdir:
                 workdir = spec.workdir
                 await sandbox.ado(sandbox.files, lambda files: files.mkdir(workdir, parents=True))
         except (NsmError, OSError) as error:
-            await sandbox.ado(sandbox.close)
+            await sandbox.aclose()
             raise SandboxCreateError(str(error)) from error
         return SandboxHandle(sandbox_id=sandbox.session or "", provider_name=self.name, raw=sandbox)
 
@@ -110,8 +110,8 @@ class NsmSandboxProvider:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             check_user(user)
-            done = await sandbox.ado(
-                sandbox.command, command, cwd=cwd, environ=env, timeout_s=limit_s
+            done = await sandbox.execute_async(
+                image_shell(command), cwd=cwd, environ=env, timeout_s=limit_s
             )
         except (NsmError, OSError) as error:
             return SandboxExecResult(None, str(error), NO_EXIT_CODE, "sandbox")
@@ -145,7 +145,7 @@ class NsmSandboxProvider:
     async def close(self, handle: SandboxHandle) -> None:
         """End the session."""
         with suppress(*GONE):
-            await handle.raw.ado(handle.raw.close)
+            await handle.raw.aclose()
 
     async def aclose(self) -> None:
         """Do nothing: each sandbox has a connection of its own."""

@@ -49,11 +49,8 @@ from agents.sandbox.util.tar_utils import (
 )
 from agents.sandbox.workspace_paths import posix_path_as_path
 
-from nsm.client.jobs import COLLECT_BYTES
-from nsm.client.places import check_names
-from nsm.client.sandbox import SandboxSettings
 from nsm.integrations.openai_agents_terminals import TerminalSession
-from nsm.integrations.sandboxes import GONE, LazySandbox, resolved
+from nsm.integrations.sandboxes import GONE, AdapterSandbox, resolved
 from nsm.wire.errors import FileError, NsmError
 
 if TYPE_CHECKING:
@@ -67,8 +64,7 @@ if TYPE_CHECKING:
     from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec
     from agents.sandbox.types import User
 
-    from nsm.client.sandbox import AsyncSandbox
-    from nsm.client.session_files import AsyncSessionFiles
+    from nsm import AsyncSessionFiles, SandboxSettings
 
 T = TypeVar("T")
 
@@ -117,7 +113,9 @@ class NsmSandboxSession(TerminalSession):
 
     state: NsmSandboxSessionState
 
-    def __init__(self, state: NsmSandboxSessionState, sandbox: Callable[..., LazySandbox]) -> None:
+    def __init__(
+        self, state: NsmSandboxSessionState, sandbox: Callable[..., AdapterSandbox]
+    ) -> None:
         super().__init__()
         self.state = state
         self._make = partial(sandbox, labels={LABEL: str(state.session_id)})
@@ -129,7 +127,7 @@ class NsmSandboxSession(TerminalSession):
         self._set_start_state_preserved(await self._attached())
         if not self._workspace_state_preserved_on_start():
             self.state.workspace_root_ready = False
-            await self.sandbox.ado(self.sandbox.opened)
+            await self.sandbox.aopen()
         self.state.nsm_session = self.sandbox.session
 
     async def _attached(self) -> bool:
@@ -141,8 +139,8 @@ class NsmSandboxSession(TerminalSession):
                 return True
         self.sandbox = self._make(session=self.state.nsm_session)
         with suppress(*GONE):
-            found: AsyncSandbox = await self.sandbox.ado(self.sandbox.opened)
-            if found.labels.get(LABEL) == str(self.state.session_id):
+            await self.sandbox.aopen()
+            if self.sandbox.labels.get(LABEL) == str(self.state.session_id):
                 return True
         self.sandbox = self._make()
         return False
@@ -177,7 +175,7 @@ class NsmSandboxSession(TerminalSession):
         with suppress(NsmError):
             if self.sandbox.session is None and self.state.nsm_session is not None:
                 await self._attached()  # resumed and not started
-        await self.sandbox.ado(self.sandbox.close)
+        await self.sandbox.aclose()
 
     # Commands
 
@@ -198,8 +196,7 @@ class NsmSandboxSession(TerminalSession):
             raise ExecTimeoutError(command=command, timeout_s=timeout)
         environ = await self.state.manifest.environment.resolve()
         with self._transport(command):
-            done = await self.sandbox.ado(
-                self.sandbox.execute,
+            done = await self.sandbox.execute_async(
                 [str(part) for part in command],
                 cwd=self.state.manifest.root,
                 environ=environ,
@@ -212,7 +209,7 @@ class NsmSandboxSession(TerminalSession):
             raise ExecTransportError(
                 command=command,
                 message=f"the command printed {done.missing:,} bytes more than the "
-                f"{COLLECT_BYTES:,} that are kept. Redirect its output to a file",
+                f"{len(done.output):,} that are kept. Redirect its output to a file",
                 retryable=False,
             )
         return ExecResult(stdout=done.stdout, stderr=done.stderr, exit_code=done.exit_code)
@@ -341,12 +338,12 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         lasting: bool = False,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        check_names(settings, SandboxSettings)
         self._lasting = lasting
         self._instrumentation = instrumentation or Instrumentation()
         self._dependencies = dependencies
         self._socket_path = socket_path
         self._settings = settings
+        self._sandbox({})  # refuses unknown settings
 
     async def create(
         self,
@@ -402,18 +399,15 @@ class NsmSandboxClient(BaseSandboxClient[BaseSandboxClientOptions | None]):
         inner = NsmSandboxSession(state, self._sandbox)
         return self._wrap_session(inner, instrumentation=self._instrumentation)
 
-    def _sandbox(self, labels: dict[str, str], session: str | None = None) -> LazySandbox:
-        settings: SandboxSettings = {
-            **self._settings,
-            "labels": {**(self._settings.get("labels") or {}), **labels},
-        }
-        return LazySandbox(
+    def _sandbox(self, labels: dict[str, str], session: str | None = None) -> AdapterSandbox:
+        labels = {**(self._settings.get("labels") or {}), **labels}
+        return AdapterSandbox(
             FRAMEWORK,
             session=session,
             socket_path=self._socket_path,
             keep=True,
             lasting=self._lasting,
-            **settings,
+            **{**self._settings, "labels": labels},
         )
 
 

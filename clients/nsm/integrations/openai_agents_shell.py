@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from agents import ShellCallOutcome, ShellCommandOutput, ShellResult
 
-from nsm.integrations.sandboxes import LazySandbox, left_out
+from nsm.integrations.sandboxes import AdapterSandbox, shell_words, texts_of
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from agents import ShellCommandRequest
 
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import SandboxSettings
 
 FRAMEWORK = "openai-agents"
 
@@ -39,7 +39,7 @@ class NsmShellExecutor:
     def __init__(
         self, *, socket_path: str | None = None, **settings: Unpack[SandboxSettings]
     ) -> None:
-        self._sandbox = LazySandbox(FRAMEWORK, socket_path=socket_path, **settings)
+        self._sandbox = AdapterSandbox(FRAMEWORK, socket_path=socket_path, **settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,7 +49,7 @@ class NsmShellExecutor:
 
     async def aclose(self) -> None:
         """End the session."""
-        await self._sandbox.ado(self._sandbox.close)
+        await self._sandbox.aclose()
 
     async def __call__(self, request: ShellCommandRequest) -> ShellResult:
         """Run the commands of a call, one after the other, until one takes too long."""
@@ -57,17 +57,13 @@ class NsmShellExecutor:
         timeout_s = None if action.timeout_ms is None else action.timeout_ms / 1000
         output: list[ShellCommandOutput] = []
         for command in action.commands:
-            argv = await self._sandbox.ado(self._sandbox.shell_argv, command)
-            done = await self._sandbox.ado(self._sandbox.execute, argv, timeout_s=timeout_s)
-            stderr = _text(done.stderr) + left_out(done.missing)
+            argv = ["bash", *shell_words(command)]
+            done = await self._sandbox.execute_async(argv, timeout_s=timeout_s)
+            stdout, stderr = texts_of(done)
             outcome = ShellCallOutcome(type="exit", exit_code=done.exit_code)
             if done.timed_out:
                 outcome = ShellCallOutcome(type="timeout")
-            output.append(ShellCommandOutput(_text(done.stdout), stderr, outcome, command))
+            output.append(ShellCommandOutput(stdout, stderr, outcome, command))
             if done.timed_out:
                 break
         return ShellResult(output, max_output_length=action.max_output_length)
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")

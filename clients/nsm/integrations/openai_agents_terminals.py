@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -24,8 +23,9 @@ from agents.sandbox.session.pty_types import (
     resolve_pty_write_yield_time_ms,
 )
 
-from nsm.client.jobs import WAIT_S
+from nsm.integrations.sandboxes import READ_S
 from nsm.wire.errors import JobError, NsmError
+from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agents.sandbox.types import User
 
     from nsm import AsyncJob
-    from nsm.integrations.sandboxes import LazySandbox
+    from nsm.integrations.sandboxes import AdapterSandbox
 
 ROWS_AND_COLUMNS = (24, 80)
 START_YIELD_S = 10.0
@@ -75,7 +75,7 @@ class TerminalSession(BaseSandboxSession):
         sandbox: the session of nsm.
     """
 
-    sandbox: LazySandbox
+    sandbox: AdapterSandbox
 
     def __init__(self) -> None:
         self._programs: dict[int, Running] = {}
@@ -132,7 +132,7 @@ class TerminalSession(BaseSandboxSession):
 
     def _stop_unknown(self, starting: asyncio.Future[AsyncJob]) -> None:
         if not starting.cancelled() and starting.exception() is None:
-            self.sandbox.stop_soon(starting.result())
+            self.sandbox.submit(self.sandbox.stop, starting.result())
 
     async def pty_write_stdin(
         self,
@@ -177,14 +177,11 @@ class TerminalSession(BaseSandboxSession):
         await asyncio.gather(*map(self._stop, programs))
 
     async def _pump(self, program: Running) -> None:
-        # The SDK decodes what it has collected so far, so it gets no half characters.
-        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         try:
             while True:
-                output = await self.sandbox.ado(program.job.read, wait_s=WAIT_S)
-                text = decoder.decode(output.data, final=output.is_last)
+                output = await self.sandbox.ado(program.job.read, wait_s=READ_S)
                 async with program.lock:
-                    program.output.extend([text.encode("utf-8", "surrogateescape")] if text else [])
+                    program.output.extend(chunk.data for chunk in chunks_of(output))
                 program.notify.set()
                 if output.is_last:
                     break

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from openhands.sdk.workspace import RemoteWorkspace
 from pydantic import Field, PrivateAttr
 
-from nsm.integrations.sandboxes import LazySandbox
+from nsm.integrations.sandboxes import AdapterSandbox
+from nsm.integrations.settings import SandboxModel
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _TAIL_BYTES = 4096
 """Output to show of a server that has ended."""
 
 
-class NsmAgentServer(RemoteWorkspace):
+class NsmAgentServer(RemoteWorkspace, SandboxModel):
     """An agent server of OpenHands in a session of nsm, which is made at once.
 
     The agent runs in the server. So the session needs the host of your model in `network`, and
@@ -65,33 +66,19 @@ class NsmAgentServer(RemoteWorkspace):
         default="openhands",
         description="Environment that has the packages openhands-agent-server and -tools.",
     )
-    project: str | None = Field(default=None, description="Directory to see at /project.")
     name: str | None = Field(default=None, description="Name of a session that stays.")
-    project_mode: str = Field(default="overlay", description="overlay, or readonly.")
-    network: str | None = Field(default=None, description="off, full, or a list of hosts.")
-    memory_mb: int | None = Field(default=None, description="Memory of the session, in MiB.")
-    idle_s: float | None = Field(default=None, description="Idle time after which it ends.")
     environ: dict[str, str] = Field(default_factory=dict, description="Variables of the server.")
     server_arguments: list[str] = Field(default_factory=list, description="More arguments of it.")
     startup_timeout_s: float = Field(default=120.0, gt=0, description="Time for its start.")
-    socket_path: str | None = Field(default=None, description="Socket of the supervisor.")
 
-    _sandbox: LazySandbox | None = PrivateAttr(default=None)
+    _sandbox: AdapterSandbox | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any) -> None:
         """Start the server, and wait until it answers."""
         if not self.working_dir:
             self.working_dir = PROJECT if self.project else "/workspace"
-        self._sandbox = LazySandbox(
-            "openhands",
-            socket_path=self.socket_path,
-            env=self.env,
-            project=self.project,
-            name=self.name,
-            project_mode=self.project_mode if self.project else None,
-            network=self.network,
-            memory_mb=self.memory_mb,
-            idle_s=self.idle_s,
+        self._sandbox = AdapterSandbox(
+            "openhands", env=self.env, name=self.name, **self.of_sandbox()
         )
         try:
             job = self._start(self._sandbox)
@@ -118,7 +105,7 @@ class NsmAgentServer(RemoteWorkspace):
         """End the session. Another time does nothing."""
         self.reset_client()
         if self._sandbox is not None:
-            self._sandbox.do(self._sandbox.close)
+            self._sandbox.close()
 
     def execute_command(
         self, command: str, cwd: str | Path | None = None, timeout: float = 30.0
@@ -131,7 +118,7 @@ class NsmAgentServer(RemoteWorkspace):
         """Id of the session, as in `nsm ps`."""
         return self._sandbox.session if self._sandbox is not None else None
 
-    def _start(self, sandbox: LazySandbox) -> AsyncJob:
+    def _start(self, sandbox: AdapterSandbox) -> AsyncJob:
         self.api_key = secrets.token_urlsafe(32)  # others can connect to the loopback, too
         environ = {
             "OH_SECRET_KEY": secrets.token_urlsafe(32),
@@ -145,7 +132,7 @@ class NsmAgentServer(RemoteWorkspace):
         self.host = f"http://{row.address}"
         return job
 
-    def _wait(self, sandbox: LazySandbox, job: AsyncJob) -> None:
+    def _wait(self, sandbox: AdapterSandbox, job: AsyncJob) -> None:
         """Wait until the server answers.
 
         Raises:

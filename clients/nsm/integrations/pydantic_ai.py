@@ -30,8 +30,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from nsm.client.jobs import COLLECT_BYTES
-from nsm.integrations.sandboxes import GONE, LazySandbox
+from nsm.integrations.sandboxes import GONE, AdapterSandbox
 from nsm.wire.errors import BadRequestError, FileError, JobError
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.workspaces import WorkspaceCommand
 
-    from nsm.client.sandbox import SandboxSettings
-    from nsm.client.session_files import AsyncSessionFiles
+    from nsm import AsyncSessionFiles, SandboxSettings
     from nsm.wire.files import FileEntry as SessionEntry
 
     T = TypeVar("T")
@@ -72,7 +70,7 @@ class NsmWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem):
         if ref is not None and ref.provider != PROVIDER:
             raise ValueError(f"a workspace of {ref.provider!r} is none of nsm's")
         session = None if ref is None else ref.id
-        self._sandbox = LazySandbox(
+        self._sandbox = AdapterSandbox(
             "pydantic-ai", session=session, socket_path=socket_path, keep=True, **settings
         )
 
@@ -84,7 +82,7 @@ class NsmWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem):
 
     async def aclose(self) -> None:
         """End the session."""
-        await self._sandbox.ado(self._sandbox.close)
+        await self._sandbox.aclose()
 
     async def working_dir(self) -> str:
         """The session's workspace."""
@@ -105,9 +103,7 @@ class NsmWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem):
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         try:
             with _gone():
-                done = await self._sandbox.ado(
-                    self._sandbox.execute, argv, environ=env, timeout_s=timeout
-                )
+                done = await self._sandbox.execute_async(argv, environ=env, timeout_s=timeout)
         except BadRequestError as error:
             raise ValueError(str(error)) from error
         except JobError as error:
@@ -119,10 +115,11 @@ class NsmWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem):
             message = f"the command was stopped after {timeout:g} s"
             raise WorkspaceTimeoutError(message, stdout=stdout, stderr=stderr)
         if done.missing:
+            kept = len(done.output)
             raise WorkspaceOutputLimitError(
-                f"the command printed {done.missing:,} bytes more than the {COLLECT_BYTES:,} that "
+                f"the command printed {done.missing:,} bytes more than the {kept:,} that "
                 "are kept. Redirect its output to a file, and read a part of that.",
-                limit=COLLECT_BYTES,
+                limit=kept,
                 stdout=stdout[:65536],
                 stderr=stderr[:65536],
             )

@@ -1,42 +1,30 @@
-"""Sandbox as adapters use it: made for its first use, called from threads, asyncio and trio."""
+"""Sandbox as adapters use it: `nsm.SharedSandbox`, with files and commands as frameworks know them.
+
+What is awaited here runs in the background thread: adapters call it by `do` or `ado`.
+"""
 
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
-from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-import trio
-
-from nsm import AsyncClient, AsyncJob, NsmError
-from nsm.client.background import BACKGROUND
-from nsm.client.jobs import COLLECT_BYTES
-from nsm.client.places import check_names
-from nsm.client.sandbox import SandboxSettings
-from nsm.client.shared_sandbox import CommandResult, execute, leased
+from nsm import CommandResult, SharedSandbox
 from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from typing import Unpack
+    from typing import Any
 
-    from nsm.client.jobs import ProgramSettings
-    from nsm.client.sandbox import AsyncSandbox
-    from nsm.client.session_files import AsyncSessionFiles
-    from nsm.wire.ports import PortRow
+    from nsm import AsyncSessionFiles, JobChunk, PortRow, ProgramSettings
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-STOP_S = 10.0
-"""How long a cancelled call may take to stop its program."""
+PIECE_CHARS = 30_000
+"""Size of a command that surely is one argument of Linux's, which has at most 128 KiB."""
 
-MAX_ARGUMENT_BYTES = 100_000
-"""Size of a command that Linux takes as an argument; it has 128 KiB."""
+READ_S = 20.0
+"""How long one request waits for output of a program; then it is asked again."""
 
 GONE = (UnknownSessionError, SessionEndedError)
 """Errors of a sandbox that has ended, by its idle time or otherwise."""
@@ -44,8 +32,11 @@ GONE = (UnknownSessionError, SessionEndedError)
 CANNOT_START = {"ENOENT": 127, "EACCES": 126, "ENOEXEC": 126, "EISDIR": 126}
 """Exit codes that a shell gives where there is no such program, or it can't be started."""
 
+_JOINED = 'IFS=; eval "unset IFS; set --\n$*"'
+"""Has a shell run its arguments, one after the other without blanks."""
 
-class LazySandbox:
+
+class AdapterSandbox(SharedSandbox):
     """A sandbox that is made when it is first used, from any thread, asyncio or trio.
 
     It ends with `close`, when this object or the program ends, also if that is killed (on another
@@ -53,124 +44,37 @@ class LazySandbox:
     says. It has labels that say which framework and which process it belongs to.
 
     Args:
-        keep: the session outlives this object, and ends with the program.
-        lasting: the session outlives the program, too, as one with a `name` does.
         framework: name of the framework: the session's scope, and its label ``owner``.
-        session: id of a session that was made before, to use that one; None to make one.
-        settings: as of `nsm.Client.sandbox`. By default it has Python and Bash, and no project.
-
-    Attributes:
-        session: id of the session; None before there is one.
+        given: other arguments of `nsm.SharedSandbox`. By default it has Python and Bash, and no
+            project.
     """
 
-    def __init__(
+    cannot_start: ClassVar[Mapping[str, int]] = CANNOT_START
+
+    def __init__(self, framework: str, **given: Any) -> None:
+        super().__init__(owner=framework, scope=framework, **given)
+
+    async def run_program(
         self,
-        framework: str,
-        *,
-        session: str | None = None,
-        socket_path: str | None = None,
-        autostart: bool = True,
-        keep: bool = False,
-        lasting: bool = False,
-        **settings: Unpack[SandboxSettings],
-    ) -> None:
-        check_names(settings, SandboxSettings)
-        self.session = session
-        self._attach = session is not None
-        self._keep = keep
-        self._lasting = lasting or self._attach or settings.get("name") is not None
-        self._client = AsyncClient(
-            scope=framework,
-            name=framework,
-            socket_path=socket_path,
-            autostart=autostart,
-            project=None,
-        )
-        labels = {
-            "owner": framework,
-            "pid": str(os.getpid()),
-            **(settings.get("labels") or {}),
-        }
-        self._settings: SandboxSettings = {"env": "python", **settings, "labels": labels}
-        self._sandbox: AsyncSandbox | None = None
-        self._ended_with_us: list[AsyncSandbox] = []
-        self._ending: weakref.finalize[..., Any] | None = None
-        self._opening: trio.Lock | None = None
-        self._closed = False
-        self._pid = os.getpid()
-
-    def __repr__(self) -> str:
-        return f"<nsm sandbox {self.session or 'not begun'}>"
-
-    def do(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call one of the methods below, and wait in this thread."""
-        return BACKGROUND.blocking(partial(function, *args, **kwargs), self._stop_lost)
-
-    async def ado(
-        self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Call one of the methods below, and await it under asyncio or trio."""
-        return await BACKGROUND.awaited(partial(function, *args, **kwargs), self._stop_lost)
-
-    def stop_soon(self, job: AsyncJob) -> None:
-        """Stop a program, without waiting for its end."""
-        BACKGROUND.start(partial(self.stop, job))
-
-    # What follows runs in the background thread only.
-
-    async def opened(self) -> AsyncSandbox:
-        """The sandbox.
+        argv: Sequence[str],
+        settings: ProgramSettings,
+        max_bytes: int,
+        on_output: Callable[[JobChunk], object] | None,
+    ) -> CommandResult:
+        """Run a program to its end.
 
         Raises:
-            UnknownSessionError: it was closed, or has ended.
-            NsmError: it can't be made.
-            RuntimeError: a parent of this process has made it.
+            JobError: it can't be started; but a program that is missing or can't be executed has
+                exit code 127 or 126.
         """
-        if self._pid != os.getpid():
-            raise RuntimeError(
-                "a sandbox of nsm was used in a forked process: make another one there"
-            )
-        self._opening = self._opening or trio.Lock()
-        async with self._opening:
-            if self._closed:
-                raise UnknownSessionError("this sandbox is closed", hint="Make a new one.")
-            if self._sandbox is None:
-                if self._ending is None:  # not connected
-                    await self._client.__aenter__()
-                    # The client is kept for its own end: it lasts as long as the program.
-                    owner = self._client if self._keep and not self._lasting else self
-                    self._ending = BACKGROUND.end_with(owner, self._client, self._ended_with_us)
-                if self._attach:
-                    sandbox = self._client.sandbox(**self._settings)
-                    await self._attach_to(sandbox)
-                else:
-                    settings = self._settings
-                    if not self._lasting:
-                        settings = leased(self._client, settings)
-                    sandbox = self._client.sandbox(**settings)
-                    # Shielded: a session that nobody knows of would stay until it is idle.
-                    with trio.CancelScope(shield=True):
-                        await sandbox.__aenter__()
-                self.session, self._sandbox = sandbox.id, sandbox
-                if not self._lasting:
-                    self._ended_with_us.append(sandbox)
-            return self._sandbox
-
-    async def _attach_to(self, sandbox: AsyncSandbox) -> None:
-        assert self.session is not None, "it is to be attached to"
-        for row in await self._client.sessions():
-            if row.id == self.session and row.name is not None:
-                sandbox.id, sandbox.name, sandbox.env, sandbox.labels = (
-                    row.id,
-                    row.name,
-                    row.env,
-                    row.labels,
-                )
-                sandbox.files = self._client.files(row.id)
-                return
-        raise UnknownSessionError(
-            f"the session {self.session} has ended", hint="Make a new sandbox."
-        )
+        try:
+            return await super().run_program(argv, settings, max_bytes, on_output)
+        except JobError as error:
+            code = self.cannot_start.get(error.data.get("errno", ""))
+            if code is None:
+                raise
+            text = f"{error.message}\n".encode()
+            return CommandResult(b"", text, text, code, 0, timed_out=False, duration_s=0.0)
 
     async def files(self, call: Callable[[AsyncSessionFiles], Awaitable[T]]) -> T:
         """Call something with the sandbox's files.
@@ -210,96 +114,39 @@ class LazySandbox:
 
         await self.files(write)
 
-    async def start(self, argv: Sequence[str], **settings: Any) -> AsyncJob:
-        """Start a program, as `nsm.AsyncClient.exec`. If the caller is cancelled, it is stopped."""
-        sandbox = await self.opened()
-        with trio.CancelScope(shield=True):  # else nobody knows of a program that was started
-            return await sandbox.exec(argv, **settings)
-        raise AssertionError("what is shielded is not cancelled")
-
-    async def execute(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        environ: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout_s: float | None = None,
-        max_bytes: int = COLLECT_BYTES,
-    ) -> CommandResult:
-        """Run a program to its end. It is stopped if this is cancelled.
-
-        Args:
-            max_bytes: of output to keep; the rest is counted in `missing`.
-
-        Raises:
-            JobError: it can't be started; but a program that is missing or can't be executed has
-                exit code 127 or 126.
-        """
-        settings: ProgramSettings = {"cwd": cwd, "environ": environ, "timeout_s": timeout_s}
-        sandbox = await self.opened()
-        try:
-            return await execute(
-                sandbox, argv, {**settings, "stdin": stdin}, max_bytes=max_bytes, on_output=None
-            )
-        except JobError as error:
-            code = CANNOT_START.get(error.data.get("errno", ""))
-            if code is None:
-                raise
-            text = f"{error.message}\n".encode()
-            return CommandResult(b"", text, text, code, 0, timed_out=False, duration_s=0.0)
-
-    async def shell(self, command: str, **settings: Any) -> CommandResult:
-        """Run a command in Bash to its end, as `execute`, with its errors in its output."""
-        return await self.execute(await self.shell_argv(command, "2>&1"), **settings)
-
-    async def shell_argv(self, command: str, redirection: str = "") -> list[str]:
-        """A program that has Bash run a command, which may be longer than Linux's arguments are."""
-        data = command.encode("utf-8", "surrogateescape")
-        if len(data) <= MAX_ARGUMENT_BYTES:
-            return ["bash", "-c", f'exec bash -c "$1" {redirection}', "bash", command]
-        script = f"/tmp/nsm-{os.urandom(8).hex()}.sh"  # noqa: S108  # of the session
-        await self.write(script, data)
-        run_it = f'exec 9<"$1"; rm -- "$1"; exec bash /dev/fd/9 {redirection}'
-        return ["bash", "-c", run_it, "bash", script]
-
     async def open_port(self, port: int) -> PortRow:
         """Open a port on the host's loopback; one that is open stays where it is."""
+        return (await self.open_ports()).get(port) or await (await self.opened()).open_port(port)
+
+    async def open_ports(self) -> dict[int, PortRow]:
+        """The open ports, by their numbers in the session."""
         sandbox = await self.opened()
-        for row in await self._client.ports.list(sandbox.id):
-            if row.port == port and row.is_open:
-                return row
-        return await sandbox.open_port(port)
+        rows = await self._client.ports.list(sandbox.id)
+        return {row.port: row for row in rows if row.is_open}
 
-    async def _stop_lost(self, result: object) -> None:
-        """Stop a program whose caller was cancelled while it was started."""
-        if isinstance(result, AsyncJob):
-            await self.stop(result)
 
-    async def stop(self, job: AsyncJob) -> None:
-        """Stop a program, with all that it has started, also if the caller is cancelled."""
-        with trio.CancelScope(shield=True), trio.move_on_after(STOP_S), suppress(NsmError):
-            await job.stop(grace_s=0)
+def shell_words(command: str) -> list[str]:
+    """Arguments that have a shell run a command, however long it is."""
+    if len(command) <= PIECE_CHARS:
+        return ["-c", command]
+    starts = range(0, len(command), PIECE_CHARS)
+    return ["-c", _JOINED, "bash", *(command[start : start + PIECE_CHARS] for start in starts)]
 
-    async def close(self) -> None:
-        """End the sandbox. To close it twice, or without one, does nothing."""
-        if self._opening is None:
-            self._closed = True
-            return
-        async with self._opening:
-            if self._closed:
-                return
-            self._closed = True
-            if self._ending is not None:
-                self._ending.detach()
-            if self._sandbox is not None:
-                await self._sandbox.aclose()
-            await self._client.aclose()
+
+def merged_shell(command: str) -> list[str]:
+    """A program that has Bash run a command, with its errors in its output."""
+    return ["bash", "-c", 'exec bash "$@" 2>&1', "bash", *shell_words(command)]
 
 
 def left_out(missing: int) -> str:
     """Note at the end of output that lacks this many bytes; empty if it lacks none."""
     return f"\n[{missing:,} bytes of the output are left out]\n" if missing else ""
+
+
+def texts_of(done: CommandResult) -> tuple[str, str]:
+    """Standard output and standard error, with a note if some of it is left out."""
+    stdout, stderr = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
+    return stdout, stderr + left_out(done.missing)
 
 
 async def resolved(files: AsyncSessionFiles, path: str) -> str:

@@ -25,15 +25,14 @@ from smolagents.remote_executors import RemotePythonExecutor
 from smolagents.tools import get_tools_definition_code
 from smolagents.utils import AgentError
 
-from nsm.client.shared_sandbox import SharedSandbox
+from nsm import SharedSandbox
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self, Unpack
 
-    from nsm.client.sandbox import SandboxSettings
-    from nsm.wire.results import RunResult
+    from nsm import RunResult, SandboxSettings
 
 OWNER = "smolagents"
 

@@ -25,8 +25,7 @@ from strands.sandbox.posix_shell import validate_env_keys
 from strands.vended_tools.file_editor import make_file_editor
 from strands.vended_tools.shell import make_shell
 
-from nsm.client.jobs import COLLECT_BYTES, WAIT_S
-from nsm.integrations.sandboxes import CANNOT_START, LazySandbox, left_out
+from nsm.integrations.sandboxes import CANNOT_START, READ_S, AdapterSandbox, left_out, shell_words
 from nsm.wire.errors import FileError, JobError
 from nsm.wire.jobs import chunks_of
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
     from strands.types.tools import AgentTool
 
-    from nsm.client.sandbox import SandboxSettings
-    from nsm.client.session_files import AsyncSessionFiles
+    from nsm import AsyncSessionFiles, SandboxSettings
     from nsm.wire.jobs import JobOutput
 
 
@@ -59,15 +57,17 @@ class NsmSandbox(PosixShellSandbox):
         socket_path: str | None = None,
         **settings: Unpack[SandboxSettings],
     ) -> None:
-        self._sandbox = LazySandbox("strands", session=session, socket_path=socket_path, **settings)
+        self._sandbox = AdapterSandbox(
+            "strands", session=session, socket_path=socket_path, **settings
+        )
 
     def close(self) -> None:
         """End the session."""
-        self._sandbox.do(self._sandbox.close)
+        self._sandbox.close()
 
     async def aclose(self) -> None:
         """End the session."""
-        await self._sandbox.ado(self._sandbox.close)
+        await self._sandbox.aclose()
 
     async def execute_streaming(
         self,
@@ -88,10 +88,11 @@ class NsmSandbox(PosixShellSandbox):
         """
         validate_env_keys(env or {})
         box = self._sandbox
-        argv = await box.ado(box.shell_argv, command)
-        settings = {"cwd": cwd, "environ": env, "timeout_s": timeout, "wait_s": 0.25}
+        argv = ["bash", *shell_words(command)]
         try:
-            job = await box.ado(box.start, argv, **settings)
+            job = await box.ado(
+                box.start, argv, cwd=cwd, environ=env, timeout_s=timeout, wait_s=0.25
+            )
         except JobError as error:
             if error.data.get("errno") not in CANNOT_START | {"EINVAL": 1}:
                 raise
@@ -100,14 +101,14 @@ class NsmSandbox(PosixShellSandbox):
         output = _Output()
         try:
             while True:
-                piece = await box.ado(job.read, wait_s=WAIT_S)
+                piece = await box.ado(job.read, wait_s=READ_S)
                 for chunk in output.add(piece):
                     yield chunk
                 if piece.is_last:
                     break
         finally:
             if job.info.running:
-                box.stop_soon(job)
+                box.submit(box.stop, job)
         for chunk in output.end():
             yield chunk
         stdout, stderr = output.text["stdout"], output.text["stderr"]
@@ -181,7 +182,7 @@ class _Output:
         for chunk in chunks_of(piece):
             self._missing += chunk.missing
             text = self._decoders[chunk.stream].decode(chunk.data)
-            if self._kept < COLLECT_BYTES:
+            if self._kept < AdapterSandbox.MAX_OUTPUT_BYTES:
                 self.text[chunk.stream] += text
                 self._kept += len(chunk.data)
             else:

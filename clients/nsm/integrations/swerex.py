@@ -48,7 +48,7 @@ from swerex.runtime.abstract import (
 )
 from swerex.utils.log import get_logger
 
-from nsm.integrations.sandboxes import LazySandbox, left_out
+from nsm.integrations.sandboxes import AdapterSandbox, left_out
 from nsm.integrations.swerex_shell import BashShell, check_syntax
 from nsm.wire.errors import NsmError
 
@@ -66,8 +66,7 @@ if TYPE_CHECKING:
         WriteFileRequest,
     )
 
-    from nsm.client.sandbox import SandboxSettings
-    from nsm.client.session_files import AsyncSessionFiles
+    from nsm import AsyncSessionFiles, SandboxSettings
 
 
 class NsmRuntime(AbstractRuntime):
@@ -87,7 +86,7 @@ class NsmRuntime(AbstractRuntime):
         **settings: Unpack[SandboxSettings],
     ) -> None:
         self.logger = logger or get_logger("rex-runtime")
-        self._sandbox = LazySandbox("swe-rex", socket_path=socket_path, **settings)
+        self._sandbox = AdapterSandbox("swe-rex", socket_path=socket_path, **settings)
         self._shells: dict[str, BashShell] = {}
 
     async def begin(self) -> None:
@@ -96,7 +95,7 @@ class NsmRuntime(AbstractRuntime):
         Raises:
             NsmError: it can't be made.
         """
-        await self._sandbox.ado(self._sandbox.opened)
+        await self._sandbox.aopen()
 
     async def is_alive(
         self,
@@ -169,8 +168,7 @@ class NsmRuntime(AbstractRuntime):
         argv = ["sh", "-c", *given] if command.shell else given
         if command.merge_output_streams:
             argv = ["sh", "-c", 'exec "$@" 2>&1', "sh", *argv]
-        done = await self._sandbox.ado(
-            self._sandbox.execute,
+        done = await self._sandbox.execute_async(
             argv,
             cwd=command.cwd,
             environ=command.env,
@@ -213,7 +211,7 @@ class NsmRuntime(AbstractRuntime):
     async def close(self) -> CloseResponse:
         """End the session, with its shells."""
         self._shells.clear()
-        await self._sandbox.ado(self._sandbox.close)
+        await self._sandbox.aclose()
         return CloseResponse()
 
 

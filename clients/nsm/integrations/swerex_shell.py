@@ -19,7 +19,7 @@ from swerex.exceptions import (
 )
 from swerex.runtime.abstract import BashObservation
 
-from nsm.client.jobs import WAIT_S
+from nsm.integrations.sandboxes import READ_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from swerex.runtime.abstract import BashAction, BashInterruptAction
 
     from nsm import AsyncJob
-    from nsm.integrations.sandboxes import LazySandbox
+    from nsm.integrations.sandboxes import AdapterSandbox
 
 START_TIMEOUT_S = 60.0
 """Time that Bash may take to start, on a machine that is busy."""
@@ -36,13 +36,13 @@ START_TIMEOUT_S = 60.0
 _CONTROL = re.compile(r"\x1B[@-_][0-?]*[ -/]*[@-~]")
 
 
-async def check_syntax(sandbox: LazySandbox, command: str) -> None:
+async def check_syntax(sandbox: AdapterSandbox, command: str) -> None:
     """Check a command's syntax, in the session.
 
     Raises:
         BashIncorrectSyntaxError: Bash does not understand it.
     """
-    done = await sandbox.ado(sandbox.execute, ["bash", "-n"], stdin=command.encode())
+    done = await sandbox.execute_async(["bash", "-n"], stdin=command.encode())
     if done.exit_code:
         stderr = done.stderr.decode(errors="backslashreplace")
         raise BashIncorrectSyntaxError(
@@ -58,7 +58,7 @@ class BashShell:
     that has ended, so a late prompt is not taken for the next one, and its exit code.
     """
 
-    def __init__(self, sandbox: LazySandbox, job: AsyncJob, word: str) -> None:
+    def __init__(self, sandbox: AdapterSandbox, job: AsyncJob, word: str) -> None:
         self._sandbox = sandbox
         self._job = job
         self._word = word
@@ -70,7 +70,7 @@ class BashShell:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     @classmethod
-    async def start(cls, sandbox: LazySandbox) -> Self:
+    async def start(cls, sandbox: AdapterSandbox) -> Self:
         """Start one, and wait for its prompt."""
         word = f"nsm-{os.urandom(8).hex()}-"
         job = await sandbox.ado(
@@ -83,7 +83,7 @@ class BashShell:
 
     def close(self) -> None:
         """End it, with all that runs in it."""
-        self._sandbox.stop_soon(self._job)
+        self._sandbox.submit(self._sandbox.stop, self._job)
 
     async def run(self, action: BashAction) -> BashObservation:
         """Run a command, which may have several lines, to its end."""
@@ -185,7 +185,7 @@ class BashShell:
                 raise CommandTimeoutError(
                     f"timeout after {timeout_s} seconds while running command {doing!r}"
                 )
-            output = await self._sandbox.ado(self._job.read, wait_s=min(WAIT_S, left_s))
+            output = await self._sandbox.ado(self._job.read, wait_s=min(READ_S, left_s))
             self._buffer += self._decoder.decode(output.data)
             if output.is_last:
                 raise NoExitCodeError(f"the shell has ended while running command {doing!r}")

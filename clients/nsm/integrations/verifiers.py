@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Literal
 
 from verifiers.v1.errors import SandboxError
@@ -32,20 +31,15 @@ from verifiers.v1.runtimes.base import (
 )
 from verifiers.v1.runtimes.container import ContainerConfig
 
-from nsm.integrations.images import ImageSandbox, texts_of
+from nsm.integrations.images import ImageSandbox
+from nsm.integrations.sandboxes import READ_S, texts_of
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from typing import Any, TypeVar
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator
 
     from nsm import AsyncJob
-
-    T = TypeVar("T")
-
-WAIT_S = 5.0
-"""How long one request waits for output; then it is asked again."""
 
 
 class NsmImageConfig(ContainerConfig):
@@ -84,8 +78,7 @@ class NsmProcess(RuntimeProcess):
         while True:
             async with self._reading:  # two may read, and what comes is for either
                 if not pieces and not self._over:
-                    read = partial(self._job.read, wait_s=WAIT_S)
-                    output = await self._sandbox.ado(read)
+                    output = await self._sandbox.ado(self._job.read, wait_s=READ_S)
                     for chunk in chunks_of(output):
                         self._pieces[chunk.stream].append(chunk.data)
                     self._over = output.is_last
@@ -143,73 +136,82 @@ class NsmImageRuntime(Runtime):
         """
         if self.config.gpu:
             raise SandboxError("a session of nsm has no GPU that a runtime could ask for")
-        await self._done(self._sandbox.opened)
-        if self._workdir is not None:
-            workdir = self._workdir
-            await self._done(self._sandbox.files, lambda files: files.mkdir(workdir, parents=True))
+        with _failing():
+            await self._sandbox.aopen()
+            if self._workdir is not None:
+                workdir = self._workdir
+                await self._sandbox.ado(
+                    self._sandbox.files, lambda files: files.mkdir(workdir, parents=True)
+                )
         self.info.id = self._sandbox.session
 
     async def teardown(self) -> None:
         """End the session."""
-        await self._sandbox.ado(self._sandbox.close)
+        await self._sandbox.aclose()
 
     def cleanup(self) -> None:
         """End the session, without a loop of asyncio."""
-        self._sandbox.do(self._sandbox.close)
+        self._sandbox.close()
 
     async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
         """Run a program to its end."""
-        done = await self._done(
-            partial(self._sandbox.execute, argv, cwd=self._workdir, environ=self.process_env(env))
-        )
+        with _failing():
+            done = await self._sandbox.execute_async(
+                argv, cwd=self._workdir, environ=self.process_env(env)
+            )
         out, err = texts_of(done)
         return ProgramResult(exit_code=done.exit_code, stdout=out, stderr=err)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
         """Start a program with its standard streams open."""
-        settings = {"cwd": self._workdir, "environ": self.process_env(env), "stdin": True}
-        job = await self._done(partial(self._sandbox.start, argv, **settings))
-        return NsmProcess(self._sandbox, job)
+        return NsmProcess(self._sandbox, await self._start(argv, env, stdin=True))
 
     async def run_background(self, argv: list[str], env: dict[str, str], log: str) -> None:
         """Start a program whose output goes to a file; it ends with the session."""
         words = ["sh", "-c", 'log="$1"; shift; exec "$@" >"$log" 2>&1', "sh", log, *argv]
-        settings = {"cwd": self._workdir, "environ": self.process_env(env)}
-        await self._done(partial(self._sandbox.start, words, **settings))
+        await self._start(words, env, stdin=False)
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file, with the directories that are missing."""
-        await self._done(self._sandbox.write, self._path(path), data)
+        with _failing():
+            await self._sandbox.ado(self._sandbox.write, self._path(path), data)
 
     async def _read(self, path: str, max_bytes: int | None = None) -> bytes:
+        if max_bytes is not None:
+            return await super()._read(self._path(path), max_bytes)
         place = self._path(path)
-        if max_bytes is None:
-
-            async def read() -> bytes:
-                return await self._sandbox.files(lambda files: files.read(place))
-
-            return await self._done(read)
-        return await super()._read(place, max_bytes)
+        with _failing():
+            return await self._sandbox.ado(self._sandbox.files, lambda files: files.read(place))
 
     async def expose(self, port: int) -> str:
         """Open a port of the session on this machine's loopback; return its URL."""
-        row = await self._done(self._sandbox.open_port, port)
+        with _failing():
+            row = await self._sandbox.ado(self._sandbox.open_port, port)
         return f"http://{row.address}"
+
+    async def _start(self, argv: list[str], env: dict[str, str], *, stdin: bool) -> AsyncJob:
+        environ = self.process_env(env)
+        with _failing():
+            return await self._sandbox.ado(
+                self._sandbox.start, argv, cwd=self._workdir, environ=environ, stdin=stdin
+            )
 
     def _path(self, path: str) -> str:
         """A path of the session; relative ones are below the working directory."""
         return posixpath.join(self._workdir or "", path)
 
-    async def _done(self, step: Callable[..., Awaitable[T]], *given: Any) -> T:
-        """Take a step in the session.
 
-        Raises:
-            SandboxError: that failed.
-        """
-        try:
-            return await self._sandbox.ado(step, *given)
-        except (NsmError, OSError) as error:
-            raise SandboxError(str(error)) from error
+@contextmanager
+def _failing() -> Generator[None]:
+    """Raise errors of nsm as the framework's.
+
+    Raises:
+        SandboxError: a step in the session failed.
+    """
+    try:
+        yield
+    except (NsmError, OSError) as error:
+        raise SandboxError(str(error)) from error
 
 
 @asynccontextmanager

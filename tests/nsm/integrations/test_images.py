@@ -11,7 +11,7 @@ import pytest
 
 from e2e_support import supervisor
 from image_world import Layout, copied, file, layer, symlink
-from nsm.integrations.images import ImageSandbox, check_user, reference_of
+from nsm.integrations.images import ImageSandbox, check_user, image_shell, reference_of
 from nsm.wire.errors import BadRequestError
 from realjail import needs_bwrap
 
@@ -54,18 +54,18 @@ def test_an_images_environment_is_made_once_and_its_files_change(tmp_path: Path)
         for _ in range(2):
             sandbox = ImageSandbox("tests", image, socket_path=running.socket)
             long = f"cat /data; echo changed >/data; : {'x' * 200_000}"
-            done = sandbox.do(sandbox.command, long)
+            done = sandbox.execute(image_shell(long))
             assert (done.exit_code, done.stdout) == (0, b"of the image"), done.stderr
             left = sandbox.do(sandbox.files, lambda files: files.list("/tmp"))
             assert [entry.name for entry in left if entry.name.endswith(".sh")] == []
             sandbox.do(sandbox.download, "/data", tmp_path / "deep" / "data")
             assert (tmp_path / "deep" / "data").read_text() == "changed\n"
             sandbox.do(sandbox.upload, tmp_path / "deep", "/even/deeper")
-            assert sandbox.do(sandbox.command, "cat /even/deeper/data").stdout == b"changed\n"
-            sandbox.do(sandbox.close)
+            assert sandbox.execute(image_shell("cat /even/deeper/data")).stdout == b"changed\n"
+            sandbox.close()
         with running.client() as client:
             assert len(client.builds.list_all()) == 1
         refused = ImageSandbox("tests", "oci:/nowhere", socket_path=running.socket)
         with pytest.raises(BadRequestError, match="cannot be used"):
-            refused.do(refused.opened)
-        refused.do(refused.close)
+            refused.open()
+        refused.close()

@@ -17,7 +17,7 @@ import trio
 import nsm
 from e2e_support import supervisor
 from nsm.client.background import BACKGROUND
-from nsm.integrations.sandboxes import MAX_ARGUMENT_BYTES, LazySandbox
+from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell
 from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
 from processes import ending
 
@@ -37,14 +37,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Supervisor]:
 
 
 @pytest.fixture
-def sandbox(running: Supervisor) -> Generator[LazySandbox]:
-    it = LazySandbox("test", socket_path=running.socket)
+def sandbox(running: Supervisor) -> Generator[AdapterSandbox]:
+    it = AdapterSandbox("test", socket_path=running.socket)
     yield it
-    it.do(it.close)
+    it.close()
 
 
-def run(sandbox: LazySandbox, command: str) -> nsm.CommandResult:
-    return sandbox.do(sandbox.execute, ["sh", "-c", command])
+def run(sandbox: AdapterSandbox, command: str) -> nsm.CommandResult:
+    return sandbox.execute(["sh", "-c", command])
 
 
 def labelled(running: Supervisor, framework: str) -> list[nsm.SessionRow]:
@@ -52,25 +52,25 @@ def labelled(running: Supervisor, framework: str) -> list[nsm.SessionRow]:
         return [row for row in client.sessions() if row.labels.get("owner") == framework]
 
 
-def test_threads_asyncio_and_trio_share_a_session(sandbox: LazySandbox) -> None:
+def test_threads_asyncio_and_trio_share_a_session(sandbox: AdapterSandbox) -> None:
     assert sandbox.session is None
     assert run(sandbox, "echo a >f; exit 3").exit_code == 3
     program = ["cat", "f"]
-    assert asyncio.run(sandbox.ado(sandbox.execute, program)).stdout == b"a\n"
-    assert trio.run(lambda: sandbox.ado(sandbox.execute, program)).stdout == b"a\n"
+    assert asyncio.run(sandbox.execute_async(program)).stdout == b"a\n"
+    assert trio.run(lambda: sandbox.execute_async(program)).stdout == b"a\n"
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 30.0], ids=["started", "starting"])
 def test_a_program_that_is_started_for_nobody_is_stopped(
-    running: Supervisor, sandbox: LazySandbox, wait_s: float
+    running: Supervisor, sandbox: AdapterSandbox, wait_s: float
 ) -> None:
     """The caller is cancelled while, or after, the program's start is answered."""
 
     async def main() -> None:
-        await sandbox.ado(sandbox.execute, ["mkfifo", "lives"])
+        await sandbox.execute_async(["mkfifo", "lives"])
         argv = ["sh", "-c", "exec 3<>lives; echo >&3; exec sleep 1000"]
         task = asyncio.create_task(sandbox.ado(sandbox.start, argv, wait_s=wait_s))
-        await sandbox.ado(sandbox.execute, ["head", "-c1", "lives"])
+        await sandbox.execute_async(["head", "-c1", "lives"])
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -84,36 +84,36 @@ def test_a_program_that_is_started_for_nobody_is_stopped(
             assert not client.job(sandbox.session, row.id).wait(60).running, row
 
 
-def test_output_is_bytes_and_what_is_too_much_is_counted(sandbox: LazySandbox) -> None:
+def test_output_is_bytes_and_what_is_too_much_is_counted(sandbox: AdapterSandbox) -> None:
     done = run(sandbox, "printf '\\377\\0'; printf '\\376' >&2")
     assert (done.stdout, done.stderr, done.missing) == (b"\xff\0", b"\xfe", 0)
-    done = sandbox.do(sandbox.execute, ["seq", "1000"], max_bytes=4)
+    done = sandbox.execute(["seq", "1000"], max_bytes=4)
     assert (done.stdout, done.missing) == (b"1\n2\n", 3889)
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc/passwd", 126)])
 def test_a_program_that_cannot_start_has_a_shells_exit_code(
-    sandbox: LazySandbox, program: str, code: int
+    sandbox: AdapterSandbox, program: str, code: int
 ) -> None:
-    done = sandbox.do(sandbox.execute, [program])
+    done = sandbox.execute([program])
     assert done.exit_code == code
     assert program.encode() in done.stderr
 
 
-def test_a_program_is_stopped_at_its_time_limit(sandbox: LazySandbox) -> None:
-    done = sandbox.do(sandbox.execute, ["sh", "-c", "echo a; exec sleep 1000"], timeout_s=1.0)
+def test_a_program_is_stopped_at_its_time_limit(sandbox: AdapterSandbox) -> None:
+    done = sandbox.execute(["sh", "-c", "echo a; exec sleep 1000"], timeout_s=1.0)
     assert (done.exit_code, done.timed_out, done.stdout) == (124, True, b"a\n")
 
 
-def test_input_comes_while_output_goes(sandbox: LazySandbox) -> None:
+def test_input_comes_while_output_goes(sandbox: AdapterSandbox) -> None:
     data = os.urandom(3_000_000)
-    done = sandbox.do(sandbox.execute, ["cat"], stdin=data)
+    done = sandbox.execute(["cat"], stdin=data)
     assert done.stdout == data
 
 
-def test_a_long_command_runs_from_a_file_that_is_gone_then(sandbox: LazySandbox) -> None:
-    command = f": {'x' * MAX_ARGUMENT_BYTES}\necho done; ls /tmp; exit 5"
-    done = sandbox.do(sandbox.shell, command)
+def test_a_long_command_runs_from_a_file_that_is_gone_then(sandbox: AdapterSandbox) -> None:
+    command = f": {'x' * 10 * PIECE_CHARS}\necho done; ls /tmp; exit 5"
+    done = sandbox.execute(merged_shell(command))
     assert (done.exit_code, done.stdout) == (5, b"done\n")
 
 
@@ -121,11 +121,11 @@ WAITS = "trap 'echo stopped >ended' EXIT; echo $$ >pid; while :; do sleep 0.1; d
 GONE = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.05; done"
 
 
-def test_cancelling_in_asyncio_stops_the_program(sandbox: LazySandbox) -> None:
+def test_cancelling_in_asyncio_stops_the_program(sandbox: AdapterSandbox) -> None:
     async def main() -> None:
-        task = asyncio.create_task(sandbox.ado(sandbox.execute, ["sh", "-c", WAITS]))
+        task = asyncio.create_task(sandbox.execute_async(["sh", "-c", WAITS]))
         wait = "while ! [ -s pid ]; do sleep 0.05; done"
-        await sandbox.ado(sandbox.execute, ["sh", "-c", wait])
+        await sandbox.execute_async(["sh", "-c", wait])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -134,40 +134,40 @@ def test_cancelling_in_asyncio_stops_the_program(sandbox: LazySandbox) -> None:
     assert run(sandbox, GONE).exit_code == 0
 
 
-def test_cancelling_in_trio_stops_the_program(sandbox: LazySandbox) -> None:
+def test_cancelling_in_trio_stops_the_program(sandbox: AdapterSandbox) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: sandbox.ado(sandbox.execute, ["sh", "-c", WAITS]))
+            nursery.start_soon(lambda: sandbox.execute_async(["sh", "-c", WAITS]))
             wait = "while ! [ -s pid ]; do sleep 0.05; done"
-            await sandbox.ado(sandbox.execute, ["sh", "-c", wait])
+            await sandbox.execute_async(["sh", "-c", wait])
             nursery.cancel_scope.cancel()
 
     trio.run(main)
     assert run(sandbox, GONE).exit_code == 0
 
 
-def test_a_hundred_programs_at_once(sandbox: LazySandbox) -> None:
+def test_a_hundred_programs_at_once(sandbox: AdapterSandbox) -> None:
     async def main() -> list[nsm.CommandResult]:
         programs = (["sh", "-c", f"echo {number}; cat"] for number in range(100))
-        return await asyncio.gather(*(sandbox.ado(sandbox.execute, each) for each in programs))
+        return await asyncio.gather(*(sandbox.execute_async(each) for each in programs))
 
     found = [int(each.stdout) for each in asyncio.run(main())]
     assert found == list(range(100))
 
 
 def test_concurrent_first_calls_make_one_session(running: Supervisor) -> None:
-    sandbox = LazySandbox("many", socket_path=running.socket)
+    sandbox = AdapterSandbox("many", socket_path=running.socket)
 
     async def main() -> None:
-        await asyncio.gather(*(sandbox.ado(sandbox.execute, ["true"]) for _ in range(8)))
+        await asyncio.gather(*(sandbox.execute_async(["true"]) for _ in range(8)))
 
     asyncio.run(main())
     assert len(labelled(running, "many")) == 1
-    sandbox.do(sandbox.close)
+    sandbox.close()
     assert not labelled(running, "many")
 
 
-def test_a_file_is_written_through_a_link(sandbox: LazySandbox) -> None:
+def test_a_file_is_written_through_a_link(sandbox: AdapterSandbox) -> None:
     run(sandbox, "echo old >target; ln -s target link")
     sandbox.do(sandbox.write, "link", b"new")
     assert run(sandbox, "cat target; test -L link").stdout == b"new"
@@ -181,49 +181,49 @@ def test_a_file_is_written_through_a_link(sandbox: LazySandbox) -> None:
         ("/etc/passwd/x", NotADirectoryError),
     ],
 )
-def test_files_fail_as_python_does(sandbox: LazySandbox, path: str, kind: type[OSError]) -> None:
+def test_files_fail_as_python_does(sandbox: AdapterSandbox, path: str, kind: type[OSError]) -> None:
     with pytest.raises(kind) as caught:
         sandbox.do(sandbox.files, lambda files: files.read(path))
     assert isinstance(caught.value.__cause__, FileError)
 
 
-def test_a_directory_below_a_file_cannot_be_made(sandbox: LazySandbox) -> None:
+def test_a_directory_below_a_file_cannot_be_made(sandbox: AdapterSandbox) -> None:
     sandbox.do(sandbox.write, "file", b"")
     with pytest.raises(NotADirectoryError):
         sandbox.do(sandbox.write, "file/in/it", b"")
 
 
-def test_closing_twice_and_using_it_then(sandbox: LazySandbox) -> None:
+def test_closing_twice_and_using_it_then(sandbox: AdapterSandbox) -> None:
     run(sandbox, "true")
-    sandbox.do(sandbox.close)
-    sandbox.do(sandbox.close)
+    sandbox.close()
+    sandbox.close()
     with pytest.raises(UnknownSessionError, match="closed"):
         run(sandbox, "true")
 
 
 def test_one_that_was_never_used_is_closed_without_a_supervisor(tmp_path: Path) -> None:
-    sandbox = LazySandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
-    sandbox.do(sandbox.close)
+    sandbox = AdapterSandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
+    sandbox.close()
 
 
 def test_no_supervisor(tmp_path: Path) -> None:
-    sandbox = LazySandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
+    sandbox = AdapterSandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
     with pytest.raises(NotRunningError):
         run(sandbox, "true")
 
 
-def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: LazySandbox) -> None:
+def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: AdapterSandbox) -> None:
     run(sandbox, "echo a >f")
-    other = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+    other = AdapterSandbox("test", session=sandbox.session, socket_path=running.socket)
     assert run(other, "cat f").stdout == b"a\n"
-    sandbox.do(sandbox.close)
+    sandbox.close()
     with pytest.raises(nsm.NsmError):
         run(other, "true")
-    third = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+    third = AdapterSandbox("test", session=sandbox.session, socket_path=running.socket)
     with pytest.raises(UnknownSessionError):
         run(third, "true")
-    third.do(third.close)
-    other.do(other.close)
+    third.close()
+    other.close()
 
 
 def wait_ended(running: Supervisor, session: str) -> None:
@@ -240,7 +240,7 @@ class Cycle:
 
 @pytest.mark.parametrize("collected", [False, True], ids=["last reference", "collector"])
 def test_a_sandbox_that_nobody_closed_ends(running: Supervisor, collected: bool) -> None:
-    sandbox = LazySandbox("forgotten", socket_path=running.socket)
+    sandbox = AdapterSandbox("forgotten", socket_path=running.socket)
     run(sandbox, "true")
     session = sandbox.session
     if collected:
@@ -254,9 +254,9 @@ def test_a_sandbox_that_nobody_closed_ends(running: Supervisor, collected: bool)
 
 KILLED = """
 import os, signal, sys, nsm
-from nsm.integrations.sandboxes import LazySandbox
-made = [LazySandbox("killed"), nsm.SharedSandbox(owner="killed").open()]
-made[0].do(made[0].opened)
+from nsm.integrations.sandboxes import AdapterSandbox
+made = [AdapterSandbox("killed"), nsm.SharedSandbox(owner="killed").open()]
+made[0].open()
 if not os.fork():
     print(flush=True)
     sys.stdin.read()
@@ -287,10 +287,10 @@ def test_sessions_end_with_a_program_that_is_killed(running: Supervisor) -> None
 
 def test_a_sandbox_with_a_name_outlives_its_client(running: Supervisor) -> None:
     for sandbox in (
-        LazySandbox("named", name="a", socket_path=running.socket),
+        AdapterSandbox("named", name="a", socket_path=running.socket),
         nsm.SharedSandbox(owner="named", name="b", socket_path=running.socket).open(),
     ):
-        if isinstance(sandbox, LazySandbox):
+        if isinstance(sandbox, AdapterSandbox):
             run(sandbox, "true")
         client = sandbox._client  # pyright: ignore[reportPrivateUsage]
         del sandbox
@@ -303,10 +303,10 @@ def test_a_sandbox_with_a_name_outlives_its_client(running: Supervisor) -> None:
 
 PROGRAM = """
 import nsm
-from nsm.integrations.sandboxes import LazySandbox
-left = [LazySandbox("left", keep=keep, lasting=keep > 1) for keep in (0, 0, 1, 2)]
+from nsm.integrations.sandboxes import AdapterSandbox
+left = [AdapterSandbox("left", keep=keep, lasting=keep > 1) for keep in (0, 0, 1, 2)]
 for each in left:
-    each.do(each.execute, ["true"])
+    each.execute(["true"])
 lasting, kept = left[3].session, left[2].session
 del each, left
 with nsm.Client(scope="left") as client:
@@ -332,13 +332,15 @@ def test_sessions_end_with_the_program_unless_they_are_kept(running: Supervisor)
         client.kill(row.id)
 
 
-def test_a_forked_child_has_a_thread_of_its_own(running: Supervisor, sandbox: LazySandbox) -> None:
+def test_a_forked_child_has_a_thread_of_its_own(
+    running: Supervisor, sandbox: AdapterSandbox
+) -> None:
     run(sandbox, "true")
     child = os.fork()
     if not child:
         code = 1
         with suppress(BaseException):
-            other = LazySandbox("test", session=sandbox.session, socket_path=running.socket)
+            other = AdapterSandbox("test", session=sandbox.session, socket_path=running.socket)
             code = run(other, "exit 7").exit_code
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
