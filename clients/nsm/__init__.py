@@ -20,9 +20,8 @@ The package:
     changes.py      `Changes`: what sessions have changed in projects that are copied on write
     setup/          `nsm setup`: nsm in the files of coding agents
     saves/          `Saves`: what is in a session, in a file, and a session made of it
-    e2b/            `nsm e2b serve`, for the clients of E2B
     http/           a small HTTP server, of the supervisor too
-    integrations/   adapters for agent frameworks
+    integrations/   adapters for agent frameworks, and `nsm e2b serve`
     autorun/        files that make the host run something, for boxes and `nsm apply`
     below.py        files below a directory with untrusted content
     git.py          git, run as the user on repositories that others may have written
@@ -35,8 +34,8 @@ The package:
     httptoken.py    the token of MCP over HTTP
     _version.py     version of the distribution, and of the program with its commit
 
-Public are the names below, `nsm.changes`, `nsm.saves`, `nsm.paths` and `nsm.wire`; `nsmbox` uses a
-few more (tests/structure/test_imports.py has the list).
+Public are the names below, `nsm.changes`, `nsm.saves`, `nsm.paths` and `nsm.wire`; `nsmbox` and the
+integrations use a few more (tests/structure/test_imports.py has the lists).
 
 Everything below is loaded when it is first used: the shim and `nsm ps` start in the time that
 importing the rest would take.

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from e2e_support import program, supervisor
-from nsm.e2b.connect import STREAM, frame, frames_of
-from nsm.e2b.contexts import MAX_CONTEXTS
+from nsm.integrations.e2b.connect import STREAM, frame, frames_of
+from nsm.integrations.e2b.contexts import MAX_CONTEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator

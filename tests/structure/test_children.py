@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 IN_JAILS = (
-    "clients/nsm/e2b/contexts.py",
-    "clients/nsm/e2b/in_session/",
+    "clients/nsm/integrations/e2b/contexts.py",
+    "clients/nsm/integrations/e2b/in_session/",
     "clients/nsm/integrations/jupyter.py",
     "clients/nsm/integrations/openhands.py",
     "clients/nsm/saves/in_session/",

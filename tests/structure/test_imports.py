@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import nsm
 from nsm.cli.main import VERBS_ELSEWHERE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +183,35 @@ def test_the_box_uses_public_names_of_nsm() -> None:
             assert allowed, f"{path}: {name} is not in BOX_MAY_USE"
             used.update(allowed)
     assert used == set(BOX_MAY_USE)
+
+
+INTEGRATIONS_MAY_USE = {
+    **{f"nsm.{name}": "it is public" for name in nsm.__all__},
+    "nsm.integrations": "they use each other",
+    "nsm.paths": "it is public",
+    "nsm.saves": "it is public",
+    "nsm.wire": "it is public: values and errors",
+    "nsm.dataclass": "values are made as in all of nsm",
+    "nsm.client.background": "a node of a Ray cluster has a client under asyncio",
+    "nsm.http": "`nsm e2b serve` answers by HTTP as the supervisor does",
+    "nsm.httptoken": "and its keys are kept as the supervisor's token",
+    "nsm.startup": "a node of a Ray cluster passes connections on byte for byte",
+}
+"""Names of `nsm` that integrations import, and why."""
+
+
+def test_integrations_use_public_names_of_nsm() -> None:
+    """They follow releases of others, and are not to stand in the way of nsm's own."""
+    used: set[str] = set()
+    for path in (ROOT / "clients" / "nsm" / "integrations").rglob("*.py"):
+        for name in imports_of(path):
+            if within(name, ("nsm",)) and name != "nsm":
+                assert not any(part.startswith("_") for part in name.split(".")), (path, name)
+                allowed = [each for each in INTEGRATIONS_MAY_USE if within(name, (each,))]
+                assert allowed, f"{path}: {name} is not in INTEGRATIONS_MAY_USE"
+                used.update(allowed)
+    unused = INTEGRATIONS_MAY_USE.keys() - used - {f"nsm.{name}" for name in nsm.__all__}
+    assert not unused
 
 
 def test_nsm_finds_the_box_by_a_name_in_a_table() -> None:

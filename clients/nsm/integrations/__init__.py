@@ -1,7 +1,8 @@
 """Adapters: sandboxes of nsm where a framework expects one of its own.
 
-Each module needs its framework, and is imported by whoever uses both. Nothing of nsm imports them.
-docs/how-to/integrations.md shows how each is used.
+Each module needs its framework, and is imported by whoever uses both; `nsm e2b` imports e2b/, which
+needs none. They use what `nsm` exports publicly. docs/how-to/integrations.md shows how each is
+used.
 
     smolagents.py        `NsmExecutor`
     inspect_ai.py        `NsmSandboxEnvironment`
@@ -17,6 +18,7 @@ docs/how-to/integrations.md shows how each is used.
     openhands.py         `NsmAgentServer`, a workspace
     jupyter.py           kernel provisioner `nsm`
     acp_terminals.py     `NsmTerminals`, for editors that speak ACP
+    e2b/                 `nsm e2b serve`, a server for the clients of E2B
     ray/                 `Pool`: sessions on the nodes of a Ray cluster
     harbor.py            `NsmTaskEnvironment`, for tasks in container images
     nemo_gym.py          `NsmSandboxProvider`, for the same

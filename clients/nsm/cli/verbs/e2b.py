@@ -13,7 +13,7 @@ from nsm.cli import supervisor_program, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_network, whole_number
 
 if TYPE_CHECKING:
-    from nsm.e2b.server import Ready
+    from nsm.integrations.e2b.server import Ready
 
 DEFAULT_LISTEN = "127.0.0.1:7644"
 DEFAULT_KEY = "default"
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
     supervisor_program.need_installed()  # in a box the keys would be others
     try:
         if options.action == "key":
-            from nsm.e2b.server import key  # noqa: PLC0415  # loads trio
+            from nsm.integrations.e2b.server import key  # noqa: PLC0415  # loads trio
 
             terminal.out(key(options.name, rotate=options.rotate))
             return EXIT_OK
@@ -137,9 +137,9 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
 
     import trio  # noqa: PLC0415  # half of the start of other verbs
 
-    from nsm.e2b.server import serve  # noqa: PLC0415
-    from nsm.e2b.settings import ServeSettings  # noqa: PLC0415
     from nsm.http.listen_address import Port, parse_listen  # noqa: PLC0415
+    from nsm.integrations.e2b.server import serve  # noqa: PLC0415
+    from nsm.integrations.e2b.settings import ServeSettings  # noqa: PLC0415
     from nsm.wire.network import network_request  # noqa: PLC0415
 
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nsm.client.builds import PackageArguments
+    from nsm import PackageArguments
 
 CALLS_OF_A_SESSION = 8
 """Largest number of calls of the actor that one session has under way: each of its connections

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nsm.client.builds import PackageArguments
+    from nsm import PackageArguments
 
 COMPLETE = "environment.json"
 """File that an environment has once it is complete."""

@@ -19,7 +19,6 @@ from nsm import AsyncClient, Client, NsmError
 from nsm.client.background import BACKGROUND
 from nsm.integrations.ray import environments, guard
 from nsm.saves import Saves
-from nsm.saves.kept import MAX_MB
 from nsm.startup import start
 from nsm.wire.errors import NotRunningError
 
@@ -27,15 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from nsm.client.builds import PackageArguments
+    from nsm import PackageArguments, RunResult
     from nsm.integrations.ray.environments import Shipment
-    from nsm.wire.results import RunResult
 
 READ_BYTES = 64 * 1024
 """Bytes that a call brings at most. Ray sends answers below 100 KB without its object store."""
 
 SPARE_SESSIONS = 64
 """Sessions beyond those that Ray places: spares, forks, and those that are about to end."""
+
+MAX_SAVE_MB = 10 * 1024
+"""Most that a save may unpack to, as of those in nsm's own directory."""
 
 COUNT_EVERY_S = 5.0
 """Time between two looks at the number of live sessions, for the dashboard. Ray collects its
@@ -206,7 +207,7 @@ class NodeActor:
 
         def restore() -> tuple[str, str]:
             with self._blocking_client() as client:
-                restored = Saves(client).restore(path, name, env=env, max_mb=MAX_MB)
+                restored = Saves(client).restore(path, name, env=env, max_mb=MAX_SAVE_MB)
                 return restored.id, restored.name
 
         return await asyncio.to_thread(restore)

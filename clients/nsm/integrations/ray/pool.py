@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.util import metrics
 
-from nsm.client.places import RunSettings, check_names
+from nsm import RunSettings
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.cluster import NodeLostError, PoolNodes, usable_nodes
 from nsm.integrations.ray.forwarding import Loop
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
-    from nsm.client.builds import PackageArguments
-    from nsm.client.sandbox import SandboxSettings
+    from nsm import PackageArguments, RunResult, SandboxSettings
     from nsm.integrations.ray.cluster import PoolNode
     from nsm.integrations.ray.leases import Slot
-    from nsm.wire.results import RunResult
 
 AHEAD = 2
 """Groups of programs that `map` has under way or finished, for each that may run at once."""
@@ -285,7 +283,8 @@ class RayPool:
 
     @staticmethod
     def _settings(env: str, settings: RunSettings) -> dict[str, Any]:
-        check_names(settings, RunSettings)
+        if unknown := sorted(settings.keys() - RunSettings.__annotations__):
+            raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
         return {"env": env, **settings}
 
     async def _run_one(self, code: str, settings: dict[str, Any]) -> RunResult:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm import Client, SharedSandbox
-from nsm.client.sandbox import Sandbox, SandboxSettings
+from nsm import Client, Sandbox, SandboxSettings, SharedSandbox
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:

@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsm import httptoken, paths
-from nsm.client.asynchronous import AsyncClient
+from nsm import AsyncClient, httptoken, paths
 from nsm.dataclass import dataclass, replace
-from nsm.e2b.access import Key, KeyCheck
-from nsm.e2b.application import Application, KeyHandlers
-from nsm.e2b.sandboxes import Sandboxes
 from nsm.http.accept import accept
 from nsm.http.access import Answer
 from nsm.http.bodies import Bodies
@@ -24,12 +20,15 @@ from nsm.http.connection import Connection, Served
 from nsm.http.connection_limit import ConnectionLimit
 from nsm.http.listen_address import Port, own_hosts, own_url
 from nsm.http.token import TokenFile
+from nsm.integrations.e2b.access import Key, KeyCheck
+from nsm.integrations.e2b.application import Application, KeyHandlers
+from nsm.integrations.e2b.sandboxes import Sandboxes
 from nsm.wire.errors import BadProjectError, BadRequestError, StartFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nsm.e2b.settings import ServeSettings
+    from nsm.integrations.e2b.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from nsm.e2b.errors import RefusalError
+from nsm.integrations.e2b.errors import RefusalError
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

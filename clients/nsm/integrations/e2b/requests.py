@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import trio
 
-from nsm.e2b.errors import RefusalError
+from nsm.integrations.e2b.errors import RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
-from nsm.e2b.errors import RefusalError
-from nsm.e2b.requests import number, text, texts
-from nsm.e2b.settings import DEFAULT_TIMEOUT_S, ENVD_VERSION
+from nsm.integrations.e2b.errors import RefusalError
+from nsm.integrations.e2b.requests import number, text, texts
+from nsm.integrations.e2b.settings import DEFAULT_TIMEOUT_S, ENVD_VERSION
 
 if TYPE_CHECKING:
-    from nsm.e2b.access import Key
-    from nsm.e2b.requests import HttpRequest
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm.integrations.e2b.access import Key
+    from nsm.integrations.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
 
 PAGE = 100
 """Sandboxes of a page, at most and by default."""

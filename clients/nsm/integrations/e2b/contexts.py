@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.client.jobs import AsyncJob
-from nsm.e2b.errors import RefusalError, refusal_of
-from nsm.e2b.events import Splitter, checked
-from nsm.e2b.requests import text, texts
+from nsm import AsyncJob
+from nsm.integrations.e2b.errors import RefusalError, refusal_of
+from nsm.integrations.e2b.events import Splitter, checked
+from nsm.integrations.e2b.requests import text, texts
 from nsm.wire.errors import JobError, NsmError, UnknownJobError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
-    from nsm.e2b.requests import HttpRequest
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm.integrations.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
 
 LANGUAGES = {
     "python": "python",
@@ -136,7 +136,7 @@ class Contexts:
             )
         cwd = self._sandboxes.path(cwd)
         program, option, file = _PROGRAMS[language]
-        code = (resources.files("nsm.e2b.in_session") / file).read_text()
+        code = (resources.files("nsm.integrations.e2b.in_session") / file).read_text()
         argv = [program, option, code, str(self._sandboxes.settings.max_timeout_s)]
         if language == "bash":
             argv.insert(3, "bash")

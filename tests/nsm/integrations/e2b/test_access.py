@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nsm import httptoken
-from nsm.e2b.access import Key, KeyCheck
 from nsm.http.access import AdmittedRequest, Answer
 from nsm.http.token import TokenFile
+from nsm.integrations.e2b.access import Key, KeyCheck
 
 HOST = (b"host", b"127.0.0.1:7644")
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nsm.e2b.access import USER
-from nsm.e2b.connect import ConnectStream, message_of
-from nsm.e2b.errors import RefusalError, refusal_of
-from nsm.e2b.requests import number, text
+from nsm.integrations.e2b.access import USER
+from nsm.integrations.e2b.connect import ConnectStream, message_of
+from nsm.integrations.e2b.errors import RefusalError, refusal_of
+from nsm.integrations.e2b.requests import number, text
 from nsm.wire.errors import FileError, NsmError
 
 if TYPE_CHECKING:
-    from nsm.client.session_files import AsyncChangeWatch
-    from nsm.e2b.requests import HttpRequest
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm import AsyncChangeWatch
+    from nsm.integrations.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
     from nsm.wire.files import FileEntry, FileEvent
 
 KEEPALIVE_S = 30.0

@@ -5,23 +5,23 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from nsm.e2b import access, connect
-from nsm.e2b.access import RPC
-from nsm.e2b.contexts import Contexts
-from nsm.e2b.control import Control
-from nsm.e2b.errors import RefusalError, gone, refusal_of
-from nsm.e2b.files import FileContents
-from nsm.e2b.filesystem import Filesystem
-from nsm.e2b.processes import Processes
-from nsm.e2b.requests import HttpRequest
+from nsm.integrations.e2b import access, connect
+from nsm.integrations.e2b.access import RPC
+from nsm.integrations.e2b.contexts import Contexts
+from nsm.integrations.e2b.control import Control
+from nsm.integrations.e2b.errors import RefusalError, gone, refusal_of
+from nsm.integrations.e2b.files import FileContents
+from nsm.integrations.e2b.filesystem import Filesystem
+from nsm.integrations.e2b.processes import Processes
+from nsm.integrations.e2b.requests import HttpRequest
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.e2b.access import Key, KeyCheck
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
     from nsm.http.exchange import Receive, Send
+    from nsm.integrations.e2b.access import Key, KeyCheck
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
 
 log = logging.getLogger(__name__)
 

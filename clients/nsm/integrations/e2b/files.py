@@ -6,14 +6,14 @@ import os
 import zlib
 from typing import TYPE_CHECKING
 
-from nsm.e2b.access import USER
-from nsm.e2b.errors import RefusalError
-from nsm.e2b.multipart import files_of
+from nsm.integrations.e2b.access import USER
+from nsm.integrations.e2b.errors import RefusalError
+from nsm.integrations.e2b.multipart import files_of
 from nsm.wire.files import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from nsm.e2b.requests import HttpRequest
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm.integrations.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
 
 
 class FileContents:

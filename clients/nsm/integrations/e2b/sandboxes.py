@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.client.asynchronous import AsyncClient
-from nsm.e2b.errors import RefusalError, gone
-from nsm.e2b.networks import network_of
-from nsm.e2b.settings import DEFAULT_TIMEOUT_S, TEMPLATES
+from nsm import AsyncClient
+from nsm.integrations.e2b.errors import RefusalError, gone
+from nsm.integrations.e2b.networks import network_of
+from nsm.integrations.e2b.settings import DEFAULT_TIMEOUT_S, TEMPLATES
 from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import StartedJob
@@ -28,10 +28,9 @@ from nsm.wire.sandbox import OpenedSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.client.jobs import AsyncJob
-    from nsm.client.session_files import AsyncChangeWatch
-    from nsm.e2b.contexts import CodeContext
-    from nsm.e2b.settings import ServeSettings
+    from nsm import AsyncChangeWatch, AsyncJob
+    from nsm.integrations.e2b.contexts import CodeContext
+    from nsm.integrations.e2b.settings import ServeSettings
 
 TEMPLATE = "e2b/template"
 TIMEOUT = "e2b/timeout"

@@ -12,11 +12,11 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from nsm.e2b.errors import RefusalError
-from nsm.e2b.requests import object_of
+from nsm.integrations.e2b.errors import RefusalError
+from nsm.integrations.e2b.requests import object_of
 
 if TYPE_CHECKING:
-    from nsm.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.requests import HttpRequest
 
 STREAM = "application/connect+json"
 

@@ -6,5 +6,5 @@
 
 A request is a line of JSON on standard input (for Bash, its fields in base64). Code writes to
 standard output and standard error as it likes. What the program itself has to tell comes between,
-in lines that begin with U+001E and the token of the request (`nsm.e2b.events`).
+in lines that begin with U+001E and the token of the request (`nsm.integrations.e2b.events`).
 """

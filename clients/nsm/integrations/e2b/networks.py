@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.e2b.errors import RefusalError
-from nsm.e2b.requests import inner
+from nsm.integrations.e2b.errors import RefusalError
+from nsm.integrations.e2b.requests import inner
 from nsm.wire.network import network_request
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm.client.jobs import AsyncJob
-from nsm.e2b.connect import ConnectStream, frames_of, is_stream, message_of
-from nsm.e2b.errors import RefusalError, gone, refusal_of
-from nsm.e2b.requests import inner, number, text, texts
+from nsm import AsyncJob
+from nsm.integrations.e2b.connect import ConnectStream, frames_of, is_stream, message_of
+from nsm.integrations.e2b.errors import RefusalError, gone, refusal_of
+from nsm.integrations.e2b.requests import inner, number, text, texts
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.e2b.requests import HttpRequest
-    from nsm.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm.integrations.e2b.requests import HttpRequest
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
     from nsm.wire.jobs import JobInfo
 
 KEEPALIVE_S = 30.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsm.e2b.events import Splitter
+from nsm.integrations.e2b.events import Splitter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -28,7 +28,7 @@ class Program:
     """A context that runs."""
 
     def __init__(self, *command: str) -> None:
-        code = (resources.files("nsm.e2b.in_session") / command[-1]).read_text()
+        code = (resources.files("nsm.integrations.e2b.in_session") / command[-1]).read_text()
         self.is_bash = command[0] == "bash"
         before = ["bash"] if self.is_bash else []
         self.process = subprocess.Popen(
