@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from e2e_support import program, supervisor
-from nsm.integrations.e2b.connect import STREAM, frame, frames_of
 from nsm.integrations.e2b.contexts import MAX_CONTEXTS
+from nsm.integrations.e2b.requests import STREAM, frame, frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -375,6 +375,13 @@ def test_watches(box: Box) -> None:
         names |= {event["name"] for event in events}
     assert box.call("filesystem.Filesystem/RemoveWatcher", made).status == 200
     assert box.call("filesystem.Filesystem/GetWatcherEvents", made).status == 404
+
+
+def test_there_are_so_many_watches(served: Served) -> None:
+    with served.sandbox() as own:
+        asked = {"path": "/tmp"}
+        statuses = [own.call("filesystem.Filesystem/CreateWatcher", asked).status for _ in "x" * 17]
+    assert (set(statuses[:16]), statuses[16]) == ({200}, 429)
 
 
 def test_sandboxes_are_listed_and_found_again(served: Served) -> None:

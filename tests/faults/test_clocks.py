@@ -195,7 +195,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "cli/verbs/audit.py",
         "client/replays.py",
         "integrations/e2b/contexts.py",
-        "integrations/e2b/filesystem.py",
+        "integrations/e2b/files.py",
         "integrations/e2b/sandboxes.py",
         "saves/project_changes.py",
         "saves/saving.py",

@@ -138,8 +138,8 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     import trio  # noqa: PLC0415  # half of the start of other verbs
 
     from nsm.http.listen_address import Port, parse_listen  # noqa: PLC0415
+    from nsm.integrations.e2b.sandboxes import ServeSettings  # noqa: PLC0415
     from nsm.integrations.e2b.server import serve  # noqa: PLC0415
-    from nsm.integrations.e2b.settings import ServeSettings  # noqa: PLC0415
     from nsm.wire.network import network_request  # noqa: PLC0415
 
     try:

@@ -1,28 +1,36 @@
-"""The code interpreter: contexts, each a job that keeps the state of its code, and executions."""
+"""The code interpreter: contexts, each a job that keeps the state of its code, and executions.
+
+A context prints what its code prints, and between that lines of events: U+001E, the token of the
+request, ``.`` or ``+`` (more follows), and a piece of JSON in ASCII. Code in the sandbox may write
+such lines itself: then it tells its own client what it likes. So everything is checked, and nothing
+else depends on it.
+"""
 
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import secrets
 import shlex
 import time
 from contextlib import suppress
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from nsm import AsyncJob
 from nsm.integrations.e2b.errors import RefusalError, refusal_of
-from nsm.integrations.e2b.events import Splitter, checked
 from nsm.integrations.e2b.requests import text, texts
 from nsm.wire.errors import JobError, NsmError, UnknownJobError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsm import AsyncJob
     from nsm.integrations.e2b.requests import HttpRequest
-    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
+    from nsm.integrations.e2b.sandboxes import E2bSandbox
 
 LANGUAGES = {
     "python": "python",
@@ -37,6 +45,9 @@ LANGUAGES = {
 MAX_CONTEXTS = 32
 """Contexts of one sandbox."""
 
+INTERRUPT_S = 3.0
+"""Time for code to end after it was interrupted. Then its interpreter is ended."""
+
 WAIT_S = 20.0
 """Longest wait for output before it is asked for again."""
 
@@ -47,6 +58,17 @@ _PROGRAMS = {
     "javascript": ("node", "-e", "node_context.js"),
     "bash": ("bash", "-c", "bash_context.sh"),
 }
+
+MAX_EVENT_CHARS = 32 * 1024 * 1024
+"""Largest event; a larger one is left out."""
+
+TEXTS = ("text", "html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "javascript")
+"""Formats of a result that are texts."""
+
+OBJECTS = ("json", "data", "extra")
+"""Formats of a result that are objects."""
+
+_MARK = "\x1e"
 
 
 class CodeContext:
@@ -83,150 +105,136 @@ class CodeContext:
         return " ".join([token, _base64(code), _base64(settings)]).encode() + b"\n"
 
 
-class Contexts:
-    """The code interpreter of the sandboxes of one key."""
+async def answer(sandbox: E2bSandbox, request: HttpRequest) -> None:
+    """Answer a request.
 
-    def __init__(self, sandboxes: Sandboxes) -> None:
-        self._sandboxes = sandboxes
+    Raises:
+        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
+    """
+    match request.method, request.path.strip("/").split("/"):
+        case "POST", ["execute"]:
+            await _execute(sandbox, request)
+        case "GET", ["contexts"]:
+            await _forget_ended(sandbox)
+            await request.answer(200, [each.row() for each in sandbox.contexts.values()])
+        case "POST", ["contexts"]:
+            asked = request.json()
+            language, cwd = _language(text(asked, "language", "python")), text(asked, "cwd", "")
+            async with sandbox.opening:
+                context = await _open(sandbox, secrets.token_hex(8), language, cwd)
+            await request.answer(201, context.row())
+        case "DELETE", ["contexts", context_id]:
+            await _close(sandbox, _known(sandbox, context_id))
+            await request.answer(204)
+        case "POST", ["contexts", context_id, "restart"]:
+            old = _known(sandbox, context_id)
+            async with sandbox.opening:
+                await _close(sandbox, old)
+                await _open(sandbox, old.id, old.language, old.cwd)
+            await request.answer(200, {})
+        case "GET", ["health"]:
+            await request.answer(200, "OK")
+        case _:
+            raise RefusalError("not_found", f"there is no {request.method} {request.path}")
 
-    def __repr__(self) -> str:
-        return f"<Contexts of {self._sandboxes}>"
 
-    async def answer(self, sandbox: E2bSandbox, request: HttpRequest) -> None:
-        """Answer a request.
+async def _open(sandbox: E2bSandbox, context_id: str, language: str, cwd: str) -> CodeContext:
+    """Start a context. The caller has `sandbox.opening`, so that nobody passes the limit."""
+    if len(sandbox.contexts) >= MAX_CONTEXTS:
+        await _forget_ended(sandbox)
+    if len(sandbox.contexts) >= MAX_CONTEXTS:
+        raise RefusalError("resource_exhausted", f"a sandbox has at most {MAX_CONTEXTS} contexts")
+    cwd = sandbox.path(cwd)
+    program, option, file = _PROGRAMS[language]
+    code = (resources.files("nsm.integrations.e2b.in_session") / file).read_text()
+    argv = [program, option, code, str(sandbox.sandboxes.settings.max_timeout_s)]
+    if language == "bash":
+        argv.insert(3, "bash")
+    job = await sandbox.start(argv, cwd=cwd, stdin=True)
+    context = CodeContext(context_id, language, cwd, job)
+    sandbox.contexts[context_id] = context
+    return context
 
-        Raises:
-            RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-        """
-        match request.method, request.path.strip("/").split("/"):
-            case "POST", ["execute"]:
-                await self._execute(sandbox, request)
-            case "GET", ["contexts"]:
-                await self._forget_ended(sandbox)
-                await request.answer(200, [each.row() for each in sandbox.contexts.values()])
-            case "POST", ["contexts"]:
-                asked = request.json()
-                language, cwd = _language(text(asked, "language", "python")), text(asked, "cwd", "")
-                async with sandbox.opening:
-                    context = await self._open(sandbox, secrets.token_hex(8), language, cwd)
-                await request.answer(201, context.row())
-            case "DELETE", ["contexts", context_id]:
-                await self._close(sandbox, _known(sandbox, context_id))
-                await request.answer(204)
-            case "POST", ["contexts", context_id, "restart"]:
-                old = _known(sandbox, context_id)
-                async with sandbox.opening:
-                    await self._close(sandbox, old)
-                    await self._open(sandbox, old.id, old.language, old.cwd)
-                await request.answer(200, {})
-            case "GET", ["health"]:
-                await request.answer(200, "OK")
-            case _:
-                raise RefusalError("not_found", f"there is no {request.method} {request.path}")
 
-    async def _open(
-        self, sandbox: E2bSandbox, context_id: str, language: str, cwd: str
-    ) -> CodeContext:
-        """Start a context. The caller has `sandbox.opening`, so that nobody passes the limit."""
-        if len(sandbox.contexts) >= MAX_CONTEXTS:
-            await self._forget_ended(sandbox)
-        if len(sandbox.contexts) >= MAX_CONTEXTS:
-            raise RefusalError(
-                "resource_exhausted", f"a sandbox has at most {MAX_CONTEXTS} contexts"
-            )
-        cwd = self._sandboxes.path(cwd)
-        program, option, file = _PROGRAMS[language]
-        code = (resources.files("nsm.integrations.e2b.in_session") / file).read_text()
-        argv = [program, option, code, str(self._sandboxes.settings.max_timeout_s)]
-        if language == "bash":
-            argv.insert(3, "bash")
-        started = await self._sandboxes.start(sandbox, argv, cwd=cwd, stdin=True)
-        job = AsyncJob(self._sandboxes.client, sandbox.id, started.job, started)
-        context = CodeContext(context_id, language, cwd, job)
-        sandbox.contexts[context_id] = context
+async def _forget_ended(sandbox: E2bSandbox) -> None:
+    """Forget contexts whose interpreters have ended since they last ran something."""
+    known = list(sandbox.contexts.values())  # before the list: others begin meanwhile
+    running = {info.id for info in await sandbox.client.jobs(sandbox.id) if info.running}
+    for context in known:
+        if context.job.id not in running:
+            _forget(sandbox, context)
+
+
+async def _close(sandbox: E2bSandbox, context: CodeContext) -> None:
+    _forget(sandbox, context)
+    with suppress(NsmError):  # it may have ended
+        await context.job.stop(grace_s=0.5)
+
+
+async def _execute(sandbox: E2bSandbox, request: HttpRequest) -> None:
+    asked = request.json()
+    code, variables = text(asked, "code"), texts(asked, "env_vars")
+    for name in variables:
+        if not name.isidentifier():
+            raise RefusalError("invalid_argument", f"{name!r:.80} is no name of a variable")
+    context_id = asked.get("context_id")
+    if context_id is not None:
+        context = _known(sandbox, text(asked, "context_id"))
+    else:
+        context = await _default(sandbox, _language(text(asked, "language", "python")))
+    await request.while_there(_run, sandbox, context, request, code, variables)
+
+
+async def _default(sandbox: E2bSandbox, language: str) -> CodeContext:
+    """The context of a language that is there without being asked for."""
+    async with sandbox.opening:
+        context = sandbox.contexts.get(f"default-{language}")
+        if context is None or not context.job.info.running:
+            sandbox.contexts.pop(f"default-{language}", None)
+            context = await _open(sandbox, f"default-{language}", language, "")
         return context
 
-    async def _forget_ended(self, sandbox: E2bSandbox) -> None:
-        """Forget contexts whose interpreters have ended since they last ran something."""
-        known = list(sandbox.contexts.values())  # before the list: others begin meanwhile
-        running = {
-            info.id for info in await self._sandboxes.client.jobs(sandbox.id) if info.running
-        }
-        for context in known:
-            if context.job.id not in running:
-                _forget(sandbox, context)
 
-    async def _close(self, sandbox: E2bSandbox, context: CodeContext) -> None:
-        _forget(sandbox, context)
-        with suppress(NsmError):  # it may have ended
-            await context.job.stop(grace_s=0.5)
-
-    async def _execute(self, sandbox: E2bSandbox, request: HttpRequest) -> None:
-        asked = request.json()
-        code, variables = text(asked, "code"), texts(asked, "env_vars")
-        for name in variables:
-            if not name.isidentifier():
-                raise RefusalError("invalid_argument", f"{name!r:.80} is no name of a variable")
-        context_id = asked.get("context_id")
-        if context_id is not None:
-            context = _known(sandbox, text(asked, "context_id"))
-        else:
-            context = await self._default(sandbox, _language(text(asked, "language", "python")))
-        await request.while_there(self._run, sandbox, context, request, code, variables)
-
-    async def _default(self, sandbox: E2bSandbox, language: str) -> CodeContext:
-        """The context of a language that is there without being asked for."""
-        async with sandbox.opening:
-            context = sandbox.contexts.get(f"default-{language}")
-            if context is None or not context.job.info.running:
-                sandbox.contexts.pop(f"default-{language}", None)
-                context = await self._open(sandbox, f"default-{language}", language, "")
-            return context
-
-    async def _run(
-        self,
-        sandbox: E2bSandbox,
-        context: CodeContext,
-        request: HttpRequest,
-        code: str,
-        variables: dict[str, str],
-    ) -> None:
-        async with context.turn:
-            token = secrets.token_hex(8)
-            with suppress(JobError):  # its interpreter has ended, which reading tells
-                await context.job.write(context.request(token, code, variables))
-            await request.begin(200, {"content-type": "application/x-ndjson"})
-            reader = _Reader(context, token)
-            try:
-                while not reader.done:
-                    for line in await reader.read():
-                        await request.write(json.dumps(line).encode() + b"\n")
-            except UnknownJobError:
-                _forget(sandbox, context)
-                await request.write(_error("ContextEnded", ENDED))
-            except NsmError as error:
-                refusal = refusal_of(error, sandbox.id)
-                await request.write(_error("SandboxError", refusal.message))
-            finally:
-                if not reader.done:
-                    await self._interrupt(sandbox, context, reader)
-            if not context.job.info.running:
-                _forget(sandbox, context)
-            await request.end()
-
-    async def _interrupt(self, sandbox: E2bSandbox, context: CodeContext, reader: _Reader) -> None:
-        """Interrupt code whose client has gone; restart the context if that does not help."""
-        with trio.CancelScope(shield=True), suppress(NsmError):
-            with trio.move_on_after(INTERRUPT_S):
-                await context.job.interrupt()
-                while not reader.done:
-                    await reader.read()
-                return
-            await self._close(sandbox, context)
+async def _run(
+    sandbox: E2bSandbox,
+    context: CodeContext,
+    request: HttpRequest,
+    code: str,
+    variables: dict[str, str],
+) -> None:
+    async with context.turn:
+        token = secrets.token_hex(8)
+        with suppress(JobError):  # its interpreter has ended, which reading tells
+            await context.job.write(context.request(token, code, variables))
+        await request.begin(200, {"content-type": "application/x-ndjson"})
+        reader = _Reader(context, token)
+        try:
+            while not reader.done:
+                for line in await reader.read():
+                    await request.write(json.dumps(line).encode() + b"\n")
+        except UnknownJobError:
+            _forget(sandbox, context)
+            await request.write(_error("ContextEnded", ENDED))
+        except NsmError as error:
+            refusal = refusal_of(error, sandbox.id)
+            await request.write(_error("SandboxError", refusal.message))
+        finally:
+            if not reader.done:
+                await _interrupt(sandbox, context, reader)
+        if not context.job.info.running:
+            _forget(sandbox, context)
+        await request.end()
 
 
-INTERRUPT_S = 3.0
-"""Time for code to end after it was interrupted. Then its interpreter is ended."""
+async def _interrupt(sandbox: E2bSandbox, context: CodeContext, reader: _Reader) -> None:
+    """Interrupt code whose client has gone; restart the context if that does not help."""
+    with trio.CancelScope(shield=True), suppress(NsmError):
+        with trio.move_on_after(INTERRUPT_S):
+            await context.job.interrupt()
+            while not reader.done:
+                await reader.read()
+            return
+        await _close(sandbox, context)
 
 
 class _Reader:
@@ -295,3 +303,84 @@ def _language(name: str) -> str:
 
 def _base64(value: str) -> str:
     return base64.b64encode(value.encode("utf-8", "surrogateescape")).decode() or "Cg=="
+
+
+class Splitter:
+    """Splits one stream of a context into texts and events.
+
+    Args:
+        token: token of the request.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._start = _MARK + token
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._event: list[str] = []
+        self._event_chars = 0
+
+    def split(self, data: bytes) -> Iterator[str | dict[str, Any]]:
+        """Take what the stream has next; yields texts and events in order."""
+        text = self._rest + self._decoder.decode(data)
+        self._rest = ""
+        while text:
+            plain, mark, rest = text.partition(_MARK)
+            if plain:
+                yield plain
+            if not mark:
+                return
+            text = mark + rest
+            if not text.startswith(self._start):
+                if self._start.startswith(text):  # it may be the beginning of one
+                    self._rest = text
+                    return
+                yield mark
+                text = rest
+                continue
+            line, newline, following = text.partition("\n")
+            if not newline:
+                if len(line) > len(self._start) + 8192:  # nothing of ours is that long
+                    yield line
+                    return
+                self._rest = text
+                return
+            text = following
+            yield from self._take(line[len(self._start) :])
+
+    def _take(self, piece: str) -> Iterator[dict[str, Any]]:
+        self._event_chars += len(piece)
+        if self._event_chars <= MAX_EVENT_CHARS:
+            self._event.append(piece[1:])
+        if piece[:1] == "+":
+            return
+        whole, chars = "".join(self._event), self._event_chars
+        self._event, self._event_chars = [], 0
+        if chars > MAX_EVENT_CHARS:
+            return
+        try:
+            value = json.loads(whole)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            yield cast("dict[str, Any]", value)
+
+
+def checked(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The part of an event that clients understand; None if there is none."""
+    match event.get("type"):
+        case "result":
+            told = {name: event[name] for name in TEXTS if isinstance(event.get(name), str)}
+            told |= {name: event[name] for name in OBJECTS if isinstance(event.get(name), dict)}
+            return {"type": "result", **told, "is_main_result": event.get("is_main_result") is True}
+        case "error":
+            return {
+                "type": "error",
+                **{name: str(event.get(name, "")) for name in ("name", "value", "traceback")},
+            }
+        case "number_of_executions" if type(event.get("execution_count")) is int:
+            return {
+                "type": "number_of_executions",
+                "execution_count": event["execution_count"],
+            }
+        case _:
+            return None

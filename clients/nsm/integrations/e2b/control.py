@@ -8,10 +8,9 @@ from urllib.parse import parse_qsl, unquote
 
 from nsm.integrations.e2b.errors import RefusalError
 from nsm.integrations.e2b.requests import number, text, texts
-from nsm.integrations.e2b.settings import DEFAULT_TIMEOUT_S, ENVD_VERSION
+from nsm.integrations.e2b.sandboxes import DEFAULT_TIMEOUT_S, ENVD_VERSION
 
 if TYPE_CHECKING:
-    from nsm.integrations.e2b.access import Key
     from nsm.integrations.e2b.requests import HttpRequest
     from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
 
@@ -33,134 +32,128 @@ _LACKS = {
 _ASKED_FOR_NOTHING: tuple[object, ...] = (None, False, "", [], {})
 
 
-class Control:
-    """The API for one key."""
+async def answer(sandboxes: Sandboxes, request: HttpRequest) -> None:
+    """Answer a request.
 
-    def __init__(self, sandboxes: Sandboxes, key: Key) -> None:
-        self._sandboxes = sandboxes
-        self._key = key
+    Raises:
+        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
+    """
+    parts = request.path.strip("/").split("/")
+    if parts[0] == "v2":
+        del parts[0]
+    match request.method, parts:
+        case "POST", ["sandboxes"]:
+            await request.answer(201, _opened(await _create(sandboxes, request)))
+        case "GET", ["sandboxes"]:
+            await _list(sandboxes, request)
+        case "GET", ["sandboxes", sandbox_id]:
+            await request.answer(200, _detail(await _found(sandboxes, sandbox_id)))
+        case "DELETE", ["sandboxes", sandbox_id]:
+            if not await sandboxes.kill(sandbox_id):
+                raise _unknown(sandbox_id)
+            await request.answer(204)
+        case "POST", ["sandboxes", sandbox_id, "timeout"]:
+            sandbox = await _found(sandboxes, sandbox_id)
+            timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
+            sandboxes.set_timeout(sandbox, timeout_s)
+            await request.answer(204)
+        case "POST", ["sandboxes", sandbox_id, "connect"]:
+            sandbox = await _found(sandboxes, sandbox_id)
+            timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
+            sandboxes.extend(sandbox, timeout_s)
+            await request.answer(200, _opened(sandbox))
+        case _, ["sandboxes", sandbox_id, what] if what in _LACKS:
+            await _found(sandboxes, sandbox_id)
+            raise RefusalError("unimplemented", _LACKS[what])
+        case _, [("templates" | "volumes" | "secrets" | "snapshots") as what, *_]:
+            raise RefusalError(
+                "unimplemented",
+                f"nsm e2b serve has no {what}. Environments are its templates (`nsm env add`)",
+            )
+        case _:
+            raise RefusalError("not_found", f"there is no {request.method} {request.path}")
 
-    def __repr__(self) -> str:
-        return f"<Control of {self._sandboxes}>"
 
-    async def answer(self, request: HttpRequest) -> None:
-        """Answer a request.
+async def _found(sandboxes: Sandboxes, sandbox_id: str) -> E2bSandbox:
+    try:
+        return await sandboxes.find(sandbox_id)
+    except RefusalError:
+        raise _unknown(sandbox_id) from None
 
-        Raises:
-            RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-        """
-        parts = request.path.strip("/").split("/")
-        if parts[0] == "v2":
-            del parts[0]
-        match request.method, parts:
-            case "POST", ["sandboxes"]:
-                await request.answer(201, self._opened(await self._create(request)))
-            case "GET", ["sandboxes"]:
-                await self._list(request)
-            case "GET", ["sandboxes", sandbox_id]:
-                await request.answer(200, self._detail(await self._found(sandbox_id)))
-            case "DELETE", ["sandboxes", sandbox_id]:
-                if not await self._sandboxes.kill(sandbox_id):
-                    raise _unknown(sandbox_id)
-                await request.answer(204)
-            case "POST", ["sandboxes", sandbox_id, "timeout"]:
-                sandbox = await self._found(sandbox_id)
-                timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
-                self._sandboxes.set_timeout(sandbox, timeout_s)
-                await request.answer(204)
-            case "POST", ["sandboxes", sandbox_id, "connect"]:
-                sandbox = await self._found(sandbox_id)
-                timeout_s = number(request.json(), "timeout", DEFAULT_TIMEOUT_S)
-                self._sandboxes.extend(sandbox, timeout_s)
-                await request.answer(200, self._opened(sandbox))
-            case _, ["sandboxes", sandbox_id, what] if what in _LACKS:
-                await self._found(sandbox_id)
-                raise RefusalError("unimplemented", _LACKS[what])
-            case _, [("templates" | "volumes" | "secrets" | "snapshots") as what, *_]:
-                raise RefusalError(
-                    "unimplemented",
-                    f"nsm e2b serve has no {what}. Environments are its templates (`nsm env add`)",
-                )
-            case _:
-                raise RefusalError("not_found", f"there is no {request.method} {request.path}")
 
-    async def _found(self, sandbox_id: str) -> E2bSandbox:
-        try:
-            return await self._sandboxes.find(sandbox_id)
-        except RefusalError:
-            raise _unknown(sandbox_id) from None
+async def _create(sandboxes: Sandboxes, request: HttpRequest) -> E2bSandbox:
+    asked = request.json()
+    for name, what in (
+        ("autoPause", "pause a sandbox"),
+        ("autoResume", "resume a sandbox"),
+        ("mcp", "start an MCP gateway"),
+        ("iam", "give tokens to sandboxes"),
+        ("volumeMounts", "mount volumes"),
+    ):
+        given = asked.get(name)
+        if name == "autoResume" and isinstance(given, dict):
+            given = given.get("enabled")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if given not in _ASKED_FOR_NOTHING:
+            raise RefusalError("unimplemented", f"{name}: nsm e2b serve cannot {what}")
+    return await sandboxes.create(
+        asked,
+        template=text(asked, "templateID"),
+        timeout_s=number(asked, "timeout", DEFAULT_TIMEOUT_S),
+        metadata=texts(asked, "metadata"),
+        envs=texts(asked, "envVars"),
+    )
 
-    async def _create(self, request: HttpRequest) -> E2bSandbox:
-        asked = request.json()
-        for name, what in (
-            ("autoPause", "pause a sandbox"),
-            ("autoResume", "resume a sandbox"),
-            ("mcp", "start an MCP gateway"),
-            ("iam", "give tokens to sandboxes"),
-            ("volumeMounts", "mount volumes"),
-        ):
-            given = asked.get(name)
-            if name == "autoResume" and isinstance(given, dict):
-                given = given.get("enabled")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            if given not in _ASKED_FOR_NOTHING:
-                raise RefusalError("unimplemented", f"{name}: nsm e2b serve cannot {what}")
-        return await self._sandboxes.create(
-            asked,
-            template=text(asked, "templateID"),
-            timeout_s=number(asked, "timeout", DEFAULT_TIMEOUT_S),
-            metadata=texts(asked, "metadata"),
-            envs=texts(asked, "envVars"),
-        )
 
-    async def _list(self, request: HttpRequest) -> None:
-        query = request.query
-        limit, start = _count(query, "limit", PAGE), _count(query, "nextToken", 0)
-        wanted = {
-            unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))
-        }
-        found = [
-            sandbox
-            for sandbox in await self._sandboxes.all()
-            if wanted.items() <= sandbox.metadata.items()
-            and query.get("template", sandbox.template) == sandbox.template
-            and "running" in query.get("state", "running").split(",")
-        ]
-        if query.get("order") != "asc":
-            found.reverse()
-        end = start + min(max(1, limit), PAGE)
-        more = {"x-next-token": str(end)} if end < len(found) else {}
-        rows = [self._listed(sandbox) for sandbox in found[start:end]]
-        await request.answer(200, rows, headers=more)
+async def _list(sandboxes: Sandboxes, request: HttpRequest) -> None:
+    query = request.query
+    limit, start = _count(query, "limit", PAGE), _count(query, "nextToken", 0)
+    wanted = {unquote(name): unquote(value) for name, value in parse_qsl(query.get("metadata", ""))}
+    found = [
+        sandbox
+        for sandbox in await sandboxes.all()
+        if wanted.items() <= sandbox.metadata.items()
+        and query.get("template", sandbox.template) == sandbox.template
+        and "running" in query.get("state", "running").split(",")
+    ]
+    if query.get("order") != "asc":
+        found.reverse()
+    end = start + min(max(1, limit), PAGE)
+    more = {"x-next-token": str(end)} if end < len(found) else {}
+    rows = [_listed(sandbox) for sandbox in found[start:end]]
+    await request.answer(200, rows, headers=more)
 
-    def _opened(self, sandbox: E2bSandbox) -> dict[str, Any]:
-        return {
-            "sandboxID": sandbox.id,
-            "templateID": sandbox.template,
-            "clientID": "nsm",
-            "envdVersion": ENVD_VERSION,
-            "envdAccessToken": self._key.access_token(sandbox.id),
-            "trafficAccessToken": self._key.access_token(sandbox.id),
-            "domain": None,
-        }
 
-    def _listed(self, sandbox: E2bSandbox) -> dict[str, Any]:
-        return {
-            "sandboxID": sandbox.id,
-            "templateID": sandbox.template,
-            "clientID": "nsm",
-            "startedAt": sandbox.started_at_text,
-            "endAt": sandbox.ends_at_text,
-            "cpuCount": os.cpu_count() or 1,
-            "memoryMB": self._sandboxes.memory_mb(sandbox),
-            "diskSizeMB": 0,
-            "metadata": sandbox.metadata,
-            "state": "running",
-            "envdVersion": ENVD_VERSION,
-        }
+def _opened(sandbox: E2bSandbox) -> dict[str, Any]:
+    return {
+        "sandboxID": sandbox.id,
+        "templateID": sandbox.template,
+        "clientID": "nsm",
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": sandbox.sandboxes.key.access_token(sandbox.id),
+        "trafficAccessToken": sandbox.sandboxes.key.access_token(sandbox.id),
+        "domain": None,
+    }
 
-    def _detail(self, sandbox: E2bSandbox) -> dict[str, Any]:
-        token = self._key.access_token(sandbox.id)
-        return {**self._listed(sandbox), "envdAccessToken": token, "domain": None}
+
+def _listed(sandbox: E2bSandbox) -> dict[str, Any]:
+    return {
+        "sandboxID": sandbox.id,
+        "templateID": sandbox.template,
+        "clientID": "nsm",
+        "startedAt": sandbox.started_at_text,
+        "endAt": sandbox.ends_at_text,
+        "cpuCount": os.cpu_count() or 1,
+        "memoryMB": sandbox.sandboxes.memory_mb(sandbox),
+        "diskSizeMB": 0,
+        "metadata": sandbox.metadata,
+        "state": "running",
+        "envdVersion": ENVD_VERSION,
+    }
+
+
+def _detail(sandbox: E2bSandbox) -> dict[str, Any]:
+    token = sandbox.sandboxes.key.access_token(sandbox.id)
+    return {**_listed(sandbox), "envdAccessToken": token, "domain": None}
 
 
 def _unknown(sandbox_id: str) -> RefusalError:

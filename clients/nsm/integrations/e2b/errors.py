@@ -52,6 +52,7 @@ _FILE_CODES = {
     "EACCES": "permission_denied",
     "EPERM": "permission_denied",
     "EROFS": "permission_denied",
+    "EMFILE": "resource_exhausted",
     "ENOSPC": "no_space",
     "EDQUOT": "no_space",
     "EFBIG": "no_space",

@@ -9,19 +9,26 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm import AsyncJob
-from nsm.integrations.e2b.connect import ConnectStream, frames_of, is_stream, message_of
 from nsm.integrations.e2b.errors import RefusalError, gone, refusal_of
-from nsm.integrations.e2b.requests import inner, number, text, texts
+from nsm.integrations.e2b.requests import (
+    ConnectStream,
+    frames_of,
+    inner,
+    is_stream,
+    message_of,
+    number,
+    text,
+    texts,
+)
 from nsm.wire.errors import NsmError
 from nsm.wire.jobs import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nsm import AsyncJob, JobInfo
     from nsm.integrations.e2b.requests import HttpRequest
-    from nsm.integrations.e2b.sandboxes import E2bSandbox, Sandboxes
-    from nsm.wire.jobs import JobInfo
+    from nsm.integrations.e2b.sandboxes import E2bSandbox
 
 KEEPALIVE_S = 30.0
 """Time without output after which a client is told that its stream is alive. It asks for 50 s."""
@@ -33,171 +40,156 @@ _SIGNALS = {"SIGNAL_SIGTERM": "TERM", "SIGNAL_SIGKILL": "KILL", "15": "TERM", "9
 """Signals of protobuf's JSON, by name or number."""
 
 
-class Processes:
-    """Processes of the sandboxes of one key."""
+async def call(sandbox: E2bSandbox, method: str, request: HttpRequest) -> None:
+    """Answer a call.
 
-    def __init__(self, sandboxes: Sandboxes) -> None:
-        self._sandboxes = sandboxes
+    Raises:
+        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
+    """
+    match method:
+        case "Start":
+            job = await _start(sandbox, request)
+            await _follow(sandbox, job, request)
+            return
+        case "Connect":
+            known = await _job(sandbox, message_of(request))
+            job = await sandbox.client.job(sandbox.id, known.id)
+            job.offset = job.info.output_bytes
+            await _follow(sandbox, job, request)
+            return
+        case "StreamInput":
+            await _stream_input(sandbox, request)
+            await _answer(request, {})
+            return
+        case _:
+            answer = await _unary(sandbox, method, message_of(request))
+    await _answer(request, answer)
 
-    def __repr__(self) -> str:
-        return f"<Processes of {self._sandboxes}>"
 
-    async def call(self, sandbox: E2bSandbox, method: str, request: HttpRequest) -> None:
-        """Answer a call.
+async def _unary(sandbox: E2bSandbox, method: str, asked: dict[str, Any]) -> dict[str, Any]:
+    match method:
+        case "List":
+            return {"processes": await _list(sandbox)}
+        case "SendInput":
+            await (await _job(sandbox, asked)).write(_input(inner(asked, "input")))
+        case "CloseStdin":
+            await (await _job(sandbox, asked)).close_stdin()
+        case "SendSignal":
+            wanted = _SIGNALS.get(str(asked.get("signal")))
+            if wanted is None:
+                raise RefusalError("invalid_argument", "signal must be SIGTERM or SIGKILL")
+            await (await _job(sandbox, asked)).signal(wanted)
+        case "Update":
+            job = await _job(sandbox, asked)
+            if asked.get("pty") is not None:
+                await job.resize(*_size(inner(asked, "pty")))
+        case _:
+            raise RefusalError("unimplemented", f"there is no process.Process/{method}")
+    return {}
 
-        Raises:
-            RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-        """
-        match method:
-            case "Start":
-                job = await self._start(sandbox, request)
-                await self._follow(sandbox, job, request)
-                return
-            case "Connect":
-                job = await self._job(sandbox, message_of(request))
-                job = AsyncJob(self._sandboxes.client, sandbox.id, job.info)
-                job.offset = job.info.output_bytes
-                await self._follow(sandbox, job, request)
-                return
-            case "StreamInput":
-                await self._stream_input(sandbox, request)
-                await _answer(request, {})
-                return
-            case _:
-                answer = await self._unary(sandbox, method, message_of(request))
-        await _answer(request, answer)
 
-    async def _unary(
-        self, sandbox: E2bSandbox, method: str, asked: dict[str, Any]
-    ) -> dict[str, Any]:
-        match method:
-            case "List":
-                return {"processes": await self._list(sandbox)}
-            case "SendInput":
-                await (await self._job(sandbox, asked)).write(_input(inner(asked, "input")))
-            case "CloseStdin":
-                await (await self._job(sandbox, asked)).close_stdin()
-            case "SendSignal":
-                wanted = _SIGNALS.get(str(asked.get("signal")))
-                if wanted is None:
-                    raise RefusalError("invalid_argument", "signal must be SIGTERM or SIGKILL")
-                await (await self._job(sandbox, asked)).signal(wanted)
-            case "Update":
-                job = await self._job(sandbox, asked)
-                if asked.get("pty") is not None:
-                    await job.resize(*_size(inner(asked, "pty")))
-            case _:
-                raise RefusalError("unimplemented", f"there is no process.Process/{method}")
-        return {}
+async def _start(sandbox: E2bSandbox, request: HttpRequest) -> AsyncJob:
+    asked = message_of(request)
+    process = inner(asked, "process")
+    given: object = process.get("args") or []
+    arguments = cast("list[str]", given) if isinstance(given, list) else [None]
+    if not all(isinstance(one, str) for one in arguments):
+        raise RefusalError("invalid_argument", "process.args must be a list of texts")
+    if len(arguments) > MAX_ARGUMENTS:
+        raise RefusalError("invalid_argument", f"a process has at most {MAX_ARGUMENTS} arguments")
+    job = await sandbox.start(
+        [text(process, "cmd"), *map(str, arguments)],
+        cwd=sandbox.path(text(process, "cwd", "")),
+        environ=texts(process, "envs"),
+        tty=None if asked.get("pty") is None else _size(inner(asked, "pty")),
+        stdin=asked.get("stdin") is not False,
+        timeout_s=_limit_s(request),
+    )
+    sandbox.jobs[job.info.pid] = job
+    if tag := text(asked, "tag", ""):
+        sandbox.tags[job.info.pid] = tag
+    return job
 
-    async def _start(self, sandbox: E2bSandbox, request: HttpRequest) -> AsyncJob:
-        asked = message_of(request)
-        process = inner(asked, "process")
-        given: object = process.get("args") or []
-        arguments = cast("list[str]", given) if isinstance(given, list) else [None]
-        if not all(isinstance(one, str) for one in arguments):
-            raise RefusalError("invalid_argument", "process.args must be a list of texts")
-        if len(arguments) > MAX_ARGUMENTS:
-            raise RefusalError(
-                "invalid_argument", f"a process has at most {MAX_ARGUMENTS} arguments"
-            )
-        more: dict[str, Any] = {"cwd": self._sandboxes.path(text(process, "cwd", ""))}
-        if environ := texts(process, "envs"):
-            more["environ"] = environ
-        if asked.get("pty") is not None:
-            rows, columns = _size(inner(asked, "pty"))
-            more["tty"] = {"rows": rows, "columns": columns}
-        if asked.get("stdin") is not False:
-            more["stdin"] = True
-        if (limit_s := _limit_s(request)) is not None:
-            more["timeout_s"] = limit_s
-        argv = [text(process, "cmd"), *map(str, arguments)]
-        started = await self._sandboxes.start(sandbox, argv, **more)
-        job = AsyncJob(self._sandboxes.client, sandbox.id, started.job, started)
-        sandbox.jobs[job.info.pid] = job
-        if tag := text(asked, "tag", ""):
-            sandbox.tags[job.info.pid] = tag
-        return job
 
-    async def _follow(self, sandbox: E2bSandbox, job: AsyncJob, request: HttpRequest) -> None:
-        stream = ConnectStream(request)
-        await request.while_there(partial(self._stream, sandbox, job, stream))
+async def _follow(sandbox: E2bSandbox, job: AsyncJob, request: HttpRequest) -> None:
+    stream = ConnectStream(request)
+    await request.while_there(partial(_stream, sandbox, job, stream))
 
-    async def _stream(self, sandbox: E2bSandbox, job: AsyncJob, stream: ConnectStream) -> None:
-        """Send what a job does, until it has ended. It goes on when its client goes."""
-        await stream.send({"event": {"start": {"pid": job.info.pid}}})
-        refusal: RefusalError | None = None
-        try:
-            while True:
-                output = await job.read(wait_s=KEEPALIVE_S)
-                chunks = chunks_of(output)
-                for chunk in chunks:
-                    if chunk.missing:
-                        note = f"[{chunk.missing} bytes of output are lost]\n".encode()
-                        await stream.send(_data("pty" if job.info.tty else "stderr", note))
-                    if chunk.data:
-                        name = "pty" if job.info.tty else chunk.stream
-                        await stream.send(_data(name, chunk.data))
-                if output.is_last:
-                    break
-                if not chunks:
-                    await stream.send({"event": {"keepalive": {}}})
-            _forget(sandbox, job.info)
-            if job.info.timed_out:
-                refusal = RefusalError(
-                    "deadline_exceeded", "the process was ended at its time limit"
-                )
-            else:
-                await stream.send({"event": {"end": _end(job.info)}})
-        except NsmError as error:
-            refusal = refusal_of(error, sandbox.id)
-            if refusal.code == "not_found":  # its job went with its session
-                refusal = gone(sandbox.id)
-        await stream.end(refusal)
 
-    async def _job(self, sandbox: E2bSandbox, asked: Mapping[str, Any]) -> AsyncJob:
-        """Find the running process that a request means.
+async def _stream(sandbox: E2bSandbox, job: AsyncJob, stream: ConnectStream) -> None:
+    """Send what a job does, until it has ended. It goes on when its client goes."""
+    await stream.send({"event": {"start": {"pid": job.info.pid}}})
+    refusal: RefusalError | None = None
+    try:
+        while True:
+            output = await job.read(wait_s=KEEPALIVE_S)
+            chunks = chunks_of(output)
+            for chunk in chunks:
+                if chunk.missing:
+                    note = f"[{chunk.missing} bytes of output are lost]\n".encode()
+                    await stream.send(_data("pty" if job.info.tty else "stderr", note))
+                if chunk.data:
+                    name = "pty" if job.info.tty else chunk.stream
+                    await stream.send(_data(name, chunk.data))
+            if output.is_last:
+                break
+            if not chunks:
+                await stream.send({"event": {"keepalive": {}}})
+        _forget(sandbox, job.info)
+        if job.info.timed_out:
+            refusal = RefusalError("deadline_exceeded", "the process was ended at its time limit")
+        else:
+            await stream.send({"event": {"end": _end(job.info)}})
+    except NsmError as error:
+        refusal = refusal_of(error, sandbox.id)
+        if refusal.code == "not_found":  # its job went with its session
+            refusal = gone(sandbox.id)
+    await stream.end(refusal)
 
-        Raises:
-            RefusalError: there is none.
-        """
-        selector = inner(asked, "process")
-        pid = number(selector, "pid", 0)
-        if tag := text(selector, "tag", ""):
-            pid = next((each for each, its in sandbox.tags.items() if its == tag), 0)
-        job = sandbox.jobs.get(pid)
-        if job is None:
-            for info in await self._sandboxes.client.jobs(sandbox.id):
-                if info.pid == pid and info.running:
-                    job = sandbox.jobs[pid] = AsyncJob(self._sandboxes.client, sandbox.id, info)
-        if job is None or not job.info.running:
-            raise RefusalError("not_found", f"there is no running process {tag or pid}")
-        return job
 
-    async def _list(self, sandbox: E2bSandbox) -> list[dict[str, Any]]:
-        own = {context.job.id for context in sandbox.contexts.values()}
-        return [
-            {
-                "config": {"cmd": info.argv[0], "args": list(info.argv[1:]), "cwd": info.cwd},
-                "pid": info.pid,
-                **({"tag": tag} if (tag := sandbox.tags.get(info.pid)) else {}),
-            }
-            for info in await self._sandboxes.client.jobs(sandbox.id)
-            if info.running and info.id not in own
-        ]
+async def _job(sandbox: E2bSandbox, asked: Mapping[str, Any]) -> AsyncJob:
+    """Find the running process that a request means.
 
-    async def _stream_input(self, sandbox: E2bSandbox, request: HttpRequest) -> None:
-        """Give a process the input that a client has sent, once all of it has come."""
-        job: AsyncJob | None = None
-        for message in frames_of(request.body):
-            if "start" in message:
-                job = await self._job(sandbox, inner(message, "start"))
-            elif "data" in message:
-                if job is None:
-                    raise RefusalError(
-                        "invalid_argument", "input came before its process was named"
-                    )
-                await job.write(_input(inner(inner(message, "data"), "input")))
+    Raises:
+        RefusalError: there is none.
+    """
+    selector = inner(asked, "process")
+    pid = number(selector, "pid", 0)
+    if tag := text(selector, "tag", ""):
+        pid = next((each for each, its in sandbox.tags.items() if its == tag), 0)
+    job = sandbox.jobs.get(pid)
+    if job is None:
+        for info in await sandbox.client.jobs(sandbox.id):
+            if info.pid == pid and info.running:
+                job = sandbox.jobs[pid] = await sandbox.client.job(sandbox.id, info.id)
+    if job is None or not job.info.running:
+        raise RefusalError("not_found", f"there is no running process {tag or pid}")
+    return job
+
+
+async def _list(sandbox: E2bSandbox) -> list[dict[str, Any]]:
+    own = {context.job.id for context in sandbox.contexts.values()}
+    return [
+        {
+            "config": {"cmd": info.argv[0], "args": list(info.argv[1:]), "cwd": info.cwd},
+            "pid": info.pid,
+            **({"tag": tag} if (tag := sandbox.tags.get(info.pid)) else {}),
+        }
+        for info in await sandbox.client.jobs(sandbox.id)
+        if info.running and info.id not in own
+    ]
+
+
+async def _stream_input(sandbox: E2bSandbox, request: HttpRequest) -> None:
+    """Give a process the input that a client has sent, once all of it has come."""
+    job: AsyncJob | None = None
+    for message in frames_of(request.body):
+        if "start" in message:
+            job = await _job(sandbox, inner(message, "start"))
+        elif "data" in message:
+            if job is None:
+                raise RefusalError("invalid_argument", "input came before its process was named")
+            await job.write(_input(inner(inner(message, "data"), "input")))
 
 
 async def _answer(request: HttpRequest, answer: dict[str, Any]) -> None:

@@ -11,26 +11,47 @@ import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from nsm import AsyncClient
+from nsm.dataclass import dataclass
 from nsm.integrations.e2b.errors import RefusalError, gone
-from nsm.integrations.e2b.networks import network_of
-from nsm.integrations.e2b.settings import DEFAULT_TIMEOUT_S, TEMPLATES
-from nsm.wire.answers import read
+from nsm.integrations.e2b.requests import inner
 from nsm.wire.errors import NsmError
-from nsm.wire.jobs import StartedJob
 from nsm.wire.live import SessionRow
-from nsm.wire.sandbox import OpenedSession
+from nsm.wire.network import network_request
+from nsm.wire.run import Place, ProjectPlace, RunOptions, session_open
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Unpack
 
-    from nsm import AsyncChangeWatch, AsyncJob
+    from nsm import AsyncChangeWatch, AsyncClient, AsyncJob, AsyncSessionFiles, ProgramSettings
+    from nsm.integrations.e2b.access import Key
     from nsm.integrations.e2b.contexts import CodeContext
-    from nsm.integrations.e2b.settings import ServeSettings
+    from nsm.wire.run import NetworkRequest
+    from nsm.wire.sandbox import OpenedSession
+
+ENVD_VERSION = "0.6.4"
+"""Version of E2B's own program in a sandbox that this server speaks like. Clients choose by it."""
+
+HOME = "/home/user"
+"""Home directory of E2B's sandboxes, which programs name in full."""
+
+DEFAULT_TIMEOUT_S = 300
+"""Time that a sandbox lives if its client says nothing, as E2B's own do."""
+
+TEMPLATES = ("base", "code-interpreter-v1")
+"""Templates that clients ask for by default. They mean the first environment."""
+
+
+ALL = "0.0.0.0/0"
+"""Everything, as clients write it."""
+
+_ALLOW = "allowOut"
+_DENY = "denyOut"
+
 
 TEMPLATE = "e2b/template"
 TIMEOUT = "e2b/timeout"
@@ -40,33 +61,62 @@ MAX_METADATA = 14
 """Labels that are left for a client's metadata."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Limits of all clients.
+
+    Attributes:
+        environments: names of the environments that clients can have; the first is the default.
+        project: directory of the host of which each sandbox has a copy as its home directory.
+        home: home directory in a sandbox.
+        network: what sandboxes reach at most, as `nsm run --network` has it.
+        memory_mb: memory of a sandbox; None for the environment's own.
+        max_timeout_s: how long a sandbox may live at most.
+        max_sandboxes: how many there may be at once, of one key.
+    """
+
+    environments: tuple[str, ...] = ("python",)
+    project: str | None = None
+    home: str = HOME
+    network: str = "off"
+    memory_mb: int | None = None
+    max_timeout_s: int = 3600
+    max_sandboxes: int = 100
+
+
 class E2bSandbox:
     """One sandbox.
 
     Attributes:
         id: id of its session, which is that of the sandbox, too.
-        name: name of its session.
-        env: its environment.
-        template: as its client named it.
-        metadata: as its client gave it.
+        template, metadata: as its client gave them.
         started_at: seconds since 1970.
         ends_at: time at which it is ended, on trio's clock.
         contexts: its interpreters, by id.
-        opening: held while a context or a watch is made, as there are at most so many.
+        opening: held while a context is made, as there are at most so many.
         watches: directories that a client watches, by id.
         jobs: jobs that were started here, by their pid.
         tags: names that clients gave to processes, by pid.
     """
 
-    def __init__(self, row: SessionRow, *, ends_in_s: float) -> None:
-        labels = dict(row.labels)
-        self.id = row.id
-        self.name = row.name or row.id
-        self.env = row.env
-        self.template = labels.pop(TEMPLATE, row.env)
+    def __init__(
+        self,
+        sandboxes: Sandboxes,
+        session: SessionRow | OpenedSession,
+        *,
+        age_s: float,
+        ends_in_s: float,
+    ) -> None:
+        labels = dict(session.labels)
+        self.sandboxes = sandboxes
+        self.client = sandboxes.client
+        self.id = session.id
+        self.name = session.name or session.id
+        self.env = session.env
+        self.template = labels.pop(TEMPLATE, session.env)
         labels.pop(TIMEOUT, None)
         self.metadata = labels
-        self.started_at = time.time() - row.age_s
+        self.started_at = time.time() - age_s
         self.ends_at = trio.current_time() + ends_in_s
         self.contexts: dict[str, CodeContext] = {}
         self.opening = trio.Lock()
@@ -87,27 +137,56 @@ class E2bSandbox:
         """The time of its start, as E2B writes it."""
         return _time(self.started_at)
 
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """Its files."""
+        return self.client.files(self.id)
+
+    def path(self, given: str) -> str:
+        """An absolute path: relative ones begin in the home directory."""
+        home = self.sandboxes.settings.home
+        if given == "~" or given.startswith("~/"):
+            given = home + given[1:]
+        return os.path.normpath(os.path.join(home, given))
+
+    async def start(self, argv: list[str], **more: Unpack[ProgramSettings]) -> AsyncJob:
+        """Start a program.
+
+        Raises:
+            NsmError: it can't be started.
+        """
+        settings = self.sandboxes.settings
+        return await self.client.exec(
+            self.name,
+            argv,
+            env=self.env,
+            must_exist=True,
+            project=settings.project,
+            project_mode=None if settings.project is None else "overlay",
+            mount_point=settings.home,
+            **more,
+        )
+
 
 class Sandboxes:
     """The sandboxes of one key.
 
     Args:
-        client: has a scope of its own.
-        scope: that scope.
+        client: has the key's scope.
         settings: what clients can have.
     """
 
-    def __init__(self, client: AsyncClient, scope: str, settings: ServeSettings) -> None:
+    def __init__(self, key: Key, client: AsyncClient, settings: ServeSettings) -> None:
+        self.key = key
         self.client = client
         self.settings = settings
-        self._scope = scope
         self._known: dict[str, E2bSandbox] = {}
         self._opening = 0
         self._memory_mb: dict[str, int] = {}
         self._changed = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Sandboxes {len(self._known)} of {self._scope}>"
+        return f"<Sandboxes {len(self._known)} of {self.key}>"
 
     async def create(self, asked: Mapping[str, Any], **wanted: Any) -> E2bSandbox:
         """Make a sandbox.
@@ -127,16 +206,23 @@ class Sandboxes:
             raise RefusalError(
                 "invalid_argument", f"metadata has at most {MAX_METADATA} names here"
             )
-        labels = {**metadata, TEMPLATE: template, TIMEOUT: str(timeout_s)}
-        arguments: dict[str, Any] = {
-            "env": self._environment(template),
-            "labels": labels,
-            "environ": {"HOME": self.settings.home, **wanted["envs"]},
-            "network": network_of(self.settings.network, asked)._asdict(),
-            **self.project_arguments(),
-        }
-        if self.settings.memory_mb is not None:
-            arguments["memory_mb"] = self.settings.memory_mb
+        settings = self.settings
+        shown = None
+        if settings.project is not None:
+            shown = ProjectPlace(settings.project, settings.home, "overlay", chosen=True)
+        place = Place(
+            env=self._environment(template),
+            project=shown,
+            no_project=shown is None,
+            network=network_of(settings.network, asked),
+        )
+        call = session_open(
+            place,
+            RunOptions(),
+            labels={**metadata, TEMPLATE: template, TIMEOUT: str(timeout_s)},
+            environ={"HOME": settings.home, **wanted["envs"]},
+            memory_mb=settings.memory_mb,
+        )
         await self.refresh()
         if len(self._known) + self._opening >= self.settings.max_sandboxes:
             raise RefusalError(
@@ -145,26 +231,16 @@ class Sandboxes:
                 "`nsm e2b serve` a larger --max-sandboxes",
             )
         self._opening += 1
-        wire: Any = None
         try:
             # Nobody would know of a session that is made after its client has gone.
             with trio.CancelScope(shield=True):
-                wire = await self.client.call("session_open", arguments)
+                opened = await self.client.ask(call)
+                sandbox = E2bSandbox(self, opened, age_s=0.0, ends_in_s=timeout_s)
+                self._add(sandbox)
+                return sandbox
         finally:
             self._opening -= 1
-        opened = read(OpenedSession, wire)
-        row = _row(opened)
-        sandbox = E2bSandbox(row, ends_in_s=timeout_s)
-        self._add(sandbox)
-        return sandbox
-
-    def project_arguments(self) -> dict[str, Any]:
-        """The arguments that say what a session sees of the host."""
-        project = self.settings.project
-        if project is None:
-            return {"no_project": True}
-        mount = {"path": project, "mount_point": self.settings.home}
-        return {"project": {**mount, "mode": "overlay", "chosen": True}}
+        raise AssertionError("what is shielded is not cancelled")
 
     def check_timeout(self, timeout_s: int) -> None:
         """Refuse a time that is longer than `serve` allows."""
@@ -211,14 +287,15 @@ class Sandboxes:
         rows = [
             row
             for row in await self.client.sessions()
-            if row.scope == self._scope and TEMPLATE in row.labels
+            if row.scope == self.key.scope and TEMPLATE in row.labels
         ]
         live = {row.id for row in rows}
         for row in rows:
             if row.id not in self._known:
                 said = row.labels.get(TIMEOUT, "")
                 timeout_s = int(said) if said.isdecimal() else DEFAULT_TIMEOUT_S
-                self._add(E2bSandbox(row, ends_in_s=min(timeout_s, self.settings.max_timeout_s)))
+                ends_in_s = min(timeout_s, self.settings.max_timeout_s)
+                self._add(E2bSandbox(self, row, age_s=row.age_s, ends_in_s=ends_in_s))
         for sandbox_id in before - live:
             self._known.pop(sandbox_id, None)
 
@@ -258,29 +335,6 @@ class Sandboxes:
         sandbox.ends_at = max(sandbox.ends_at, trio.current_time() + timeout_s)
         self._wake()
 
-    async def start(self, sandbox: E2bSandbox, argv: list[str], **more: Any) -> StartedJob:
-        """Start a program in a sandbox.
-
-        Raises:
-            NsmError: it can't be started.
-        """
-        arguments = {
-            "session": sandbox.name,
-            "env": sandbox.env,
-            "must_exist": True,
-            "argv": argv,
-            **self.project_arguments(),
-            **more,
-        }
-        return read(StartedJob, await self.client.call("job_start", arguments))
-
-    def path(self, given: str) -> str:
-        """An absolute path of a sandbox: relative ones begin in its home directory."""
-        home = self.settings.home
-        if given == "~" or given.startswith("~/"):
-            given = home + given[1:]
-        return os.path.normpath(os.path.join(home, given))
-
     def _add(self, sandbox: E2bSandbox) -> None:
         self._known[sandbox.id] = sandbox
         self._wake()
@@ -305,25 +359,54 @@ class Sandboxes:
                 await changed.wait()
 
 
-def _row(opened: OpenedSession) -> SessionRow:
-    """The row of a session that was just made."""
-    return SessionRow(
-        id=opened.id,
-        name=opened.name,
-        env=opened.env,
-        client="",
-        scope="",
-        project=None,
-        state="idle",
-        age_s=0.0,
-        idle_s=0.0,
-        executions=0,
-        memory_bytes=None,
-        cpu_s=None,
-        pid=0,
-        labels=opened.labels,
-    )
-
-
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def network_of(most: str, asked: Mapping[str, Any]) -> NetworkRequest:
+    """The network of a sandbox.
+
+    Args:
+        most: what `serve` was given: ``off``, ``full``, or hosts separated by commas.
+        asked: the request of the client.
+
+    Raises:
+        RefusalError: the client wants more, or what nsm does not have.
+    """
+    limit = network_request(most)
+    if asked.get("allow_internet_access") is False:
+        return network_request("off")
+    network = inner(asked, "network")
+    allowed, denied = _hosts(network, _ALLOW), _hosts(network, _DENY)
+    for name, value in network.items():
+        if name not in (_ALLOW, _DENY) and value not in (None, False, {}, []):
+            raise RefusalError("unimplemented", f"nsm has no setting network.{name}")
+    if any(host != ALL for host in denied):
+        raise RefusalError(
+            "unimplemented",
+            f"{_DENY} can only be {ALL} here; name the hosts that may be reached in {_ALLOW}",
+        )
+    if not allowed:
+        return network_request("off") if denied else limit
+    if ALL in allowed:
+        return limit
+    if any("/" in host for host in allowed):
+        raise RefusalError("unimplemented", f"{_ALLOW} can only have names of hosts here")
+    if limit.mode != "full":
+        more = sorted(set(allowed) - set(limit.allow))
+        if more:
+            raise RefusalError(
+                "permission_denied",
+                f"{', '.join(more)} cannot be reached from here (`nsm e2b serve --network`)",
+            )
+    return network_request(",".join(allowed))
+
+
+def _hosts(network: Mapping[str, Any], name: str) -> list[str]:
+    value: object = network.get(name)
+    if value is None:
+        return []
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(each, str) for each in items):
+        raise RefusalError("invalid_argument", f"network.{name} must be a list of texts")
+    return cast("list[str]", items)

@@ -1,4 +1,7 @@
-"""The server: a port of loopback, the keys, and a client of the supervisor for each key."""
+"""The server: a port of loopback, the keys, and a client of the supervisor for each key.
+
+The application behind it finds the key and the sandbox of a request, and who answers it.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,24 @@ from nsm.http.connection import Connection, Served
 from nsm.http.connection_limit import ConnectionLimit
 from nsm.http.listen_address import Port, own_hosts, own_url
 from nsm.http.token import TokenFile
-from nsm.integrations.e2b.access import Key, KeyCheck
-from nsm.integrations.e2b.application import Application, KeyHandlers
+from nsm.integrations.e2b import access, contexts, control, files, processes
+from nsm.integrations.e2b.access import RPC, Key, KeyCheck
+from nsm.integrations.e2b.errors import RefusalError, gone, refusal_of
+from nsm.integrations.e2b.files import MAX_UPLOAD_BYTES
+from nsm.integrations.e2b.requests import ConnectStream, HttpRequest, error_of, is_stream
 from nsm.integrations.e2b.sandboxes import Sandboxes
-from nsm.wire.errors import BadProjectError, BadRequestError, StartFailedError
+from nsm.wire.errors import BadProjectError, BadRequestError, NsmError, StartFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-    from nsm.integrations.e2b.settings import ServeSettings
+    from nsm.http.exchange import Receive, Send
+    from nsm.integrations.e2b.sandboxes import E2bSandbox, ServeSettings
 
 log = logging.getLogger(__name__)
+
+_PROCESS, _FILESYSTEM = (path.decode() for path in RPC)
 
 KEY_COMMAND = "nsm e2b key"
 KEY_PREFIX = "e2b_"
@@ -40,9 +50,6 @@ BACKLOG = 128
 
 MAX_CONNECTIONS = 512
 """Connections at once. A client has one for each call that runs."""
-
-MAX_UPLOAD_BYTES = 128 * 1024 * 1024
-"""Largest upload: it is in memory for a while."""
 
 MAX_BODIES_BYTES = 512 * 1024 * 1024
 """Bodies in memory at once, of all clients together."""
@@ -128,20 +135,17 @@ async def serve(
             )
             for each in keys
         ]
-        settings, note = await _tried(Sandboxes(clients[0], "e2b", settings))
+        settings, note = await _tried(Sandboxes(keys[0], clients[0], settings))
         sandboxes = {
-            each.name: Sandboxes(client, each.scope, settings)
+            each.name: Sandboxes(each, client, settings)
             for each, client in zip(keys, clients, strict=True)
         }
         for each in sandboxes.values():
             await each.learn_memory()
         check = KeyCheck(own_hosts(port), keys)
-        handlers = {
-            each.name: KeyHandlers(sandboxes[each.name], each, MAX_UPLOAD_BYTES) for each in keys
-        }
         served = Served(
             guard=check,
-            application=Application(check, handlers),
+            application=Application(check, sandboxes),
             refused=lambda why: log.info("a request was refused for its %s", why),
             admitted=lambda: None,
             max_body_bytes=MAX_UPLOAD_BYTES,
@@ -206,3 +210,76 @@ def _listening(port: Port) -> socket.socket:
     listener = socket.create_server((port.host, port.number), family=family, backlog=BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+class Application:
+    """The application (ASGI).
+
+    Args:
+        check: finds the key of a request that was admitted.
+        sandboxes: by the name of the key.
+    """
+
+    def __init__(self, check: KeyCheck, sandboxes: Mapping[str, Sandboxes]) -> None:
+        self._check = check
+        self._sandboxes = sandboxes
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        message = await receive()
+        request = HttpRequest(scope, message.get("body", b""), receive, send)
+        sandbox_id = request.headers.get("e2b-sandbox-id", "")
+        try:
+            await self._answer(request, scope, sandbox_id)
+        except NsmError as error:
+            await _refuse(request, refusal_of(error, sandbox_id))
+        except RefusalError as refusal:
+            await _refuse(request, refusal)
+
+    async def _answer(self, request: HttpRequest, scope: dict[str, Any], sandbox_id: str) -> None:
+        key = self._check.key_of(scope["headers"])
+        if key is None:  # it was changed a moment ago
+            raise RefusalError("unauthenticated", "E2B_API_KEY is wrong; `nsm e2b key` prints it")
+        sandboxes = self._sandboxes[key.name]
+        if not sandbox_id:
+            await control.answer(sandboxes, request)
+            return
+        sandbox = await sandboxes.find(sandbox_id)
+        match request.headers.get("e2b-sandbox-port", access.ENVD_PORT):
+            case access.ENVD_PORT:
+                await _answer_envd(sandbox, request)
+            case access.CODE_PORT:
+                await contexts.answer(sandbox, request)
+            case other:
+                raise RefusalError(
+                    "unimplemented",
+                    f"port {other:.10} of a sandbox is not served here; `nsm port` opens ports of "
+                    "sessions",
+                )
+
+
+async def _answer_envd(sandbox: E2bSandbox, request: HttpRequest) -> None:
+    """Answer in the place of E2B's own program in a sandbox."""
+    path = request.path
+    if path == "/health" and request.method == "GET":
+        if not await sandbox.sandboxes.is_alive(sandbox):
+            raise gone(sandbox.id)
+        await request.answer(204)
+    elif path == "/files":
+        await files.answer(sandbox, request)
+    elif path.startswith(_PROCESS) and request.method == "POST":
+        await processes.call(sandbox, path.removeprefix(_PROCESS), request)
+    elif path.startswith(_FILESYSTEM) and request.method == "POST":
+        await files.call(sandbox, path.removeprefix(_FILESYSTEM), request)
+    else:
+        raise RefusalError("not_found", f"there is no {request.method} {path}")
+
+
+async def _refuse(request: HttpRequest, refusal: RefusalError) -> None:
+    """Send a refusal in the form of the call."""
+    if is_stream(request) and refusal.code not in ("gone", "unauthenticated"):
+        await ConnectStream(request).end(refusal)
+    elif request.path.startswith((_PROCESS, _FILESYSTEM)) and refusal.code != "gone":
+        await request.answer(refusal.status, error_of(refusal))
+    else:
+        told = {"code": refusal.status, "message": refusal.message}
+        await request.answer(refusal.status, told)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsm.integrations.e2b.events import Splitter
+from nsm.integrations.e2b.contexts import Splitter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

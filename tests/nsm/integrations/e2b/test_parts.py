@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.integrations.e2b.connect import frame, frames_of
+from nsm.integrations.e2b.contexts import Splitter, checked
 from nsm.integrations.e2b.errors import RefusalError, refusal_of
-from nsm.integrations.e2b.events import Splitter, checked
-from nsm.integrations.e2b.multipart import files_of
-from nsm.integrations.e2b.networks import network_of
+from nsm.integrations.e2b.files import files_of
+from nsm.integrations.e2b.requests import frame, frames_of
+from nsm.integrations.e2b.sandboxes import network_of
 from nsm.wire.errors import (
     FileError,
     JobError,
