@@ -16,9 +16,8 @@ from ray.util import metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nsm.dataclass import dataclass
-from nsm.integrations.ray.calls import asked
+from nsm.integrations.ray.calls import ask_head, asked
 from nsm.integrations.ray.forwarding import ForwardedSocket
-from nsm.integrations.ray.head import ask_head
 from nsm.integrations.ray.leases import RESOURCE, Leases
 from nsm.integrations.ray.node import NodeActor
 from nsm.wire.errors import NotRunningError, NsmError

@@ -1,72 +1,27 @@
 # pyright: basic, reportMissingImports=false
 """Sockets on this machine that lead to supervisors of other nodes, through calls of their actors.
 
-So all of nsm's clients work with a session of another node, and no node opens a port. One loop of
-asyncio in a thread of its own does all the work.
+So all of nsm's clients work with a session of another node, and no node opens a port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.node import READ_BYTES
 from nsm.wire.connection import ServerConnection
-from nsm.wire.errors import NotRunningError, NsmError, SessionEndedError
+from nsm.wire.errors import NsmError, SessionEndedError
 from nsm.wire.messages import CONNECTION_ID, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from concurrent.futures import Future
+    from collections.abc import Callable
     from typing import Any
-
-T = TypeVar("T")
-
-
-class Loop:
-    """asyncio in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        # A daemon: a pool that nobody closes must not keep the process from ending.
-        self._thread = threading.Thread(target=self.loop.run_forever, name="nsm-ray", daemon=True)
-        self._thread.start()
-
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work there. To cancel the future cancels the work.
-
-        Raises:
-            NotRunningError: the thread has ended.
-        """
-        if self.loop.is_closed():
-            work.close()
-            raise NotRunningError("the pool is closed", hint="Make another one.")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work there, and wait for it in this thread."""
-        future = self.start(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C
-            raise
-
-    async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work on this thread's loop, and await it on the caller's; cancelling cancels it."""
-        return await asyncio.wrap_future(self.start(work))
-
-    def close(self) -> None:
-        """End the thread, after what was called there has ended."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 def lost(node_id: str) -> SessionEndedError:

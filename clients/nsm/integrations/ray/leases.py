@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 from nsm.dataclass import dataclass
-from nsm.integrations.ray.head import HeadLostError, ask_head
+from nsm.integrations.ray.calls import HeadLostError, ask_head
 
 if TYPE_CHECKING:
     from typing import Any
