@@ -193,13 +193,11 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "cli/render/builds.py",
         "cli/top/batch.py",
         "cli/verbs/audit.py",
-        "client/replays.py",
         "integrations/e2b/contexts.py",
         "integrations/e2b/files.py",
         "integrations/e2b/sandboxes.py",
         "saves/project_changes.py",
         "saves/saving.py",
-        "transcripts/ignored.py",
     }
     assert asking_of(Path(nsmbox.__file__).parent) == {
         "consent/agreements.py",
