@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.jail.limits import files
+from nsmd.jail.limits import tree as files
 
 BY_CONTROLLER = {
     "memory": {
@@ -36,13 +36,13 @@ class FakeTree:
         self.top = top
         self.refused: dict[str, OSError | str] = {}
         self.without: set[str] = set()
-        self._write = files.write
+        self._write = files.write_file
         (top / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (top / "cgroup.subtree_control").write_text("")
         (top / "cgroup.procs").write_text(f"{os.getpid()}\n")
-        monkeypatch.setattr(files, "make", self.make)
-        monkeypatch.setattr(files, "remove", self.remove)
-        monkeypatch.setattr(files, "write", self.write)
+        monkeypatch.setattr(files, "make_group", self.make)
+        monkeypatch.setattr(files, "remove_group", self.remove)
+        monkeypatch.setattr(files, "write_file", self.write)
 
     def _fill(self, directory: Path, controllers: str) -> None:
         (directory / "cgroup.controllers").write_text(controllers + "\n")

@@ -18,7 +18,8 @@ from fakes import CAPABILITIES, FakeAgent, FakeJail, FakeLauncher, Watcher, laun
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.transcripts import ExecutionStart, SessionStart
 from nsmd.host.event_loop import Timers
-from nsmd.jail.limits import LimitEnforcer, files
+from nsmd.jail.limits import LimitEnforcer
+from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.group import Group, limits_of
 from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.lifecycle import SessionState
@@ -154,7 +155,7 @@ async def _bench(
     nursery.start_soon(timers.run)
     jail = await launcher.launch(spec())
     if group is not None:
-        files.write(group, "cgroup.procs", str(jail.pid))
+        files.write_file(group, "cgroup.procs", str(jail.pid))
     session = Session(
         "00000001",
         spec(),

@@ -2,8 +2,7 @@
 
 The rest of nsmd uses `enforcer`. docs/reference/policy.md describes the limits for users.
 
-files           the files of a control group
-tree            the supervisor's part of the tree: itself in one group, each session in another
+tree            files of control groups, and the supervisor's part of their tree
 systemd         ask systemd for delegated scopes, and for moves of processes
 group           one session's group: its limits, its counters, its share of the processor
 process_memory  memory of a session's processes, from /proc, if no group counts it

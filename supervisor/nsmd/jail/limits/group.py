@@ -11,7 +11,7 @@ import trio
 
 from nsm.dataclass import dataclass
 from nsmd.host.processes import tree_of
-from nsmd.jail.limits import files
+from nsmd.jail.limits import tree
 from nsmd.jail.limits.tree import CONTROLLERS, GroupTree, NoGroupsError, directory_of
 from nsmd.model.values import JailSpec, SessionLimits
 
@@ -144,9 +144,9 @@ class Group:
         self.lacking = "; ".join(lacking)
 
     @classmethod
-    def new(cls, tree: GroupTree, name: str, limits: GroupLimits) -> Group:
+    def new(cls, groups: GroupTree, name: str, limits: GroupLimits) -> Group:
         """Make a group for a session, or raise OSError."""
-        return cls(tree.make(name), limits, controllers=tree.controllers, remove=tree.remove)
+        return cls(groups.make(name), limits, controllers=groups.controllers, remove=groups.remove)
 
     @classmethod
     def existing(
@@ -155,9 +155,9 @@ class Group:
         """Use the group of a session that an earlier supervisor started, in any tree. Raises
         `OSError` if it is gone, or the jail's PID 1 is not in it.
         """
-        if str(pid) not in files.read(directory, "cgroup.procs").split():
+        if str(pid) not in tree.read_file(directory, "cgroup.procs").split():
             raise OSError(0, "the session is not in its control group any more")
-        there = files.words(directory, "cgroup.controllers") & set(CONTROLLERS)
+        there = tree.read_words(directory, "cgroup.controllers") & set(CONTROLLERS)
         return cls(directory, limits, controllers=there, remove=remove)
 
     def __repr__(self) -> str:
@@ -166,8 +166,8 @@ class Group:
     def set(self, file: str, text: str) -> str | None:
         """Write a limit, and read it back. Returns why it does not apply; None if it does."""
         try:
-            files.write(self.directory, file, text)
-            found = files.read(self.directory, file).strip()
+            tree.write_file(self.directory, file, text)
+            found = tree.read_file(self.directory, file).strip()
         except FileNotFoundError:
             return None if file in OPTIONAL else "the kernel has no such file"
         except OSError as error:
@@ -185,7 +185,7 @@ class Group:
 
         Processes that a moved process starts are in the group from their first instant.
         """
-        files.write(self.directory, "cgroup.procs", str(pid))
+        tree.write_file(self.directory, "cgroup.procs", str(pid))
         moved = {pid}
         for _ in range(MOST_ROUNDS):
             new = set(tree_of(pid)) - moved
@@ -193,7 +193,7 @@ class Group:
                 return
             for each in new:
                 with suppress(ProcessLookupError):  # it has ended
-                    files.write(self.directory, "cgroup.procs", str(each))
+                    tree.write_file(self.directory, "cgroup.procs", str(each))
             moved |= new
         raise OSError(0, "its processes do not hold still")
 
@@ -207,7 +207,7 @@ class Group:
         # The process that made the jail waits for its end, and must not count for the session.
         for each in there - jail:
             with suppress(NoGroupsError, OSError):
-                files.write(directory_of(os.getpid()), "cgroup.procs", str(each))
+                tree.write_file(directory_of(os.getpid()), "cgroup.procs", str(each))
 
     def entry(self) -> int:
         """Open a descriptor that moves the process whose id is written to it; the caller closes it.
@@ -217,29 +217,29 @@ class Group:
 
     def counted(self) -> Counted:
         return Counted(
-            kills=files.counters(self.directory, "memory.events").get("oom_kill", 0),
-            refused=files.counters(self.directory, "pids.events").get("max", 0),
+            kills=tree.read_counters(self.directory, "memory.events").get("oom_kill", 0),
+            refused=tree.read_counters(self.directory, "pids.events").get("max", 0),
         )
 
     def peak_bytes(self) -> int | None:
         """The most memory that it has had; None if the kernel does not tell (before 5.19)."""
-        return files.number(self.directory, "memory.peak")
+        return tree.read_number(self.directory, "memory.peak")
 
     def memory_bytes(self) -> int | None:
         """Memory that it uses, files in its file systems included; None if it is gone."""
-        return files.number(self.directory, "memory.current")
+        return tree.read_number(self.directory, "memory.current")
 
     def program_bytes(self) -> int | None:
         """Memory of its processes, without files in memory."""
         current = self.memory_bytes()
         if current is None:
             return None
-        return max(0, current - files.counters(self.directory, "memory.stat").get("file", 0))
+        return max(0, current - tree.read_counters(self.directory, "memory.stat").get("file", 0))
 
     def pids(self) -> list[int]:
         """Process ids of the group, on the host."""
         try:
-            return [int(pid) for pid in files.read(self.directory, "cgroup.procs").split()]
+            return [int(pid) for pid in tree.read_file(self.directory, "cgroup.procs").split()]
         except OSError:
             return []
 
@@ -322,7 +322,7 @@ class Share:
 
     def now(self) -> int | None:
         """The present weight in the kernel; None if the group is gone."""
-        return files.number(self._group.directory, _FILE)
+        return tree.read_number(self._group.directory, _FILE)
 
     def _lower(self) -> None:
         # Also if the kernel refuses, so that it is not asked again at each look.

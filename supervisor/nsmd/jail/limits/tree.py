@@ -9,6 +9,8 @@ Controllers limit in a group whose parent passes them down, and a group that doe
 processes itself (cgroup-v2.rst, "No Internal Process Constraint"): hence the group for the
 supervisor.
 
+The files of a group each take or give one short text (cgroups(7), cgroup-v2.rst).
+
 What a service manager has not delegated belongs to it (systemd's CGROUP_DELEGATION document), so
 nsm does not divide it, even if modes would allow it.
 """
@@ -17,11 +19,68 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 
 from nsm.dataclass import dataclass
-from nsmd.jail.limits import files
-from nsmd.jail.limits.files import words
+
+_READ_BYTES = 65536
+
+
+def read_file(directory: str, name: str) -> str:
+    """Read the text of a file."""
+    fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _READ_BYTES).decode(errors="replace")
+    finally:
+        os.close(fd)
+
+
+def write_file(directory: str, name: str, text: str) -> None:
+    """Write a text; OSError if the kernel refuses it."""
+    fd = os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def make_group(directory: str) -> None:
+    """Make a group; the kernel puts its files into it."""
+    os.mkdir(directory)
+
+
+def remove_group(directory: str) -> None:
+    """Remove a group, which must have no processes and no groups below."""
+    os.rmdir(directory)
+
+
+def read_words(directory: str, name: str) -> frozenset[str]:
+    """Read the words of a file; empty if it cannot be read."""
+    try:
+        return frozenset(read_file(directory, name).split())
+    except OSError:
+        return frozenset()
+
+
+def read_number(directory: str, name: str) -> int | None:
+    """Read the number in a file; None if there is none, as with `max`."""
+    try:
+        text = read_file(directory, name).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def read_counters(directory: str, name: str) -> Mapping[str, int]:
+    """Read a flat keyed file, ``KEY NUMBER`` in lines; empty if it cannot be read."""
+    try:
+        lines = read_file(directory, name).splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
 
 CONTROLLERS = ("memory", "pids", "cpu")
 """Controllers that limit sessions, the most important one first."""
@@ -84,7 +143,7 @@ def find_place(root: str = "/") -> GroupPlace:
         directory=directory,
         unit=os.path.basename(directory) if directory != mount_point else "",
         delegated=_has_mark(directory),
-        alone=words(directory, "cgroup.procs") <= {str(os.getpid())},
+        alone=read_words(directory, "cgroup.procs") <= {str(os.getpid())},
         managed=os.path.isdir(os.path.join(root, "run/systemd/system")),
     )
 
@@ -116,7 +175,7 @@ def _directory(root: str, process: str) -> tuple[str, str]:
     if mount is None:
         raise NoGroupsError("cgroup v2 is not mounted", UNIFY)
     mount_point, mount_root = mount
-    available = words(mount_point, "cgroup.controllers")
+    available = read_words(mount_point, "cgroup.controllers")
     if not available & {"memory", "pids"}:
         raise NoGroupsError(
             f"the controllers of memory and processes are not in cgroup v2 ({mount_point}), but "
@@ -202,7 +261,7 @@ class Leftovers:
         self._waiting.add(directory)
         for each in tuple(self._waiting):
             try:
-                files.remove(each)
+                remove_group(each)
             except FileNotFoundError:
                 self._waiting.discard(each)
             except OSError as error:
@@ -217,7 +276,7 @@ class Leftovers:
         top = os.path.dirname(sessions)
         for each in (sessions, f"{top}/{OWN}", top):
             try:
-                files.remove(each)
+                remove_group(each)
             except FileNotFoundError:
                 continue
             except OSError:  # something lives there, or it is not ours
@@ -237,7 +296,7 @@ class GroupTree:
     def __init__(self, directory: str, *, pid: int | None = 0, own: str = OWN) -> None:
         self.directory = directory
         self.sessions = f"{directory}/sessions"
-        available = files.words(directory, "cgroup.controllers")
+        available = read_words(directory, "cgroup.controllers")
         wanted = [name for name in CONTROLLERS if name in available]
         if not {"memory", "pids"} & set(wanted):
             raise NoGroupsError(
@@ -248,19 +307,19 @@ class GroupTree:
         try:
             if pid is not None:
                 _make(home)
-                files.write(home, "cgroup.procs", str(pid or os.getpid()))
+                write_file(home, "cgroup.procs", str(pid or os.getpid()))
             _make(self.sessions)
             for name in wanted:
-                files.write(directory, "cgroup.subtree_control", f"+{name}")
-                files.write(self.sessions, "cgroup.subtree_control", f"+{name}")
+                write_file(directory, "cgroup.subtree_control", f"+{name}")
+                write_file(self.sessions, "cgroup.subtree_control", f"+{name}")
         except OSError as error:
             if pid is not None:
                 self._undo(home, pid or os.getpid())
             raise NoGroupsError(f"{directory} cannot be divided: {error.strerror}") from error
         # Read back: only that says what applies.
-        self.controllers = files.words(self.sessions, "cgroup.subtree_control") & set(wanted)
+        self.controllers = read_words(self.sessions, "cgroup.subtree_control") & set(wanted)
         with suppress(OSError):
-            files.write(home, "cpu.weight", str(OWN_WEIGHT))
+            write_file(home, "cpu.weight", str(OWN_WEIGHT))
         self._leftovers = Leftovers(self.sessions)
         self._sweep()
 
@@ -275,7 +334,7 @@ class GroupTree:
     def make(self, name: str) -> str:
         """Make a group for a session; returns its directory."""
         directory = f"{self.sessions}/{name}"
-        files.make(directory)
+        make_group(directory)
         return directory
 
     def remove(self, directory: str) -> None:
@@ -293,12 +352,12 @@ class GroupTree:
         """Restore everything as it was, as far as possible."""
         for name in CONTROLLERS:
             with suppress(OSError):
-                files.write(self.directory, "cgroup.subtree_control", f"-{name}")
+                write_file(self.directory, "cgroup.subtree_control", f"-{name}")
         with suppress(OSError):
-            files.write(self.directory, "cgroup.procs", str(pid))
+            write_file(self.directory, "cgroup.procs", str(pid))
         for each in (self.sessions, home):
             with suppress(OSError):
-                files.remove(each)
+                remove_group(each)
 
 
 def divided_around(place: GroupPlace) -> str | None:
@@ -315,8 +374,8 @@ def make_own_directory(place: GroupPlace) -> str:
     directory = f"{top}/{_PREFIX}{os.getpid()}"
     try:
         for name in CONTROLLERS:
-            if name in files.words(top, "cgroup.controllers"):
-                files.write(top, "cgroup.subtree_control", f"+{name}")
+            if name in read_words(top, "cgroup.controllers"):
+                write_file(top, "cgroup.subtree_control", f"+{name}")
         _make(directory)
     except OSError as error:
         raise NoGroupsError(
@@ -336,9 +395,9 @@ def _sweep_old(top: str) -> None:
                 continue
             for folder, _, _ in os.walk(f"{top}/{name}", topdown=False):
                 with suppress(OSError):  # a session lives on in it
-                    files.remove(folder)
+                    remove_group(folder)
 
 
 def _make(directory: str) -> None:
     with suppress(FileExistsError):
-        files.make(directory)
+        make_group(directory)

@@ -10,7 +10,8 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.limits import LimitEnforcer, files
+from nsmd.jail.limits import LimitEnforcer
+from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.confinement import Confinement, Measured
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AGENT_MB, Group, limits_of
@@ -131,15 +132,15 @@ def test_a_group_that_is_still_busy_goes_later(fake: FakeTree) -> None:
 def left_by_another(fake: FakeTree, pid: int) -> tuple[GroupTree, str]:
     """A tree of our own, and the group of a session of an earlier supervisor's tree."""
     for controller in ("memory", "pids", "cpu"):
-        files.write(str(fake.top), "cgroup.subtree_control", f"+{controller}")
+        files.write_file(str(fake.top), "cgroup.subtree_control", f"+{controller}")
     earlier = fake.top / "nsm-1"
-    files.make(str(earlier))
+    files.make_group(str(earlier))
     group = Group.new(GroupTree(str(earlier)), "s1", limits_of(spec(), LIMITS))
-    files.write(group.directory, "cgroup.procs", str(pid))
+    files.write_file(group.directory, "cgroup.procs", str(pid))
     group.set("cpu.weight", "5")
     (Path(group.directory) / "memory.events").write_text("oom_kill 3\n")
     mine = fake.top / "mine"
-    files.make(str(mine))
+    files.make_group(str(mine))
     return GroupTree(str(mine)), group.directory
 
 
@@ -284,7 +285,7 @@ def test_a_session_at_rest_costs_no_reading_when_an_execution_begins(
     def never(*_: object) -> str:
         raise AssertionError
 
-    monkeypatch.setattr(files, "read", never)
+    monkeypatch.setattr(files, "read_file", never)
     it.begun()
 
 

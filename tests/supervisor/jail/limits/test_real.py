@@ -21,7 +21,8 @@ import nsm
 from agent_process import becomes_true
 from cgroup_world import ALL_FILES_MB, MEMORY_MB, PROCESSES, open_world
 from e2e_support import supervisor, variables_for
-from nsmd.jail.limits import LimitEnforcer, files, find_enforcer
+from nsmd.jail.limits import LimitEnforcer, find_enforcer
+from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.group import AGENT_MB, PART
 from nsmd.jail.limits.tree import GroupTree
 from nsmd.model.values import LimitEvent, SessionLimits
@@ -141,7 +142,7 @@ async def test_what_is_written_is_read_back(enforcer: LimitEnforcer, forked: boo
         assert group is not None
         assert not group.lacking
         found = {
-            name: files.read(group.directory, name).strip()
+            name: files.read_file(group.directory, name).strip()
             for name in ("memory.max", "memory.oom.group", "pids.max", "cpu.weight")
         }
         assert found == {
@@ -152,7 +153,7 @@ async def test_what_is_written_is_read_back(enforcer: LimitEnforcer, forked: boo
         }
         heavy = world.confinement("h").group
         assert heavy is not None
-        assert files.read(heavy.directory, "cpu.weight").strip() == "400"
+        assert files.read_file(heavy.directory, "cpu.weight").strip() == "400"
         # Of which it does not see the name, nor any other's.
         seen = await world.run("a", "print(open('/proc/self/cgroup').read())")
         assert seen.outcome.stdout.split("\n")[-3] == "0::/"
@@ -287,7 +288,7 @@ def test_a_supervisor_makes_sessions_groups_and_says_so(short_dir: Path) -> None
         (row,) = client.sessions()
         directory = group_of(row.pid)
         assert directory.endswith(f"/sessions/{row.id}")
-        assert files.read(directory, "cpu.weight").strip() == "250"
+        assert files.read_file(directory, "cpu.weight").strip() == "250"
         own = group_of(running.pid)
         assert own.endswith("/supervisor")
         assert own != group_of(os.getpid())  # whose sessions are none of its business

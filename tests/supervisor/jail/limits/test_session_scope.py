@@ -19,7 +19,8 @@ from fake_cgroups import FakeTree
 from fakes import FakeJail, spec
 from nsmd.fdstore.store import NoStore
 from nsmd.jail.limits import enforcer as enforcers
-from nsmd.jail.limits import files, find_enforcer, systemd
+from nsmd.jail.limits import find_enforcer, systemd
+from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.systemd import Anchor
 from nsmd.jail.limits.tree import GroupPlace, GroupTree, NoGroupsError
 from nsmd.model.values import SessionLimits
@@ -125,7 +126,7 @@ async def test_only_who_has_divided_a_tree_goes_on_with_it(
         alone=False,
         managed=True,
     )
-    files.make(f"{fake.top}/scope")
+    files.make_group(f"{fake.top}/scope")
     places = [replace(inside, directory=f"{fake.top}/scope"), inside]
 
     def next_place(_: object) -> GroupPlace:
@@ -152,7 +153,7 @@ async def test_a_scope_that_was_stopped_is_asked_for_again(
         first, before = enforcer.anchor.pid, store.kept["scope"]
         shutil.rmtree(fake.top / "sessions")
         again = fake.top / "again"
-        files.make(str(again))
+        files.make_group(str(again))
         monkeypatch.setattr(systemd, "directory_of", partial(_given, str(again)))
         confinement = await enforcer.confine("s1", jail, spec())
         assert confinement.group is not None

@@ -10,7 +10,7 @@ import pytest
 
 from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
-from nsmd.jail.limits import files
+from nsmd.jail.limits import tree as files
 from nsmd.jail.limits.confinement import Confinement, Measured
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AT_REST, PART, Group, limits_of
@@ -114,7 +114,7 @@ def test_short_calls_change_no_file(session: Session, monkeypatch: pytest.Monkey
     def never(*_: object) -> str:
         raise AssertionError
 
-    monkeypatch.setattr(files, "write", never)
+    monkeypatch.setattr(files, "write_file", never)
     for _ in range(3):
         session.run()
         session.look()
@@ -122,14 +122,14 @@ def test_short_calls_change_no_file(session: Session, monkeypatch: pytest.Monkey
 
 
 def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    write: Callable[[str, str, str], None] = files.write
+    write: Callable[[str, str, str], None] = files.write_file
     seen: list[str] = []
 
     def count(directory: str, name: str, text: str) -> None:
         seen.append(text)
         write(directory, name, text)
 
-    monkeypatch.setattr(files, "write", count)
+    monkeypatch.setattr(files, "write_file", count)
     return seen
 
 
