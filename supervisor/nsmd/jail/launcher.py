@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from copy import copy
 from functools import partial
 
 import trio
@@ -141,8 +142,7 @@ class BwrapLauncher:
         self.bwrap_path = bwrap_path
         self._search_path = search_path
         self.git = GitSettings(search_path, {})
-        self._jail_uid, self._private_mounts = jail_uid, mounts
-        self._agent_source = agent_source
+        self.agent_source = agent_source
         self._agent_code = ProgramCode(AGENT, AGENT_PATH)
         self._template_code = ProgramCode(TEMPLATE, TEMPLATE_PATH)
         self._artifacts: ArtifactLauncher | None = None
@@ -168,14 +168,9 @@ class BwrapLauncher:
 
     def with_agent(self, source: bytes) -> BwrapLauncher:
         """Make the same launcher with another program as the agent."""
-        return BwrapLauncher(
-            self.bwrap_path,
-            self._jail_uid,
-            mounts=self._private_mounts,
-            agent_source=source,
-            limits=self.limits,
-            search_path=self._search_path,
-        )
+        made = copy(self)
+        made.agent_source = source
+        return made
 
     @asynccontextmanager
     async def open_artifacts(self, home: str) -> AsyncGenerator[None]:
@@ -205,7 +200,7 @@ class BwrapLauncher:
         if environment.image is not None and environment.image.writable:
             raise NoWritableRootError(environment.name)
         limits, full = self.limits.of_interpreters(environment), spec.network.mode == "full"
-        with self._copy_place(spec) as copy:
+        with self._copy_place(spec) as space:
             jail = await self._launch(
                 JailPlan(
                     shown=TemplateSpec(
@@ -228,12 +223,12 @@ class BwrapLauncher:
                         POLICY_PATH: policy.as_text().encode(),
                     },
                     system_calls=self.system_calls,
-                    copy=copy,
+                    copy=space,
                     group=group,
                 )
             )
-            if copy is not None:
-                jail.project_copy = copy.take()
+            if space is not None:
+                jail.project_copy = space.receive_layer()
         jail.policy = policy
         await limit_namespaces(
             jail.pid,
@@ -256,8 +251,8 @@ class BwrapLauncher:
                 spec.project.path,
                 f"bubblewrap {program.version} has no --overlay, which comes with 0.11",
             )
-        with closing(OverlaySpace(spec.sizes.overlay_mb)) as copy:
-            yield copy
+        with closing(OverlaySpace(spec.sizes.overlay_mb)) as space:
+            yield space
 
     def policy(self, spec: JailSpec, *, forked: bool) -> Policy:
         """Make the policy of such a session, a fork or in a jail of its own."""
@@ -301,7 +296,7 @@ class BwrapLauncher:
                 channel=socket.SOCK_SEQPACKET,
                 programs={
                     # Another Python than the agent's may run it, too.
-                    AGENT_PATH: self._agent_source
+                    AGENT_PATH: self.agent_source
                     or (
                         source_of(AGENT)  # the image's Python runs it, too
                         if spec.image is not None
@@ -328,8 +323,8 @@ class BwrapLauncher:
 
     async def _agent(self, environment: Environment) -> bytes:
         """Return the program of PID 1."""
-        if self._agent_source is not None:
-            return self._agent_source
+        if self.agent_source is not None:
+            return self.agent_source
         same = environment.image is None and environment.program == environment.agent_python
         if environment.interpreter == "python" and not same:
             return source_of(AGENT)  # both versions of Python will run it

@@ -219,7 +219,7 @@ class OverlaySpace:
         }
         return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(given)]
 
-    def take(self) -> ProjectCopy:
+    def receive_layer(self) -> ProjectCopy:
         """Return the layer of a jail that has started."""
         _, fds, _ = receive(self._ours, size=1)
         if len(fds) != 1:
