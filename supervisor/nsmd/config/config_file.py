@@ -80,15 +80,29 @@ def parse(data: bytes, path: str) -> Settings:
     _respell(table, os.path.dirname(os.path.abspath(path)))
     problems: list[str] = []
     settings = _read_table(Settings, table, (), problems)
-    if settings is not None and not problems:
-        problems += _cross_check(settings)
+    if settings is not None:
+        wrong = [problem.partition(": ")[0] for problem in problems]
+        problems += [each for each in _cross_check(settings) if not _may_follow(each, wrong)]
     if settings is None or problems:
         raise ConfigError(path, problems)
     return settings
 
 
+def _may_follow(problem: str, wrong: Sequence[str]) -> bool:
+    """Return whether a problem may come from a wrong key, whose default was checked."""
+    key = problem.partition(": ")[0]
+    return any(
+        each == key
+        or each.startswith((f"{key}.", f"{key}["))
+        or f"[{'.'.join(each.split('.')[:2])}]" in problem
+        for each in wrong
+    )
+
+
 def _read_table(kind: type[T], table: object, place: Place, problems: list[str]) -> T | None:
-    """Read a table into its class; None if that cannot be. `problems` gets what is wrong."""
+    """Read a table into its class, without wrong keys; None if that cannot be. `problems` gets what
+    is wrong.
+    """
     if not isinstance(table, dict):
         key = ".".join(place)
         problems.append(f"{key}: {_found(place, table)}, expected a table [{key}]")
@@ -96,27 +110,31 @@ def _read_table(kind: type[T], table: object, place: Place, problems: list[str])
     hints = get_type_hints(kind, include_extras=True)
     known = {name.rstrip("_"): name for name in hints}
     values: dict[str, Any] = {}
+    before = len(problems)
     for key, plain in cast("dict[str, object]", table).items():
-        if (name := known.get(key)) is not None:
-            values[name] = _read_value(hints[name], plain, (*place, key), problems)
-        else:
+        if (name := known.get(key)) is None:
             problems.append(_unknown_key((*place, key), plain, list(known)))
+        elif (value := _read_value(hints[name], plain, (*place, key), problems)) is not None:
+            values[name] = value
     try:
         return kind(**values)
-    except TypeError:  # a key without a default is missing
-        problems.append(f"{'.'.join(place)}: needs all of {', '.join(known)}")
+    except TypeError:  # a key without a default is missing, or wrong
+        if len(problems) == before:
+            problems.append(f"{'.'.join(place)}: needs all of {', '.join(known)}")
         return None
 
 
 def _read_value(kind: Any, plain: object, place: Place, problems: list[str]) -> Any:
+    """Read the value of a key; None if it is wrong."""
     if dataclasses.is_dataclass(kind):
         return _read_table(cast("type[Any]", kind), plain, place, problems)
     if get_origin(kind) is dict and dataclasses.is_dataclass(entry := get_args(kind)[1]):
         if isinstance(plain, dict):
-            return {
+            read = {
                 name: _read_table(cast("type[Any]", entry), table, (*place, name), problems)
                 for name, table in cast("dict[str, object]", plain).items()
             }
+            return {name: table for name, table in read.items() if table is not None}
         kind = Mapping[str, object]
     try:
         return decode(kind, plain)

@@ -227,6 +227,39 @@ def test_all_mistakes_are_named_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
+def test_mistakes_of_all_kinds_are_named_at_once() -> None:
+    """Unknown keys, wrong types, and what no type can express; and nothing that follows of them."""
+    text = """
+[http]
+listening = "127.0.0.1:1"
+listen = "here"
+
+[environments.own]
+prset = "python"
+
+[environments.other]
+interpreter = "python3"
+timeout_seconds = "long"
+
+[box]
+secrets = ["token", "none"]
+
+[secrets.token]
+hosts = 5
+"""
+    with pytest.raises(config_file.ConfigError) as caught:
+        config_file.parse(text.encode(), "c.toml")
+    assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
+        "http.listening",
+        "environments.own.prset",
+        "environments.other.timeout_seconds",
+        "secrets.token.hosts",
+        "environments.other.interpreter",
+        "box.secrets",
+        "http.listen",
+    ]
+
+
 def test_bytes_that_are_no_text() -> None:
     with pytest.raises(config_file.ConfigError, match="is not UTF-8"):
         config_file.parse(b"a = '\xff'", "c")
