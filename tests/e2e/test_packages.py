@@ -85,6 +85,19 @@ def test_an_environment_comes_changes_and_goes_under_its_sessions(running: Super
         assert stored(running) == set()
 
 
+def test_an_environment_is_waited_for_across_a_reload(running: Supervisor) -> None:
+    reloaded: list[str] = []
+
+    def reload_once(_row: BuiltRow) -> None:
+        if not reloaded:
+            reloaded.append(running.run("nsm", "reload").stderr)
+
+    with running.client() as client:
+        row = client.builds.add_packages("science", pip=["demo"], on_progress=reload_once)
+        assert (row.state, len(reloaded)) == ("ready", 1), (row, reloaded)
+        assert client.run("import demo; print(demo.version)", env="science").stdout == "2.0\n"
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_next_call_of_a_model_has_the_packages(
     running: Supervisor, index: IndexServer, mode: str

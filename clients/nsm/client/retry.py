@@ -59,6 +59,7 @@ _LOOKS = frozenset(
         "changes",
         "check",
         "complete",
+        "env_add",
         "env_found",
         "env_list",
         "env_log",
@@ -93,8 +94,8 @@ _LOOKS = frozenset(
     }
 )
 """Operations that may be carried out twice: what `job_write` sends has an id, and what `run_write`
-sends an offset. `logs` and `events` start from the beginning: `RECONNECTED` tells the caller, who
-can then leave out what comes twice."""
+sends an offset; `env_add` says what there should be. `logs` and `events` start from the beginning:
+`RECONNECTED` tells the caller, who can then leave out what comes twice."""
 
 _OF_CONNECTION = frozenset({"file_close", "file_events", "file_read", "file_unwatch", "file_write"})
 """Operations on what a connection has opened: another one has not, or something else."""
