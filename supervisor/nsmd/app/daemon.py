@@ -63,10 +63,6 @@ class CrashWatch:
 
     Otherwise trio would cancel all other tasks, and those of sessions, templates, boxes and ports
     would end what they own, instead of leaving it to the next supervisor.
-
-    Args:
-        ending: says how the supervisor is to end.
-        crash: ends the process.
     """
 
     def __init__(self, ending: Shutdown, crash: Callable[[BaseException], NoReturn]) -> None:
@@ -319,7 +315,6 @@ class ServiceStatus:
     """Reports to the service manager.
 
     Args:
-        environment: variables of this process, as the service manager has set them.
         counts: returns the numbers of sessions, running executions and clients.
         remaining_s: returns the seconds until a drain's deadline; None without a drain or deadline.
     """
@@ -355,8 +350,6 @@ class ServiceStatus:
     async def run(self, events: Events) -> None:
         """Report changes, and that the loop turns. Returns at once if the service manager wants no
         reports.
-
-        Cancellation: the usual way to end it.
         """
         period_s = watchdog_period_s(self._environment)
         async with trio.open_nursery() as nursery:

@@ -50,7 +50,6 @@ class Instance:
 
     Attributes:
         own: identity of the socket's file, if this supervisor removes it at the end.
-        lock: descriptor.
         kept: descriptors that the service manager kept for an earlier supervisor.
         handed: descriptors from the program that this process was before a reload; else None.
     """
@@ -125,7 +124,6 @@ def refuse_waiting(listener: socket.socket, why: str) -> int:
 
     Args:
         listener: listening, non-blocking; the caller closes it.
-        why: what is wrong and what to do, for people.
 
     Returns:
         How many there were.

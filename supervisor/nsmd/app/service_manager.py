@@ -35,7 +35,6 @@ class PassedDescriptors:
 
     Attributes:
         listener: a non-blocking socket that listens; None if there is none. The caller closes it.
-        kept: descriptors that it kept for an earlier supervisor.
     """
 
     listener: socket.socket | None = None
@@ -50,10 +49,6 @@ def take_passed(
 
     The variables are removed, so that no program started later takes them for its own. No
     descriptor is inherited further.
-
-    Args:
-        environment: variables of this process.
-        first_fd: other than 3 in tests only.
 
     Raises:
         ServiceManagerError: apart from the kept descriptors, it passed something other than exactly
@@ -131,7 +126,6 @@ def tell(environment: Mapping[str, str], message: str) -> None:
     """Send the service manager a message, if it wants one; a failure is logged.
 
     Args:
-        environment: variables of this process.
         message: lines of assignments, such as ``READY=1`` (sd_notify(3)).
     """
     address = environment.get("NOTIFY_SOCKET", "")

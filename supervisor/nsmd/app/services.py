@@ -71,7 +71,6 @@ class FrontEnds:
     Args:
         everyone: counts all connections, those from boxes included. Boxes get at most half of them,
             so that their code keeps nobody else out.
-        endpoint: serves models.
         http: serves clients over HTTP, if that is configured; at `port`.
     """
 

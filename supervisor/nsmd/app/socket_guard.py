@@ -33,8 +33,6 @@ class SocketGuard:
     Args:
         listener: listens at a path; closed when serving ends; until then this descriptor is always
             the socket at that path.
-        lock: descriptor of the supervisor's lock; likewise.
-        lock_path: path of the lock.
         ours: the socket is the supervisor's own. If not, the guard only logs problems.
         look: called after any change in the directory: other parts have files there, too.
     """

@@ -83,7 +83,6 @@ def start_up(
     """Open everything that an earlier supervisor has left, and all that must come before threads.
 
     Args:
-        search_path: directories in which to find programs of the host.
         command: the program that this process becomes at a reload.
 
     Raises:

@@ -58,7 +58,6 @@ class Services:
         everything_kept: yields what the store should have.
         silent: holders that do not answer, and may have sessions, too; None if there is none.
         successor: the command that this process becomes at a reload.
-        clients: returns the number of connections.
         started_s: on trio's clock.
     """
 
@@ -111,9 +110,7 @@ class Call:
         client_limits: None if the client chooses.
         peer: process and user id of the peer, from the kernel.
         confined: the connection may know and reach nothing beyond its scope.
-        resumes: as in `ClientIdentity`.
         manages: it has the right `manage`, and may know what sessions ran.
-        own_sessions: sessions that end with the connection.
         emit: sends an event that belongs to the request; waits for a slow client.
         attach: sends a descriptor with the answer, and closes it.
     """

@@ -81,7 +81,6 @@ async def serve_connection(
     """Serve a client until it is gone.
 
     Args:
-        first: bytes that were already read.
         client_limits: limits that apply whatever it says; None if it may choose.
     """
     broken: RemoteProtocolError | None = None
@@ -437,9 +436,6 @@ _UCRED = struct.Struct("3i")
 def peer_of(descriptor: int) -> tuple[int, int]:
     """Process and user id of the peer of a Unix stream socket, from the kernel (unix(7),
     SO_PEERCRED).
-
-    Args:
-        descriptor: descriptor of the socket; it stays open.
 
     Raises:
         OSError: it is no such socket.

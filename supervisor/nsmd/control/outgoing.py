@@ -34,7 +34,6 @@ class Outgoing:
     """Messages to one client.
 
     Args:
-        descriptor: descriptor of a non-blocking socket.
         nursery: for the task that writes the queue; cancelled when the client is gone.
     """
 
@@ -168,11 +167,7 @@ class Room:
 
 
 class OutputStream:
-    """Sink for an execution, and source for the task that sends its output.
-
-    Args:
-        room: bound of the client.
-    """
+    """Sink for an execution, and source for the task that sends its output."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -230,11 +225,7 @@ class OutputStream:
 
 
 class CountedStream(trio.abc.HalfCloseableStream):
-    """Another stream, with counts of its bytes.
-
-    Args:
-        received: number of bytes that were already read.
-    """
+    """Another stream, with counts of its bytes."""
 
     def __init__(
         self, stream: trio.abc.HalfCloseableStream, traffic: Traffic, received: int = 0

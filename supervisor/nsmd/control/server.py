@@ -47,9 +47,6 @@ class ServeAttachment(Protocol):
         """Serve it until it is gone.
 
         Args:
-            peer: process and user id of the shim, from the kernel.
-            first_bytes: bytes that were already read.
-            client_limits: limits of the connection; None if it may choose.
             confined: it may only run code, within those limits.
         """
         ...
@@ -61,8 +58,6 @@ class Access:
 
     Attributes:
         uid: the only user, besides root, who may connect.
-        rights: rights of each connection; its hello may ask for fewer.
-        client_limits: limits of each connection, whatever it says; None if it may choose.
 
     Raises:
         ValueError: connections that may only run code could choose the scope of the sessions.
@@ -86,9 +81,6 @@ class ControlServer:
     """Server of one listening socket.
 
     Args:
-        access: who may connect, with which rights.
-        services: services that operations use.
-        serve_attachment: the MCP endpoint.
         quotas: limits of connections at once, for this socket alone and together with others.
             Further ones get an error and are closed.
     """

@@ -24,10 +24,7 @@ class Host:
         root: the host's root directory; other than `/` in tests only. Paths for people are shown
             without it.
         cwd: the working directory, whose project has entries of its own.
-        search_path: value of PATH to find programs on.
         shim: path of this installation's `nsm-mcp`; empty if it has none.
-        state: directory of logs.
-        tools: directory of the bridge's definitions.
     """
 
     home: str

@@ -47,11 +47,8 @@ class HandedOver:
     """State of the program that this process was before.
 
     Attributes:
-        listener: the listening socket.
         own: device and inode of its file, if this process removes it at the end; None if it belongs
             to a service manager.
-        lock: lock of the supervisor.
-        kept: all other descriptors.
         settled: systemd already has all of that.
     """
 
@@ -93,9 +90,6 @@ def hand_over(handed: HandedOver) -> dict[str, str]:
 
 def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
     """Read the handover to this process, which no child inherits.
-
-    Args:
-        variables: variables of this process; ours is removed.
 
     Returns:
         None if there is none, if it is for another process, or in another format.
@@ -139,8 +133,6 @@ class Leaving:
 
     Attributes:
         listener: the listening socket; closed with the event loop.
-        own, lock: as in `HandedOver`.
-        store: store of the rest.
         command: the next program, as installed by then.
     """
 
@@ -215,7 +207,6 @@ class SuccessorAnswer:
     """Answer of the next program.
 
     Attributes:
-        version: its version.
         unreadable: why it cannot use entries of the descriptor store, by name; None if it is too
             old to tell.
     """
@@ -255,10 +246,6 @@ def _kept_records(refill: Refill) -> Iterator[tuple[str, str]]:
 
 async def try_successor(command: Sequence[str], refill: Refill = tuple) -> SuccessorAnswer:
     """Run the next program without letting it serve.
-
-    Args:
-        command: command that will be executed.
-        refill: yields what it would take over.
 
     Raises:
         SuccessorError: it does not start, or not in time.

@@ -147,8 +147,6 @@ class DescriptorHolder:
     """Holder of a supervisor's descriptors.
 
     Args:
-        listener: socket to which supervisors connect.
-        first: connection to the first of them.
         linger_s: how long everything is held without one.
     """
 

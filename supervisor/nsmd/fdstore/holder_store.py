@@ -61,8 +61,6 @@ class HolderStore:
     Args:
         path: path of the holder's socket, in a directory of our own; used by one supervisor at a
             time.
-        linger_s: how long the holder keeps everything without a supervisor.
-        found: a running holder at that path.
     """
 
     kind: StoreKind = "keeper"

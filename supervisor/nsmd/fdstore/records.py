@@ -87,17 +87,13 @@ class SessionRecord:
         revision: number of the record; the highest of a session counts.
         spec: name of its `SpecRecord` in the store.
         token: secret for resuming at the agent; 32 hex digits.
-        capabilities: capabilities of the agent.
         pid: host process id of the jail's PID 1, in the PID namespace of the writer.
         starter: process id of the program that made the jail, a child of the supervisor; 0 for
             none.
         channel, listener, changed, shown: identities (`identity`) of its descriptors; None if it
             has none.
-        network: its present network rule.
-        group: directory of its control group; None without.
         created_s: start, on the system's monotonic clock.
         boot: id of the boot in which that clock runs.
-        executions: number of its executions.
         taken_up: number of supervisors that have taken it over.
         applied: applied changes of its overlay, as in `ProjectCopy`.
         template, outdated: as `template_pid` and `outdated` of `Jail`.
@@ -174,11 +170,7 @@ def encode(record: object) -> bytes:
 
 
 def to_plain(value: object) -> Any:
-    """A value as JSON has it. Fields that have their default are left out.
-
-    Raises:
-        TypeError: it is, or holds, something that has no such form.
-    """
+    """A value as JSON has it. Fields that have their default are left out."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -279,9 +271,6 @@ def kept_entry(name: str, record: object, *descriptors: int) -> Iterator[tuple[s
 
     Args:
         record: encoded, if it is bytes.
-
-    Raises:
-        TypeError: the record holds a value without a plain form.
     """
     data = record if isinstance(record, bytes) else encode(record)
     try:
@@ -403,10 +392,8 @@ class KeptEntries:
         Useless ones are dropped.
 
         Args:
-            prefix: beginning of the names of this kind in the store.
             take: gets a record and its descriptors, and returns those that it owns from now on:
                 none if that has ended. It raises `RecordError` if something is missing.
-            owner: returns the id of a record's session or box.
             unusable: gets name, descriptors and error of an entry that cannot be used. Returns None
                 if it is over, else it is left alone for an owner with this id; empty for none.
         """

@@ -58,10 +58,7 @@ class RunningHolder:
     """A holder that answers.
 
     Attributes:
-        path: path of its socket.
         link: non-blocking connection; this process is its supervisor.
-        pid: its process id.
-        kept: copies of its descriptors.
         ended: it ended while it sent them; the rest is lost.
         lacking: names of which it holds descriptors that are not among the copies.
     """
@@ -87,7 +84,6 @@ class SilentHolder:
     """A holder that does not answer.
 
     Attributes:
-        path: path of its socket.
         pidfd: descriptor of its process; None if that is not known.
     """
 
@@ -193,9 +189,6 @@ def find(path: str) -> tuple[list[RunningHolder], SilentHolders | None]:
     """Find the holders of earlier supervisors, and take copies of all that they hold.
 
     Afterwards the path is free, or the first of those that answer listens there.
-
-    Args:
-        path: path where a supervisor's own holder listens.
 
     Raises:
         OSError: a socket cannot be moved.

@@ -88,9 +88,6 @@ class DescriptorStore(Protocol):
         """Wait until everything has arrived, or cannot; called before this process leaves.
 
         It may take a few seconds.
-
-        Args:
-            refill: as for `run`, before that runs.
         """
 
     def end(self) -> None:

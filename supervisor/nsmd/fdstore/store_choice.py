@@ -26,8 +26,6 @@ def open_store(
     Blocks while holders send that, some ms; for 5 s if one does not answer.
 
     Args:
-        variables: variables of this process.
-        holder_path: path of the holder's socket.
         passed: descriptors that the service manager gave back.
 
     Returns:

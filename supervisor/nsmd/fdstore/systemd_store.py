@@ -42,9 +42,6 @@ sd_notify_barrier waits as long.
 def systemd_keeps(variables: Mapping[str, str]) -> int | None:
     """Number of descriptors that systemd keeps for this service; None if it keeps none.
 
-    Args:
-        variables: variables of this process.
-
     Returns:
         0 where it does not say how many.
     """
@@ -60,9 +57,7 @@ class SystemdStore:
     """Descriptor store of systemd.
 
     Args:
-        address: NOTIFY_SOCKET's value.
         most: number of descriptors that it keeps; 0 if unknown.
-        kept: descriptors that it keeps already.
     """
 
     kind: StoreKind = "systemd"

@@ -44,10 +44,7 @@ class MonitoredProcess:
     reports in lines of JSON.
 
     Args:
-        stop_s: longest time that it needs to end, in seconds.
         max_report_bytes: largest report; a longer one comes from a broken monitor.
-
-    Resources: descriptors and a process, until `end`.
     """
 
     def __init__(
@@ -154,10 +151,7 @@ class MonitoredProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Stop it and wait until it has ended; kill it if it does not end. Close everything.
-
-        Cancellation: shielded; it takes `stop_s` at most.
-        """
+        """Stop it and wait until it has ended; kill it if it does not end. Close everything."""
         self.stop()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(self.stop_s) as bound:

@@ -57,10 +57,7 @@ class Notice(NamedTuple):
 
 
 class Inotify:
-    """A queue of notices. Its methods may be called in any thread.
-
-    Resources: a descriptor, until `close`.
-    """
+    """A queue of notices. Its methods may be called in any thread."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

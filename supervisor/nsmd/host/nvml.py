@@ -40,7 +40,6 @@ class GpuUse:
     """Use of GPUs by a process, or by all processes of a session.
 
     Attributes:
-        memory_bytes: memory on all of them; None if the driver does not say.
         percent: share of their time in the last second, of one GPU at most 100; None likewise.
     """
 

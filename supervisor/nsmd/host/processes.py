@@ -306,7 +306,6 @@ def usage_of(
 
     Args:
         pids: roots on the host: each jail's PID 1. Invalid process ids are skipped.
-        proc: directory of procfs; other than `/proc` in tests only.
         times: gets the processor times of each tree, as they were before it was measured.
 
     Returns:

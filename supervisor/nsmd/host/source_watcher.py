@@ -85,7 +85,6 @@ class SourceWatcher:
         """Watch a source from now on.
 
         Args:
-            failed: result if reading fails, which is a bug of ours.
             stirred: called for each change at once, before the source is read; quick.
         """
         kept = _Source(where, look, report, failed, self._watches, self._unwatched)

@@ -119,7 +119,6 @@ class BoundedReads:
         """Call a function in a thread, and return its result.
 
         Args:
-            key: names what it reads.
             function: it must change nothing, as nobody may wait for its end.
         """
         ended, results = threading.Event(), list["Outcome[T]"]()

@@ -103,11 +103,7 @@ class _Stream:
 
 
 class SentEvents:
-    """The events of one session.
-
-    Attributes:
-        idle_since_s: time since which there are none, on trio's clock.
-    """
+    """The events of one session."""
 
     def __init__(self) -> None:
         self.size = 0

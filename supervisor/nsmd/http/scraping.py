@@ -65,11 +65,7 @@ class Paced:
 
 
 async def serve_metrics(path: str, port: int | None, text: Text) -> None:
-    """Serve the metrics until cancelled; an address that cannot be used is logged, and left out.
-
-    Args:
-        path: path of a Unix socket, in a directory that only we can write.
-    """
+    """Serve the metrics until cancelled; an address that cannot be used is logged, and left out."""
     paced = Paced(text)
     with ExitStack() as stack:
         listeners: list[socket.socket] = []

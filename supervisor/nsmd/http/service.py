@@ -46,7 +46,6 @@ class HttpService:
     """Service of MCP over HTTP.
 
     Args:
-        check: finds the mount of `[http] project`.
         loaded: waits until the endpoint has been imported; raises NsmError if it cannot be.
         port: held from one supervisor to the next; None for a new one.
     """

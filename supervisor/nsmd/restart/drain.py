@@ -47,11 +47,7 @@ class Draining:
     """Owner of the drain; there is at most one at a time.
 
     Args:
-        events: they say what finishes.
-        unfinished: returns all that runs or waits.
-        ending: refuses new work, and takes what follows.
         nursery: for the task that waits; cancelling it only ends the waiting.
-        grace_s: `interrupt_grace_seconds`.
     """
 
     def __init__(
@@ -159,7 +155,6 @@ class Drain:
         due_s: time on trio's clock when the remaining work is interrupted.
         then: as in `Draining.begin`.
         interrupted: number of interrupted executions.
-        cancelled: it was cancelled.
         next_change: set at the next change of anything here, and replaced.
     """
 

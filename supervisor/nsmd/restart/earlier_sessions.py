@@ -44,11 +44,7 @@ class UnreadSession:
     def of(
         cls, id_: str, pidfd: int, pid: int, plain: Mapping[str, Any], env: str, why: str
     ) -> UnreadSession:
-        """Make one, with what its record tells.
-
-        Args:
-            plain: values of the record, of any version.
-        """
+        """Make one, with what its record tells."""
         tenancy = plain.get("tenancy")
         told = cast("dict[str, Any]", tenancy) if isinstance(tenancy, dict) else {}
         name, scope, client = (
@@ -120,12 +116,7 @@ class UnreadSessions:
     def find(
         self, target: str, scope: str | None = None, *, by_name: bool = True
     ) -> UnreadSession | None:
-        """Find the one that a target means: an id, a name or `scope/name`.
-
-        Args:
-            scope: the only scope that the caller may see; None for all.
-            by_name: a name alone is enough.
-        """
+        """Find the one that a target means: an id, a name or `scope/name`."""
         for each in self.live(scope):
             names = (each.id, f"{each.scope}/{each.name}", *([each.name] if by_name else []))
             if target in names:

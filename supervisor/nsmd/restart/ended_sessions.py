@@ -114,7 +114,6 @@ class EndedSessionFiles:
         """Report how sessions of an earlier supervisor ended, the earliest first.
 
         Args:
-            live: scope and name of each session that was taken over.
             tell: gets scope, name and end of each of the others.
             all_seen: False if sessions that have not ended may be elsewhere.
 

@@ -57,7 +57,6 @@ class SessionStore:
     """Records of sessions in the descriptor store, so that they outlive the supervisor.
 
     Args:
-        store: the descriptor store.
         known: names of specifications that it already has.
         pinned: these stay, since sessions that cannot be read may need them.
     """
@@ -111,12 +110,7 @@ class SessionStore:
     def begin_after(
         self, session: Session, names: Sequence[str], record: SessionRecord, earlier: Earlier
     ) -> None:
-        """Note a session that was taken over.
-
-        Args:
-            names: its names in the store.
-            record, earlier: its record until it answers.
-        """
+        """Note a session that was taken over."""
         self._revisions[session.id] = record.revision
         self._names[session.id] = list(names)
         self._awaited[session.id] = record, earlier
@@ -269,9 +263,7 @@ class LoadedState:
     """Sessions that an earlier supervisor has left.
 
     Attributes:
-        found: live sessions.
         gone: records of sessions that have ended meanwhile.
-        specs: names of kept specifications.
         unread: live sessions that cannot be read, which stay in the store.
     """
 
@@ -343,8 +335,6 @@ class _Spec:
 
     Attributes:
         record: None if it cannot be read.
-        env: name of its environment, as far as its record tells.
-        why: why it cannot be read.
     """
 
     def __init__(self, descriptors: Sequence[int]) -> None:

@@ -98,10 +98,6 @@ class ResumeTurn:
 class Reattachment:
     """Reattachment of sessions: their executions under way, and the answers to wait for.
 
-    Args:
-        earlier: gets the outcomes of executions.
-        executions: gets the executions under way.
-
     Attributes:
         turns: order in which the agents are asked.
     """

@@ -184,7 +184,6 @@ class KernelFacts:
         capabilities: union of all its sets, hexadecimal; zeroes for none.
         no_new_privs: as in `nsmd.model.policy.Rights`.
         system_call_filter: True if its system calls go through a filter.
-        cgroup: path of its control group; empty if the host has no version 2.
     """
 
     uid: int
@@ -198,7 +197,6 @@ def kernel_facts(pid: int, proc: str = "/proc") -> KernelFacts | None:
     """Read the facts about a process; None if it is gone.
 
     Args:
-        pid: process id on the host.
         proc: directory of procfs; other than `/proc` in tests only.
     """
     try:

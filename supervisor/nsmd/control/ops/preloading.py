@@ -193,11 +193,7 @@ def _shares(pids: Sequence[int]) -> Mapping[int, int]:
 def facts_of(
     environment: Environment, services: Services, memory: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Describe templates of an environment, and imports that its sessions wait for.
-
-    Args:
-        memory: from `memory_of_templates`.
-    """
+    """Describe templates of an environment, and imports that its sessions wait for."""
     forking = services.forking
     if forking is None or environment.problem is not None:
         return {}

@@ -236,11 +236,7 @@ async def _send_output(
 
 
 def left_out(execution_id: str | None) -> OverloadedError:
-    """Error in place of an answer for which there is no room.
-
-    Args:
-        execution_id: id of the execution, if the answer is a result.
-    """
+    """Error in place of an answer for which there is no room."""
     later = "Read answers while you send requests."
     if execution_id is not None:
         later += f" For a while the operation `result` has it, for {execution_id!r}."

@@ -162,11 +162,7 @@ async def events(
 
 
 def _session_of_events(call: Call, ring: Ring, target: str) -> str:
-    """Find the id of a live or ended session.
-
-    Raises:
-        UnknownSessionError, AmbiguousSessionError: none, or several.
-    """
+    """Find the id of a live or ended session."""
     try:
         return call.services.run_service.transcript(target)[0].subject.id
     except UnknownSessionError:
@@ -180,7 +176,6 @@ class _EventReader:
     """Position of one client in the events.
 
     Args:
-        session: id of the only wanted session; None for all.
         last: number of past events to send; None for all that are kept.
     """
 
