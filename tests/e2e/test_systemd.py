@@ -19,7 +19,7 @@ import pytest
 
 from httpport import UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsm.cli.systemd.units import plain_units, units
-from nsmd.http.held_port import bound
+from nsmd.http.service import bound
 from realjail import needs_bwrap
 from usermanager import SERVICE, UserManager, user_manager
 

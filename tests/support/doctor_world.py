@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsmd.doctor.host import Host
+from nsmd.doctor.system import Host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from nsm.http.listen_address import Port
-from nsmd.http.held_port import bound
+from nsmd.http.service import bound
 
 UNAUTHORIZED = "HTTP/1.1 401"
 

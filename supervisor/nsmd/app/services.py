@@ -35,9 +35,7 @@ from nsmd.host.descriptors import Quota
 from nsmd.host.locales import passed_on
 from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
-from nsmd.http.held_port import NAME as PORT
-from nsmd.http.held_port import HeldPort
-from nsmd.http.service import HttpService
+from nsmd.http.service import HTTP_PORT, HeldPort, HttpService
 from nsmd.jail import Launcher
 from nsmd.jail.limits import LimitEnforcer
 from nsmd.jail.process import reap_child
@@ -202,7 +200,7 @@ async def open_services(
         )
         secrets = SecretService(store=store, events=events, most=shares.grants)
         session_manager.secrets = session_manager.gateway.secrets = secrets
-        port = HeldPort(store, entries.kept.get(PORT, ()))
+        port = HeldPort(store, entries.kept.get(HTTP_PORT, ()))
         for keeper in (boxes, ports, secrets):
             keeper.take_up(entries)
         parts: list[Refill] = [

@@ -1,7 +1,10 @@
-"""Things that are found and opened before the event loop begins, and kinds of kept records."""
+"""Things that are found and opened before the event loop begins: the descriptor store with all that
+earlier supervisors left, the launcher of jails; and the kinds of kept records.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,12 +17,13 @@ from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.metadata import with_variable
 from nsmd.environments.artifacts.sources import sources_of
-from nsmd.fdstore import records
-from nsmd.fdstore.handover import Leaving
+from nsmd.fdstore import records, running_holders
+from nsmd.fdstore.handover import HandedOver, Leaving
+from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.records import KeptEntries, SessionRecord, SpecRecord, UnreadableRecordError
 from nsmd.fdstore.running_holders import SilentHolders
-from nsmd.fdstore.store import DescriptorStore
-from nsmd.fdstore.store_choice import open_store
+from nsmd.fdstore.store import DescriptorStore, Kept
+from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 from nsmd.host.descriptors import Shares, raise_limit, share_out
 from nsmd.host.listeners import HOLDER_SOCKET
 from nsmd.host.processes import children_of
@@ -126,6 +130,71 @@ def start_up(
         again=instance.handed is not None,
         inherited=children_of(os.getpid()) if instance.handed is not None else (),
     )
+
+
+def open_store(
+    variables: Mapping[str, str], holder_path: str, passed: Kept, handed: HandedOver | None
+) -> tuple[DescriptorStore, Kept, SilentHolders | None]:
+    """Open the descriptor store, and collect all that earlier supervisors left.
+
+    Blocks while holders send that, some ms; for 5 s if one does not answer.
+
+    Args:
+        passed: descriptors that the service manager gave back.
+
+    Returns:
+        The store; what was left, which the store has, too; and holders that do not answer and may
+        have more.
+
+    Raises:
+        OSError: a holder's socket cannot be moved, or not all that holders have can be received.
+    """
+    kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
+    holders, silent = running_holders.find(holder_path)
+    whole = passed.keys() | (handed.kept.keys() if handed is not None else set[str]())
+    if lacking := {name for each in holders for name in each.lacking} - whole:
+        for each in holders:
+            each.close()
+        raise OSError(
+            errno.EMFILE,
+            f"there is no room for what is kept of sessions and others ({len(lacking)}), which "
+            "live on for now. Raise the limit on open files (ulimit -n)",
+        )
+    for each in holders:
+        _add(kept, each.kept)
+    if handed is not None:
+        others, kept = kept, {name: list(fds) for name, fds in handed.kept.items()}
+        _add(kept, others)
+    most = systemd_keeps(variables)
+    store: DescriptorStore
+    if most is not None:
+        store, more = SystemdStore(variables["NOTIFY_SOCKET"], most, passed), holders
+        settled = handed.kept.keys() if handed is not None and handed.settled else set[str]()
+        for name in kept.keys() - passed.keys():
+            tell = store.has if name in settled else store.keep
+            tell(name, kept[name])
+    else:
+        own, more = next(iter(holders), None), holders[1:]
+        store = HolderStore(holder_path, found=own)
+        for name in kept.keys() - (own.kept.keys() if own is not None else ()):
+            store.keep(name, kept[name])
+    if more:
+        store.settle(kept.items)
+    for each in more:
+        if store.problem:  # it keeps its copies for the next supervisor
+            each.link.close()
+        elif not each.ended:
+            HolderStore(each.path, found=each).end()
+    return store, kept, silent
+
+
+def _add(kept: dict[str, list[int]], more: Kept) -> None:
+    """Merge two stores' descriptors; if both kept one, the second copy is closed."""
+    for name, descriptors in more.items():
+        if name in kept:
+            records.close_all(descriptors)
+        else:
+            kept[name] = list(descriptors)
 
 
 KINDS: Mapping[str, type[Any]] = {

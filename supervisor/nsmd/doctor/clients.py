@@ -17,7 +17,7 @@ from typing import Any, cast
 from nsm.checks import HostCheck, ok, rows, warn
 from nsm.dataclass import dataclass
 from nsm.setup.json_text import value_of
-from nsmd.doctor.host import Host
+from nsmd.doctor.system import Host
 
 PROGRAM = "nsm-mcp"
 

@@ -21,9 +21,8 @@ from nsm.jail import landlock
 from nsm.wire.errors import NixUnavailableError, NsmError
 from nsmd.doctor.clients import check_clients
 from nsmd.doctor.configured import check_devices, check_secrets
-from nsmd.doctor.host import this_host
 from nsmd.doctor.supervisor import check_bridge, check_http, check_places
-from nsmd.doctor.system import check_kernel, check_landlock, check_room, check_service
+from nsmd.doctor.system import check_kernel, check_landlock, check_room, check_service, this_host
 from nsmd.doctor.trials import (
     check_copies,
     check_environment,

@@ -24,7 +24,7 @@ from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import Failure, Hello, Request, Result
 from nsm.wire.status import AuditStatus, Status, SurvivalStatus, read_status
 from nsmd.bridge.definitions import read_directory, render
-from nsmd.doctor.host import Host
+from nsmd.doctor.system import Host
 from nsmd.host.listeners import PlaceError, check_way
 from nsmd.host.paths import trusted_owners
 from nsmd.model.settings import Settings

@@ -10,5 +10,4 @@ running_holders  holders of earlier supervisors, and what they hold
 holder_store     a store that the holder keeps
 systemd_store    a store that systemd keeps
 handover         leave everything to the next program, which is tried first (`nsm reload`)
-store_choice     choice of the store, and its content at the start
 """

@@ -2,6 +2,11 @@
 
 Descriptors stay open across the exec; a memory file describes them, and a variable has its number.
 
+The exec stays beside the holder, since whoever started this process (systemd, a terminal, a
+container whose first process it is) waits for its process id, systemd gives back what it keeps only
+to a process that it starts, and a listening socket in the holder would, after a crash, have clients
+wait for a supervisor that nobody starts.
+
 After the exec there is no way back. So the installed program is tried first, while the supervisor
 still runs: it loads all that it needs to serve, reads the configuration and all records that it
 would get, and ends. Its standard input is a JSON object: `handover` is the version of the

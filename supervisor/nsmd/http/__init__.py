@@ -5,7 +5,6 @@
 
 asgi_app   the `mcp` package's session manager; sent messages, kept for clients  (heavy)
 listener   one listening socket and its connections
-held_port  the port, held from one supervisor to the next
 scraping   the metrics, for Prometheus
-service    a listener and its application, if HTTP is configured
+service    a listener and its application, if HTTP is configured; the port, held across supervisors
 """

@@ -24,7 +24,7 @@ from nsm.http.token import TokenFile
 from nsmd.control.outgoing import CountedStream
 from nsmd.host.listeners import check_way, listening_socket
 from nsmd.host.paths import trusted_owners
-from nsmd.http.held_port import bound
+from nsmd.http.service import bound
 from nsmd.model.events import Events
 from nsmd.model.read_rate import ReadRate
 from nsmd.model.settings import HttpSettings

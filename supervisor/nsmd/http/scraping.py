@@ -18,7 +18,7 @@ import trio
 from nsm.http.accept import accept
 from nsm.http.listen_address import Port, own_hosts
 from nsmd.host.listeners import PlaceError, listening_socket
-from nsmd.http.held_port import bound
+from nsmd.http.service import bound
 
 if TYPE_CHECKING:
     from nsm.http.connection import Served

@@ -12,7 +12,7 @@ from nsmd.host import processes
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below
 from nsmd.jail.limits import memory_of
 from nsmd.model.values import has_nvidia
-from nsmd.restart.earlier_sessions import UnreadSession
+from nsmd.restart.kept_sessions import UnreadSession
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import Transcript
 

@@ -16,7 +16,7 @@ from nsm.wire.errors import BadRequestError, FateUnknownError, NsmError, ResultL
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.model import names
 from nsmd.model.values import Environment, Interpreter, RunRequest
-from nsmd.restart.earlier_sessions import EarlierExecutions
+from nsmd.restart.reattach import EarlierExecutions
 from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.session import Session
 

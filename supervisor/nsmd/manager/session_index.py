@@ -12,7 +12,7 @@ from nsm.suggestion import did_you_mean
 from nsm.wire.errors import AmbiguousSessionError, SessionHiddenError, UnknownSessionError
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.model import names
-from nsmd.restart.earlier_sessions import UnreadSessions
+from nsmd.restart.kept_sessions import UnreadSessions
 from nsmd.sessions.session import Session
 
 _LISTED = 10

@@ -37,10 +37,9 @@ from nsmd.network.secrets.service import SecretService
 from nsmd.network.session_proxy import Gateway
 from nsmd.pool.memory import HostMemory
 from nsmd.pool.pool import Pool
-from nsmd.restart.earlier_sessions import EarlierExecutions
 from nsmd.restart.ended_sessions import EndedSessionFiles, EndedSessions
 from nsmd.restart.kept_sessions import LoadedState, SessionStore
-from nsmd.restart.reattach import Reattachment, ResumeTurn
+from nsmd.restart.reattach import EarlierExecutions, Reattachment, ResumeTurn
 from nsmd.sessions.agent_session import Earlier, StartLimiter
 from nsmd.sessions.execution import Execution, ExecutionIndex
 from nsmd.sessions.forking.live_fork import Helpers, LiveFork, MadeForks, check_forkable

@@ -13,12 +13,14 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import trio
 
 from nsm.dataclass import dataclass, field, replace
+from nsm.wire.errors import UnreadableSessionError
 from nsmd.fdstore import records
 from nsmd.fdstore.records import (
     KeptEntries,
@@ -33,7 +35,6 @@ from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail import Jail, ProjectCopy
 from nsmd.model.policy import Policy
 from nsmd.model.values import JailSpec
-from nsmd.restart.earlier_sessions import UnreadSession, UnreadSessions
 from nsmd.sessions.agent_session import Earlier
 from nsmd.sessions.session import Session
 
@@ -246,6 +247,128 @@ def session_id_of(name: str) -> str:
 
 
 SESSION, SPEC = "session-", "spec-"
+
+
+Drop = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadSession:
+    """A live session whose record, or specification, cannot be read.
+
+    Attributes:
+        name, scope, client, env: as far as the record tells; else None and empty.
+        pid: host process id of its jail's PID 1.
+        pidfd: descriptor of that process, which belongs to the entry.
+        why: why it cannot be used, for people.
+    """
+
+    id: str
+    name: str | None
+    scope: str
+    client: str
+    env: str
+    pid: int
+    pidfd: int
+    why: str
+
+    @classmethod
+    def of(
+        cls, id_: str, pidfd: int, pid: int, plain: Mapping[str, Any], env: str, why: str
+    ) -> UnreadSession:
+        """Make one, with what its record tells."""
+        tenancy = plain.get("tenancy")
+        told = cast("dict[str, Any]", tenancy) if isinstance(tenancy, dict) else {}
+        name, scope, client = (
+            value if isinstance(value := told.get(key), str) else ""
+            for key in ("name", "scope", "client")
+        )
+        return cls(
+            id=id_,
+            name=name or None,
+            scope=scope,
+            client=client,
+            env=env,
+            pid=pid,
+            pidfd=pidfd,
+            why=why,
+        )
+
+    def error(self) -> UnreadableSessionError:
+        """Error for those who want to use it."""
+        return UnreadableSessionError(
+            f"This version of nsm cannot use the session {self.name or self.id!r}: {self.why}. "
+            "It lives on; nothing was run.",
+            hint="Install a version that can use it, then `nsm reload`. "
+            f"`nsm kill {self.id}` ends it.",
+            data={"id": self.id},
+        )
+
+
+class UnreadSessions:
+    """All live sessions that cannot be read.
+
+    Args:
+        drop: drops all that the store has of one, by its id.
+    """
+
+    def __init__(self, drop: Drop = lambda _: None) -> None:
+        self._sessions: dict[str, UnreadSession] = {}
+        self._drop = drop
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: UnreadSession) -> None:
+        """Add a live one."""
+        self._sessions[session.id] = session
+
+    def __repr__(self) -> str:
+        return f"<UnreadSessions {', '.join(self._sessions)}>"
+
+    def live(self, scope: str | None = None) -> list[UnreadSession]:
+        """List those that live, and drop the others.
+
+        Args:
+            scope: the only scope that the caller may see; None for all.
+        """
+        for each in [each for each in self._sessions.values() if has_ended(each.pidfd)]:
+            self._forget(each)
+        return [each for each in self._sessions.values() if scope in (None, each.scope)]
+
+    @property
+    def names(self) -> Collection[tuple[str, str]]:
+        """Scope and name of each that has one."""
+        return {(each.scope, each.name) for each in self.live() if each.name is not None}
+
+    def named(self, scope: str, name: str) -> UnreadSession | None:
+        """Find the one of that name."""
+        return next((each for each in self.live(scope) if each.name == name), None)
+
+    def find(
+        self, target: str, scope: str | None = None, *, by_name: bool = True
+    ) -> UnreadSession | None:
+        """Find the one that a target means: an id, a name or `scope/name`."""
+        for each in self.live(scope):
+            names = (each.id, f"{each.scope}/{each.name}", *([each.name] if by_name else []))
+            if target in names:
+                return each
+        return None
+
+    def end(self, session: UnreadSession) -> None:
+        """End one."""
+        with suppress(OSError):
+            signal.pidfd_send_signal(session.pidfd, signal.SIGKILL)
+        self._forget(session)
+
+    def end_all(self) -> None:
+        """End all of them: the supervisor ends with all sessions."""
+        for each in self.live():
+            self.end(each)
+
+    def _forget(self, session: UnreadSession) -> None:
+        self._sessions.pop(session.id, None)
+        self._drop(session.id)
 
 
 @dataclass(frozen=True, slots=True)

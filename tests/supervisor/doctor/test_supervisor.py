@@ -18,8 +18,8 @@ from doctor_world import World, named
 from nsm.wire.connection import ServerConnection
 from nsm.wire.messages import Hello
 from nsmd.doctor import supervisor
-from nsmd.doctor.host import Host
 from nsmd.doctor.supervisor import check_places
+from nsmd.doctor.system import Host
 
 if TYPE_CHECKING:
     from collections.abc import Generator

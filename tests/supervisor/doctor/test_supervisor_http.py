@@ -14,7 +14,7 @@ from doctor_world import World, named
 from nsm.http.listen_address import Port
 from nsm.httptoken import ensure
 from nsmd.doctor.supervisor import NAME, ask_supervisor, check_http
-from nsmd.http.held_port import bound
+from nsmd.http.service import bound
 from nsmd.model.settings import HttpSettings, Settings
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused,
 from nsm.http.listen_address import Port
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.running_holders import take
-from nsmd.http.held_port import NAME, HeldPort, bound
+from nsmd.http.service import HTTP_PORT, HeldPort, bound
 from processes import Watched
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def test_the_next_supervisor_goes_on_with_the_same_socket() -> None:
     first = HeldPort(store)
     with first.listen(ANY) as listener:
         port = Port(*listener.getsockname())
-    assert [name for name, _ in first.everything_kept()] == [NAME]
-    kept = [os.dup(each) for each in store.held[NAME]]
+    assert [name for name, _ in first.everything_kept()] == [HTTP_PORT]
+    kept = [os.dup(each) for each in store.held[HTTP_PORT]]
     first.forget()  # of its process; what is kept for the next one is `kept`
     with pytest.raises(OSError, match="in use") as caught:
         bound(port)
@@ -126,13 +126,13 @@ def test_what_is_no_socket_is_closed_and_keeps_nobody_from_starting() -> None:
     store = Held()
     earlier, garbage = bound(ANY), os.memfd_create("garbage")
     there = Port(*earlier.getsockname())
-    store.keep(NAME, [garbage, earlier.fileno()])
+    store.keep(HTTP_PORT, [garbage, earlier.fileno()])
     held = HeldPort(store, [garbage, earlier.detach()])
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(garbage)
     with held.listen(there) as listener:
         assert listener.getsockname() == (there.host, there.number)
-    (kept,) = store.held[NAME]  # without the other one, where a store adds what it is given
+    (kept,) = store.held[HTTP_PORT]  # without the other one, where a store adds what it is given
     assert os.fstat(kept) == os.fstat(listener_of(held))
     held.forget()
     assert not store.held
@@ -149,12 +149,12 @@ def test_another_address_is_kept_in_place_of_the_one_before(host: str) -> None:
     store = Held()
     earlier = bound(ANY)
     there, wanted = Port(*earlier.getsockname()), unused(host)
-    store.keep(NAME, [earlier.fileno()])
+    store.keep(HTTP_PORT, [earlier.fileno()])
     held = HeldPort(store, [earlier.detach()])
     with held.listen(wanted) as listener:
         assert listener.getsockname()[:2] == (wanted.host, wanted.number)
     bound(there).close()
-    (kept,) = store.held[NAME]
+    (kept,) = store.held[HTTP_PORT]
     again = HeldPort(Held(), [os.dup(kept)])
     held.forget()
     with again.listen(wanted) as listener:  # which cannot be a new one, while that is there
@@ -166,7 +166,7 @@ def test_where_the_wanted_one_is_taken_the_one_before_is_let_go() -> None:
     store = Held()
     earlier, others = bound(ANY), bound(ANY)
     there, taken = Port(*earlier.getsockname()), Port(*others.getsockname())
-    store.keep(NAME, [earlier.fileno()])
+    store.keep(HTTP_PORT, [earlier.fileno()])
     held = HeldPort(store, [earlier.detach()])
     with others, pytest.raises(OSError, match="in use"):
         held.listen(taken)
@@ -200,7 +200,7 @@ async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(
         found = take(path)
         assert found is not None
         store = HolderStore(path, found=found)
-        held = HeldPort(store, found.kept[NAME])
+        held = HeldPort(store, found.kept[HTTP_PORT])
         with held.listen(there) as listener:
             listener.setblocking(True)
             accepted, peer = listener.accept()

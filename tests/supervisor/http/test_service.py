@@ -25,9 +25,8 @@ from http_support import sdk_client
 from nsm import httptoken
 from nsm.http.listen_address import Port
 from nsm.wire.errors import BadProjectError, InternalError
-from nsmd.http.held_port import NAME, HeldPort, bound
 from nsmd.http.listener import MAX_TURNED_AWAY
-from nsmd.http.service import SCOPE, HttpService
+from nsmd.http.service import HTTP_PORT, SCOPE, HeldPort, HttpService, bound
 from nsmd.mcp.messages import MAX_VALUES
 from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import HttpSettings, Settings
@@ -365,7 +364,7 @@ async def test_a_port_is_let_go_once_nobody_is_to_listen_there(
     earlier, taken = bound(Port("127.0.0.1", 0)), bound(Port("127.0.0.1", 0))
     there = Port(*earlier.getsockname())
     store = Held()
-    store.keep(NAME, [earlier.fileno()])
+    store.keep(HTTP_PORT, [earlier.fileno()])
     listen = {
         "the same": f"127.0.0.1:{there.number}",
         "another": "127.0.0.2:0",

@@ -1,4 +1,6 @@
-"""Ways between sessions and the world: network rules, secrets, and ports on the host."""
+"""Ways between sessions or boxes and the world: network rules, secrets, ports on the host, and the
+sockets for agents in boxes, which the program that becomes the box asks for.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,95 @@ from typing import Any
 
 import trio
 
+from nsm.wire.boxes import RequestedBoxLimits
 from nsm.wire.errors import BadRequestError, ForbiddenError
 from nsm.wire.live import PortAddress
 from nsm.wire.ports import PortRow
 from nsm.wire.run import NetworkRequest
+from nsmd.bridge.programs import Caller
 from nsmd.control.call import Call
+from nsmd.jail.limits import BoxBounds
 from nsmd.model.host_rules import AllowList, HostRule, HostRuleError, parse_rules
+from nsmd.model.names import PROGRAM_NAME
 from nsmd.model.secrets import MAX_SECRETS, SECRET_NAME
 from nsmd.model.values import NetworkRule
 from nsmd.network.decisions import Decision
 from nsmd.sessions.session import Session
+
+MAX_PROGRAMS = 64
+
+_OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."
+
+
+async def box_open(
+    call: Call,
+    directory: str,
+    profile: str,
+    digest: str,
+    network: NetworkRequest,
+    *,
+    shows_project: bool = False,
+    programs: tuple[str, ...] = (),
+    secrets: tuple[str, ...] = (),
+    writable: tuple[str, ...] = (),
+    limits: RequestedBoxLimits | None = None,
+) -> dict[str, Any]:
+    """Open sockets for the asking process, which end with it."""
+    rule = chosen_network(call, network)
+    assert rule is not None, "one was given"
+    box = await call.services.boxes.open(
+        call.peer[0],
+        directory=directory,
+        profile=profile,
+        digest=digest,
+        network=rule,
+        shows_project=shows_project,
+        programs=await _programs(call, programs),
+        secrets=checked_secrets(secrets),
+        writable=writable,
+        bounds=None if limits is None else BoxBounds(**limits._asdict()),
+    )
+    given = None
+    if box.grant is not None:
+        given = {
+            "variables": dict(box.grant.variables),
+            "certificate": box.grant.certificate,
+        }
+    return box.facts() | {"sockets": box.sockets_directory, "given_secrets": given}
+
+
+async def boxes(call: Call) -> list[dict[str, Any]]:
+    """List the boxes."""
+    return list(call.services.boxes.rows())
+
+
+async def _programs(call: Call, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Bridge programs that the box may start. All must exist, so that a mistyped name shows now and
+    not within the box.
+    """
+    bridge = call.services.bridge
+    names = sorted(set(wanted))
+    if len(names) > MAX_PROGRAMS or not all(map(PROGRAM_NAME.fullmatch, names)):
+        raise BadRequestError(
+            f"`programs` must be at most {MAX_PROGRAMS} names of the bridge's programs."
+        )
+    if not names:
+        return ()
+    if not call.bridges:
+        raise ForbiddenError(
+            "This connection may start no programs of the bridge, and give none to a box.",
+            hint="Leave `programs` out, or connect with the right `bridge`.",
+        )
+    if not bridge.enabled:
+        raise BadRequestError("The bridge is off.", hint=_OFF)
+    caller = Caller(client=call.client, scope=call.scope, way="control", peer=call.peer)
+    known = {program.name for program in bridge.programs(caller)}
+    if not known.issuperset(names):
+        await bridge.read_definitions()  # one may have been described just now
+    for name in names:
+        bridge.program(caller, name)
+    return tuple(names)
+
 
 MAX_SHOWN = 50
 """Largest number of decisions in one answer, the latest."""

@@ -18,12 +18,12 @@ import pytest
 import trio
 import trio.testing
 
+from nsmd.app.startup import open_store
 from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import VARIABLE, HandedOver, SuccessorError, take_over, try_successor
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.running_holders import RunningHolder, take
 from nsmd.fdstore.store import Kept, copies_of
-from nsmd.fdstore.store_choice import open_store
 from nsmd.fdstore.systemd_store import SystemdStore
 from processes import collect
 
