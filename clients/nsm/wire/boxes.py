@@ -121,7 +121,7 @@ def _is_digest(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
-@operation("manage")
+@operation("manage", recorded=None)
 def box_open(
     directory: str,
     profile: Annotated[str, Constraint(_is_short, "1 to 64 printable characters")],

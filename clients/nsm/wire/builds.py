@@ -136,7 +136,7 @@ class PackageRequest(NamedTuple):
 Names: TypeAlias = Annotated[tuple[str, ...], Constraint(bool, "one name or more")]
 
 
-@operation("manage", key="environment")
+@operation("manage", key="environment", recorded=("reference", "name", "devices"))
 def env_add(
     reference: str = "",
     name: str = "",
@@ -145,15 +145,15 @@ def env_add(
     devices: tuple[str, ...] = (),
     wait: bool = False,
 ) -> BuiltRow: ...
-@operation("manage", key="environments")
+@operation("manage", key="environments", recorded=("targets", "name"))
 def env_update(targets: tuple[str, ...] = (), *, wait: bool = False) -> list[BuiltRow]: ...
-@operation("manage", key="environments")
+@operation("manage", key="environments", recorded=None)
 def env_list() -> list[BuiltRow]: ...
-@operation("manage")
+@operation("manage", recorded=("targets", "name", "reference"))
 def env_remove(targets: Names) -> RemoveReport: ...
-@operation("manage", key="environment")
+@operation("manage", key="environment", recorded=None)
 def env_log(target: str, *, follow: bool = False) -> BuiltRow: ...
 @operation("manage")
 def env_gc(*, dry_run: bool = False) -> CollectReport: ...
-@operation("manage")
+@operation("manage", recorded=("target", "modules", "remove"))
 def env_preload(target: str, modules: Names, *, remove: bool = False) -> PreloadReport: ...

@@ -139,13 +139,13 @@ class AgreedRow(NamedTuple):
     risky: bool = False
 
 
-@operation("manage")
+@operation("manage", recorded=None)
 def changes(target: str, paths: tuple[AskedPath, ...] = ()) -> ChangeEnd: ...
-@operation("manage")
+@operation("manage", recorded=None)
 def change(target: str, path: AskedPath) -> Contents: ...
-@operation("manage")
+@operation("manage", recorded=("target", "force", "changes"))
 def apply(
     target: str, changes: tuple[AgreedRow, ...] = (), *, force: bool = False
 ) -> dict[str, Any]: ...
-@operation("manage")
+@operation("manage", recorded=("target", "paths"))
 def discard(target: str, paths: tuple[AskedPath, ...] = ()) -> dict[str, Any]: ...

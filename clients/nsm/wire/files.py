@@ -237,7 +237,7 @@ class TreeReport(NamedTuple):
     skipped: tuple[Skipped, ...] = ()
 
 
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path", "mode"))
 def file_open(
     target: str,
     path: AskedPath,
@@ -248,16 +248,16 @@ def file_open(
     size: Annotated[int, at_least(0)] = 0,
     descriptor: bool = False,
 ) -> OpenFile: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_read(
     file: Handle,
     bytes: Annotated[int, between(1, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
 ) -> FilePiece: ...
-@operation("manage", own=True, key="size")
+@operation("manage", own=True, key="size", recorded=None)
 def file_write(file: Handle, data: Data) -> int: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_close(file: Handle, *, keep: bool = False) -> dict[str, Any]: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path"))
 def file_get(
     target: str,
     path: AskedPath,
@@ -265,7 +265,7 @@ def file_get(
     offset: Annotated[int, between(0, 2**53)] = 0,
     bytes: Annotated[int, between(0, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
 ) -> FileContent: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path", "append"))
 def file_put(
     target: str,
     path: AskedPath,
@@ -276,9 +276,9 @@ def file_put(
     append: bool = False,
     parents: bool = False,
 ) -> dict[str, Any]: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_stat(target: str, path: AskedPath, *, follow: bool = False) -> FileEntry: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_entries(
     target: str,
     path: AskedPath,
@@ -286,17 +286,17 @@ def file_entries(
     after: Annotated[str, Made(str | bytes, text_of_path, path_on_wire)] = "",
     count: Annotated[int, between(0, MAX_PAGE)] = MAX_PAGE,
 ) -> FileEntries: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path", "recursive"))
 def file_remove(target: str, path: AskedPath, *, recursive: bool = False) -> dict[str, Any]: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path", "to"))
 def file_rename(
     target: str, path: AskedPath, to: AskedPath, *, overwrite: bool = True
 ) -> dict[str, Any]: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target", "path"))
 def file_mkdir(target: str, path: AskedPath, *, parents: bool = False) -> Directory: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_watch(target: str, path: AskedPath, *, recursive: bool = False) -> Watching: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_events(watch: Handle, *, wait_s: Seconds = 0.0) -> FileEvents: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def file_unwatch(watch: Handle) -> dict[str, Any]: ...

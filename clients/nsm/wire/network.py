@@ -91,5 +91,5 @@ def read_all_requests(text: str) -> str:
     return text if is_request_rule(text) else f"* https://{text}/*"
 
 
-@operation("manage")
+@operation("manage", recorded=("target", "action", "hosts"))
 def net(target: str, action: str = "list", hosts: tuple[str, ...] = ()) -> NetworkReport: ...

@@ -5,7 +5,7 @@ reads a request's arguments by it (`decode.read_arguments`), and its own functio
 the same arguments, which type checkers compare.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from nsm.wire.answers import read
@@ -42,19 +42,31 @@ class Operation(Generic[P, R]):
         right: right that a connection needs. With `own`, the right `run` is enough for sessions of
             its own scope.
         key: key of the answer, if it is one field of what is sent.
+        recorded: arguments that the audit records of an operation with the right `manage`: never
+            code, and never the content of files. None if it changes nothing, or is recorded
+            elsewhere.
     """
 
-    __slots__ = ("answer", "function", "key", "name", "own", "right")
+    __slots__ = ("answer", "function", "key", "name", "own", "recorded", "right")
 
     right: Right
 
-    def __init__(self, function: Callable[P, R], right: Right, *, own: bool, key: str) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        right: Right,
+        *,
+        own: bool,
+        key: str,
+        recorded: Sequence[str] | None,
+    ) -> None:
         self.function = function
         self.name = function.__name__
         self.answer: type[R] = function.__annotations__["return"]
         self.right = right
         self.own = own
         self.key = key
+        self.recorded = recorded
 
     def __repr__(self) -> str:
         return f"<Operation {self.name}>"
@@ -78,10 +90,10 @@ class Operation(Generic[P, R]):
 
 
 def operation(
-    right: Right, *, own: bool = False, key: str = ""
+    right: Right, *, own: bool = False, key: str = "", recorded: Sequence[str] | None = ()
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Make a description of a function, whose name is that of the operation."""
-    return lambda function: Operation(function, right, own=own, key=key)
+    return lambda function: Operation(function, right, own=own, key=key, recorded=recorded)
 
 
 def encode(value: Any) -> Any:

@@ -47,7 +47,7 @@ class PortRow(NamedTuple):
     is_open: bool = True
 
 
-@operation("manage", key="port")
+@operation("manage", key="port", recorded=None)
 def port_open(
     target: str,
     port: PortNumber,
@@ -55,7 +55,7 @@ def port_open(
     listen: Annotated[str, at_most(MAX_ADDRESS, "characters")] = "",
     public: bool = False,
 ) -> PortRow: ...
-@operation("manage", key="ports")
+@operation("manage", key="ports", recorded=None)
 def port_close(target: str, port: PortNumber) -> list[PortRow]: ...
 @operation("read", key="ports")
 def ports(target: str | None = None) -> list[PortRow]: ...

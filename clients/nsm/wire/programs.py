@@ -42,7 +42,7 @@ def job_start(
     tty: JobTerminal | None = None,
     wait_s: Seconds = 0.0,
 ) -> StartedJob: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def job_read(
     target: str,
     job: str,
@@ -52,7 +52,7 @@ def job_read(
     wait_s: Seconds = 0.0,
     hold: bool = False,
 ) -> JobOutput: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def job_write(
     target: str,
     job: str,
@@ -62,15 +62,15 @@ def job_write(
     wait_s: Seconds = 0.0,
     write_id: Key = None,
 ) -> WrittenInput: ...
-@operation("manage", own=True, key="job")
+@operation("manage", own=True, key="job", recorded=("target", "job", "signal"))
 def job_signal(target: str, job: str, signal: str) -> JobInfo: ...
-@operation("manage", own=True, key="job")
+@operation("manage", own=True, key="job", recorded=("target", "job"))
 def job_stop(
     target: str,
     job: str,
     grace_s: Annotated[float | None, between(0, 1e9, "a number of seconds")] = None,
 ) -> JobInfo: ...
-@operation("manage", own=True, key="job")
+@operation("manage", own=True, key="job", recorded=None)
 def job_resize(target: str, job: str, rows: Size, columns: Size) -> JobInfo: ...
-@operation("manage", own=True, key="jobs")
+@operation("manage", own=True, key="jobs", recorded=None)
 def job_list(target: str) -> list[JobInfo]: ...

@@ -46,9 +46,9 @@ class FoundRow(NamedTuple):
     build: BuiltRow | None = None
 
 
-@operation("manage", key="found")
+@operation("manage", key="found", recorded=None)
 def env_found(project: str) -> list[FoundRow]: ...
-@operation("manage", key="found")
+@operation("manage", key="found", recorded=("project", "path", "name"))
 def env_use(
     project: str,
     path: str,
@@ -60,5 +60,5 @@ def env_use(
     groups: tuple[str, ...] = (),
     wait: bool = False,
 ) -> FoundRow: ...
-@operation("manage", key="name")
+@operation("manage", key="name", recorded=("project", "target"))
 def env_forget(project: str, target: str) -> str: ...

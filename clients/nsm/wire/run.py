@@ -100,7 +100,7 @@ def run(
     reset: bool = False,
     argv: tuple[str, ...] = (),
 ) -> RunResult: ...
-@operation("manage")
+@operation("manage", recorded=None)
 def run_in(target: str, options: OptionFields, code: str) -> RunResult: ...
 @operation("manage", own=True)
 def undo(
@@ -108,7 +108,7 @@ def undo(
     options: OptionFields,
     calls: Annotated[int, at_least(1, "a number of calls")] = 1,
 ) -> RunResult: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=None)
 def run_write(
     target: str,
     execution_id: str,
@@ -146,7 +146,7 @@ def session_fork(
 def find(target: str) -> dict[str, Any]: ...
 @operation("read", own=True)
 def sessions(*, all: bool = False, stream: bool = False) -> dict[str, Any]: ...  # noqa: A002
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("targets", "idle_s", "all", "labels"))
 def kill(
     targets: tuple[str, ...] = (),
     *,
@@ -154,13 +154,13 @@ def kill(
     all: bool = False,  # noqa: A002  # on the wire
     labels: Labels = {},  # noqa: B006  # nobody changes it
 ) -> KillReport: ...
-@operation("manage", own=True)
+@operation("manage", own=True, recorded=("target",))
 def interrupt(target: str) -> dict[str, Any]: ...
-@operation("manage")
+@operation("manage", recorded=None)
 def logs(
     target: str, *, executions: Count | None = None, follow: bool = False
 ) -> dict[str, Any]: ...
-@operation("manage")
+@operation("manage", recorded=None)
 def complete(target: str, code: str, cursor: Count) -> Completions: ...
-@operation("manage")
+@operation("manage", recorded=None)
 def check(target: str, code: str) -> Check: ...

@@ -86,7 +86,7 @@ class BoxSecrets(NamedTuple):
 
 @operation("read")
 def secrets() -> SecretsReport: ...
-@operation("manage", key="stand_in")
+@operation("manage", key="stand_in", recorded=("name",))
 def secret_test(name: str) -> str: ...
-@operation("manage", key="owners")
+@operation("manage", key="owners", recorded=None)
 def secret_revoke(name: str, owner: str | None = None) -> tuple[str, ...]: ...

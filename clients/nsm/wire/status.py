@@ -141,7 +141,7 @@ def read_status(wire: Mapping[str, Any]) -> Status:
 def ping() -> dict[str, Any]: ...
 @operation("read", own=True)
 def status() -> dict[str, Any]: ...
-@operation("manage")
+@operation("manage", recorded=("timeout_s", "cancel"))
 def drain(
     *,
     timeout_s: Annotated[float | None, at_least(0, "a number of seconds")] = None,

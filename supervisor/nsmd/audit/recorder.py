@@ -20,41 +20,8 @@ from nsmd.model.values import ClientIdentity, RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
 
-TOLD_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "apply": ("target", "force", "changes"),
-    "discard": ("target", "paths"),
-    "drain": ("timeout_s", "cancel"),
-    "env_add": ("reference", "name", "devices"),
-    "env_preload": ("target", "modules", "remove"),
-    "env_forget": ("project", "target"),
-    "env_remove": ("targets", "name", "reference"),
-    "env_update": ("targets", "name"),
-    "env_use": ("project", "path", "name"),
-    "file_get": ("target", "path"),
-    "file_mkdir": ("target", "path"),
-    "file_open": ("target", "path", "mode"),
-    "file_put": ("target", "path", "append"),
-    "file_remove": ("target", "path", "recursive"),
-    "file_rename": ("target", "path", "to"),
-    "interrupt": ("target",),
-    "job_signal": ("target", "job", "signal"),
-    "job_stop": ("target", "job"),
-    "kill": ("targets", "idle_s", "all", "labels"),
-    "net": ("target", "action", "hosts"),
-    "secret_test": ("name",),
-}
-"""Arguments of operations that are recorded. Never code, and never the content of files."""
-
-NOT_TOLD = frozenset(
-    "box_open changes change check complete env_found env_list env_log events file_close "
-    "file_entries file_events file_read file_stat file_unwatch file_watch file_write "
-    "job_list job_read job_resize job_write "
-    "logs metrics port_close port_open run_in run_write secret_revoke stats".split()
-)
-"""Operations with the right `manage` that change nothing, or are recorded elsewhere."""
-
 MAX_LISTED = 50
-"""Largest number of items of a list among such arguments."""
+"""Largest number of items of a list among an operation's arguments."""
 
 PASSED_ON: frozenset[EventKind] = frozenset(
     (
@@ -227,13 +194,9 @@ class Recorder:
         facts = dict(event.facts)
         name, client = facts.pop("op"), cast("ClientIdentity", event.subject)
         arguments = cast("Mapping[str, Any]", facts.pop("arguments"))
-        if name in NOT_TOLD or (name == "net" and arguments.get("action") in (None, "list")):
+        if name == "net" and arguments.get("action", "list") == "list":
             return
-        told = {
-            key: _shown(arguments[key])
-            for key in TOLD_ARGUMENTS.get(name, ())
-            if arguments.get(key) not in (None, False, [])
-        }
+        told = {key: _shown(value) for key, value in arguments.items()}
         self.say(
             "operation", {"operation": name, **_client_facts(client), "arguments": told, **facts}
         )

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -286,8 +286,8 @@ class _Connection:
             answer = row.answer(await row.function(call, **args))
         except Exception as error:  # noqa: BLE001  # as above
             answer = error
-        if row.right == "manage":
-            self._tell_of(call, request.op, answer)
+        if row.right == "manage" and (recorded := row.description.recorded) is not None:
+            self._tell_of(call, request.op, recorded, answer)
         self._answer(request, answer, pending.claim())
         # The traceback of an error holds this frame, and the frame holds the error: megabytes of
         # output would stay in memory until Python looks for such cycles.
@@ -297,13 +297,16 @@ class _Connection:
             for function in pending.afterwards:
                 function()
 
-    def _tell_of(self, call: Call, op: str, answer: dict[str, Any] | Exception) -> None:
+    def _tell_of(
+        self, call: Call, op: str, recorded: Sequence[str], answer: dict[str, Any] | Exception
+    ) -> None:
+        given = {name: call.args[name] for name in recorded if name in call.args}
         refused = {"error": getattr(answer, "code", "internal"), "why": str(answer)}
         self._services.events.publish(
             "operation",
             subject=call.as_client(),
             op=op,
-            arguments=call.args,
+            arguments={k: v for k, v in given.items() if v not in (None, False, [])},
             **(refused if isinstance(answer, Exception) else {}),
         )
 
