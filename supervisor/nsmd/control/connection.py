@@ -276,7 +276,7 @@ class _Connection:
             self._nursery.start_soon(self._carry_out, request, row, call, args, pending)
             return
         pending.execution = execution
-        execution.tell(partial(self._answer, request))
+        execution.when_answered(partial(self._answer, request))
 
     async def _carry_out(
         self, request: Request, row: Row, call: Call, args: dict[str, Any], pending: _Pending

@@ -244,7 +244,7 @@ class ProgramStart:
         self._patience = Timer(run_service.session_manager.timers, self._late)
         found.session.requests.when_settled(self._begin)
 
-    def tell(self, function: Callable[[Any], None]) -> None:
+    def when_answered(self, function: Callable[[Any], None]) -> None:
         """Call a function with the result or the error, once; it must not raise."""
         if self._result is None:
             self._tell = function
@@ -267,7 +267,7 @@ class ProgramStart:
     async def wait(self) -> Any:
         """Wait for the result."""
         settled = trio.Event()
-        self.tell(lambda _: settled.set())
+        self.when_answered(lambda _: settled.set())
         await settled.wait()
         if isinstance(self._result, Exception):
             raise self._result

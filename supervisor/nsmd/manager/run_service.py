@@ -464,7 +464,7 @@ class RunService:
     def session_for(
         self, request: RunRequest, environment: Environment, *, pooled: bool = True
     ) -> tuple[Session, str | None]:
-        """Make a session (`SessionManager.take`). Returns it, and how an earlier one ended."""
+        """Make a session, or take a ready one. Returns it, and how an earlier one ended."""
         client, name = request.client, request.session
         if name is None:
             return self._new_session(client, environment, None, pooled=True), None
@@ -502,7 +502,9 @@ class RunService:
             labels=client.labels,
             made_by=client.made_by,
         )
-        made = self.session_manager.take(spec, tenancy, confined=bound is not None, pooled=pooled)
+        made = self.session_manager.take_session(
+            spec, tenancy, confined=bound is not None, pooled=pooled
+        )
         self.prewarm.used(client, environment.name)
         return made
 

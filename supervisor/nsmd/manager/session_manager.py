@@ -154,7 +154,7 @@ class SessionManager:
         """Check that a scope may have one more session."""
         self._slots.check_share(scope)
 
-    def take(
+    def take_session(
         self, spec: JailSpec, tenancy: Tenancy, *, confined: bool, pooled: bool = True
     ) -> Session:
         """Take a session for a client: a ready one, or one that starts, now or in its turn.
@@ -172,7 +172,9 @@ class SessionManager:
             pooled = False  # as in `Pool.expect`
         if self._slots.has_room(spec, len(self.index), self.index.descriptors):
             session = (
-                self.pool.take(spec) if pooled else self._start(replace(spec, rehearsed=False))
+                self.pool.take_spare(spec)
+                if pooled
+                else self._start(replace(spec, rehearsed=False))
             )
         else:
             turn = self._slots.turn(tenancy.scope, confined=confined)

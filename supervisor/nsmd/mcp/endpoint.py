@@ -191,7 +191,7 @@ class Endpoint:
             return await call_next(ctx)
         reply = await self._reply(ctx, name, params.get("arguments"))
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if reply.started is not None and modern and jobs.are_taken(ctx):
+        if reply.started is not None and modern and jobs.takes_tasks(ctx):
             stamp = {SERVER_INFO_META_KEY: self._info}
             return {"resultType": "task", **jobs.task_of(*reply.started), "_meta": stamp}
         return self._result(reply, modern)
@@ -295,7 +295,7 @@ class Endpoint:
 
     async def _tell_of_job(self, ctx: Context, arguments: RunArguments, job: JobId) -> ToolReply:
         number = number_of(ctx)
-        return await jobs.news_of_job(
+        return await jobs.report_on_job(
             await self._session_of(ctx, job),
             job,
             key=None if number is None else number.execution_id,

@@ -60,7 +60,7 @@ async def start_job(run_service: RunService, found: SessionForJob) -> ToolReply:
     return replace(_reply("", notes, job, facts), started=(job, facts))
 
 
-async def news_of_job(
+async def report_on_job(
     session: Session,
     job: JobId,
     *,
@@ -99,7 +99,7 @@ async def news_of_job(
     return _reply(answer.data.decode(errors="replace"), notes, job, answer.job)
 
 
-async def facts_of_job(session: Session, job: JobId) -> JobFacts:
+async def facts_about_job(session: Session, job: JobId) -> JobFacts:
     """Look at a job. Raises `NsmError`."""
     return await await_end(session, job.number, wait_s=0.0)
 
@@ -156,7 +156,7 @@ class TaskParams(RequestParams):
     task_id: str
 
 
-def are_taken(ctx: Context) -> bool:
+def takes_tasks(ctx: Context) -> bool:
     """Return whether the client of a request takes tasks."""
     capabilities = ctx.session.client_capabilities
     return bool(capabilities and capabilities.extensions and EXTENSION in capabilities.extensions)
@@ -207,11 +207,11 @@ class Tasks:
     async def _get(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
         session, job = await self._named(ctx, params.task_id)
         try:
-            facts = await facts_of_job(session, job)
+            facts = await facts_about_job(session, job)
             task = task_of(job, facts)
             if task["status"] == "completed":
                 # The same key, so the same output each time.
-                reply = await news_of_job(session, job, key="task", max_bytes=self._max_bytes)
+                reply = await report_on_job(session, job, key="task", max_bytes=self._max_bytes)
                 task["result"] = messages.result_map(reply)
         except NsmError as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
@@ -231,7 +231,7 @@ class Tasks:
         return {}
 
     async def _named(self, ctx: Context, task_id: str) -> tuple[Session, JobId]:
-        if not are_taken(ctx):
+        if not takes_tasks(ctx):
             raise MCPError(
                 MISSING_REQUIRED_CLIENT_CAPABILITY,
                 f"Only clients that declare the extension {EXTENSION} may ask about tasks.",

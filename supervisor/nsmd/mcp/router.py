@@ -252,7 +252,7 @@ class Router:
         while True:
             lines = 0
             for line in buffer.feed(chunk):
-                await self._take(line)
+                await self._route_line(line)
                 lines += 1
                 if lines % TURN == 0:
                     await trio.lowlevel.checkpoint()
@@ -264,7 +264,7 @@ class Router:
             if not chunk:
                 return
 
-    async def _take(self, line: bytes | jsonlines.TooLong) -> None:
+    async def _route_line(self, line: bytes | jsonlines.TooLong) -> None:
         if isinstance(line, jsonlines.TooLong):
             await self._queue(messages.too_long(line))
             return

@@ -57,7 +57,7 @@ class Demand:
         self._last_s = -math.inf
         self._lately: deque[float] = deque(maxlen=MAX_BURST)
 
-    def note(self, now_s: float, lead_s: float) -> None:
+    def add(self, now_s: float, lead_s: float) -> None:
         """Note that a session was taken; calls within the time of a refill are one burst."""
         self._weight = self._weight * self._faded(now_s, RATE_S) + 1.0
         lately = self._lately
@@ -97,7 +97,7 @@ class Refills:
     def __len__(self) -> int:
         return len(self._times)
 
-    def note(self, seconds: float) -> None:
+    def add(self, seconds: float) -> None:
         """Note a session that is ready."""
         self._times.append(seconds)
         self._ordered = sorted(self._times)
@@ -283,7 +283,7 @@ class Pool:
 
     # Events. All of this is quick; the pool's task decides what follows from it.
 
-    def take(self, spec: JailSpec) -> Session:
+    def take_spare(self, spec: JailSpec) -> Session:
         """Take a session of that kind, ready or still starting. It belongs to the caller from now
         on.
         """
@@ -293,7 +293,7 @@ class Pool:
         lead_s = kind.lead_s
         self._hurried = now - kind.used_s < lead_s
         kind.used_s = now
-        kind.demand.note(now, lead_s)
+        kind.demand.add(now, lead_s)
         session = _newest(kind.ready)
         if session is not None:
             kind.hits += 1
@@ -344,7 +344,7 @@ class Pool:
         recovered, kind.failures = kind.failures > 0, 0
         # Starts that callers wait for compete with each other, so their times say less.
         if start.refill or not kind.refills:
-            kind.refills.note(self._now() - start.since_s)
+            kind.refills.add(self._now() - start.since_s)
         if start.refill:
             took_s = self._now() - start.since_s
             self._events.publish(

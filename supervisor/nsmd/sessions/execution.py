@@ -169,7 +169,7 @@ class Execution:
             self._sent = self._sent or trio.Event()
             await self._sent.wait()
 
-    def tell(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
+    def when_answered(self, function: Callable[[RunOutcome | NsmError], None]) -> None:
         """Call a function with the answer instead of waiting; at once if the answer is there. Only
         one.
 
@@ -206,7 +206,7 @@ class Execution:
 
     # For the session.
 
-    def note(self) -> dict[str, object]:
+    def note_for_agent(self) -> dict[str, object]:
         """Make the note that the agent remembers, for a later supervisor."""
         origin, client = self.origin, self.request.client
         known: dict[str, object] = {

@@ -250,7 +250,7 @@ class ExecutionQueue:
             frame["stdin"] = True
         if session.offers("notes"):
             known = {} if confinement is None else confinement.execution_note()
-            frame["note"] = execution.note() | known
+            frame["note"] = execution.note_for_agent() | known
         if (chars := execution.request.reply_chars) is not None:
             # For agents that count bytes only: a character has at most four.
             frame |= {"reply_chars": chars, "reply_bytes": 4 * chars}

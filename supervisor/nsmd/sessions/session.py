@@ -247,7 +247,7 @@ class Session:
         tell, nothing happens.
         """
         if self.state is SessionState.IDLE and self.offers("status"):
-            self._idle_timer.doubt(reason)
+            self._idle_timer.end_if_unused(reason)
 
     async def wait_ended(self) -> None:
         """Wait until nothing of the session is left."""
@@ -343,7 +343,7 @@ class Session:
                 if not self.runs.refused(frame) and not self.requests.refused(frame):
                     log.warning("session %s: agent says %.200r", self.id, frame.message)
             case StatusFrame():
-                self._idle_timer.told(frame, idle=self.state is SessionState.IDLE)
+                self._idle_timer.handle_status(frame, idle=self.state is SessionState.IDLE)
             case JobEndedFrame():
                 self.jobs -= {frame.job.job}
                 self.transcript.job_ended(frame.job)
@@ -498,7 +498,7 @@ class IdleTimer:
         """Stop the idle time: code runs."""
         self._idle.disarm()
 
-    def doubt(self, reason: str) -> None:
+    def end_if_unused(self, reason: str) -> None:
         """End the session for that reason if it is not in use."""
         self._asked = reason
         self._session.idle_expired()
@@ -513,7 +513,7 @@ class IdleTimer:
         self._lateness.begin()
         self._idle.arm(ANSWER_MARGIN_S)
 
-    def told(self, frame: StatusFrame, *, idle: bool) -> None:
+    def handle_status(self, frame: StatusFrame, *, idle: bool) -> None:
         """Handle the agent's answer.
 
         Args:

@@ -80,7 +80,7 @@ class Bench:
 
     async def serve(self, kind: JailSpec) -> Session:
         """Take one and answer at once, and let refills come."""
-        session = self.pool.take(kind)
+        session = self.pool.take_spare(kind)
         self.pool.answered(session)
         await trio.sleep(FILLED_S)
         return session
@@ -133,7 +133,7 @@ async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.C
     async with bench() as it:
         first = await it.serve(spec())
         assert it.pool.spares == 2
-        second = it.pool.take(spec())
+        second = it.pool.take_spare(spec())
         assert second is not first
         assert second.state is SessionState.IDLE
         assert (it.pool.hits, it.pool.misses) == (1, 1)
@@ -142,7 +142,7 @@ async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.C
 async def test_kinds_are_kept_apart(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.serve(spec(PYTHON))
-        assert it.pool.take(spec(BASH)).spec == spec(BASH)
+        assert it.pool.take_spare(spec(BASH)).spec == spec(BASH)
 
 
 async def test_a_refill_lets_the_call_that_caused_it_go_first(
@@ -150,7 +150,7 @@ async def test_a_refill_lets_the_call_that_caused_it_go_first(
 ) -> None:
     async with bench() as it:
         await it.serve(spec())
-        session = it.pool.take(spec())
+        session = it.pool.take_spare(spec())
         await trio.sleep(0.05)  # its call runs
         assert it.starting() == 0
         it.pool.answered(session)
@@ -166,9 +166,9 @@ async def test_refills_do_not_wait_when_calls_come_faster(
     async with bench() as it:
         for _ in range(3):
             await it.serve(spec())
-        it.pool.answered(it.pool.take(spec()))
+        it.pool.answered(it.pool.take_spare(spec()))
         await trio.sleep(START_S / 10)
-        session, before = it.pool.take(spec()), it.starting()
+        session, before = it.pool.take_spare(spec()), it.starting()
         it.pool.answered(session)
         assert it.starting() == before + 2  # also for the call before, whose session goes on
 
@@ -181,7 +181,7 @@ async def test_the_end_of_a_session_is_the_moment_to_refill(
             await it.serve(spec())
         await trio.sleep(FILLED_S)
         full, now = it.pool.spares, trio.current_time()
-        session = it.pool.take(spec())
+        session = it.pool.take_spare(spec())
         it.pool.answered(session)
         assert it.pool.spares == full - 1
         session.end("one-shot finished")
@@ -193,7 +193,7 @@ async def test_the_end_of_a_session_is_the_moment_to_refill(
 async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.Clock) -> None:
     async with bench() as it:
         await it.serve(spec())
-        it.pool.take(spec())  # and never answers
+        it.pool.take_spare(spec())  # and never answers
         await trio.sleep(FILLED_S)
         assert it.pool.spares == 2
 
@@ -202,7 +202,7 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
-        callers = [it.pool.take(spec()) for _ in range(6)]
+        callers = [it.pool.take_spare(spec()) for _ in range(6)]
         most = 0
         while it.pool.spares < 6 or it.starting():
             await trio.sleep(0.005)
@@ -225,7 +225,7 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
 
 async def test_a_burst_is_served_and_its_like_expected(autojump_clock: trio.abc.Clock) -> None:
     async with bench(max_spares=16) as it:
-        taken = [it.pool.take(spec()) for _ in range(50)]
+        taken = [it.pool.take_spare(spec()) for _ in range(50)]
         assert len({session.id for session in taken}) == 50
         for session in taken:
             it.pool.answered(session)
@@ -269,7 +269,7 @@ async def test_a_kind_that_is_expected_is_kept_ready_for_a_while(
     async with bench() as it:
         it.pool.expect(spec(BASH))
         await trio.sleep(FILLED_S)
-        assert it.pool.take(spec(BASH)).state is SessionState.IDLE
+        assert it.pool.take_spare(spec(BASH)).state is SessionState.IDLE
         it.pool.expect(spec(PYTHON))
         await trio.sleep(FILLED_S)
         assert [kind.spares for kind in it.pool.kinds] == [2, 1]
@@ -283,7 +283,7 @@ async def test_a_dead_spare_is_replaced_after_a_while(autojump_clock: trio.abc.C
         it.started[-1].end("test")
         await trio.sleep(0.5)
         assert it.pool.spares == 0
-        assert it.pool.take(spec()).live
+        assert it.pool.take_spare(spec()).live
         await trio.sleep(FILLED_S)
         assert it.pool.spares == 1
 
@@ -295,7 +295,7 @@ async def test_a_spare_that_has_just_died_is_not_taken(autojump_clock: trio.abc.
         await it.serve(spec())
         died = it.pool.kinds[0].ready[-1]
         next(jail for jail in it.launcher.jails if jail.pid == died.pid).kill()
-        taken = it.pool.take(spec())
+        taken = it.pool.take_spare(spec())
         assert taken is not died
         assert taken.state is SessionState.IDLE
         await trio.sleep(FILLED_S)
@@ -308,7 +308,7 @@ async def test_what_cannot_start_is_tried_less_and_less_often(
 ) -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no")
-        it.pool.take(spec())
+        it.pool.take_spare(spec())
         await trio.sleep(0.9)
         assert len(it.started) == 3  # the caller's, and two refills
         await trio.sleep(100)
@@ -325,7 +325,7 @@ async def test_a_caller_starts_what_refills_are_put_off_for(
 ) -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no")
-        it.pool.take(spec())
+        it.pool.take_spare(spec())
         await trio.sleep(10)
         it.launcher.fail = None
         await it.serve(spec())
@@ -341,7 +341,7 @@ async def test_pressure_on_memory_empties_the_pool(autojump_clock: trio.abc.Cloc
         it.memory.tell()
         await trio.sleep(1)
         assert it.pool.spares == 0
-        assert it.pool.take(spec()).live  # calls are served all the same
+        assert it.pool.take_spare(spec()).live  # calls are served all the same
         it.memory.now = dataclasses.replace(it.memory.now, pressure_percent=0.0)
         await trio.sleep(61)
         assert it.pool.spares == 2
@@ -354,7 +354,7 @@ async def test_a_plan_holds_for_a_moment(autojump_clock: trio.abc.Clock) -> None
             await it.serve(spec())
         before, began_s = it.memory.looks, trio.current_time()
         for _ in range(50):
-            it.pool.answered(it.pool.take(spec()))
+            it.pool.answered(it.pool.take_spare(spec()))
             await trio.sleep(0.003)
         took_s = trio.current_time() - began_s
         await trio.sleep(FILLED_S)
@@ -377,7 +377,7 @@ async def test_spares_of_what_is_gone_or_replaced_are_dropped(
     async with bench() as it:
         taken = await it.serve(spec(PYTHON))
         await it.serve(spec(BASH))
-        ready, spares = it.pool.take(spec(PYTHON)), it.pool.spares
+        ready, spares = it.pool.take_spare(spec(PYTHON)), it.pool.spares
         assert spares >= 2
         it.pool.keep_only(lambda environment: environment == BASH)
         assert [kind.spec for kind in it.pool.kinds] == [spec(BASH)]
@@ -396,7 +396,7 @@ async def test_no_refill_starts_for_a_kind_that_has_gone_since_the_plan(
     async with bench() as it:
         for kind in (BASH, PYTHON):
             await it.serve(spec(kind))
-        first, *others = [it.pool.take(spec(kind)) for kind in (BASH, PYTHON, PYTHON)]
+        first, *others = [it.pool.take_spare(spec(kind)) for kind in (BASH, PYTHON, PYTHON)]
         it.pool.keep_only(lambda environment: environment == BASH)
         before = len(it.started)
         it.pool.answered(first)  # calls came fast, so refills begin before there is another plan

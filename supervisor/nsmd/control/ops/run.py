@@ -37,7 +37,7 @@ def not_streaming(submit: Submit[P]) -> Callable[..., Execution | None]:
     """Submit code for a client that wants only the result, and sends no input; None for others.
 
     A repeated request is excluded: another caller may wait for that execution already, and
-    `Execution.tell` would displace it.
+    `Execution.when_answered` would displace it.
     """
 
     def submit_if_so(call: Call, /, *args: P.args, **kwargs: P.kwargs) -> Execution | None:
