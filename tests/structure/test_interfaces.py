@@ -52,7 +52,7 @@ from nsmd.host.descriptors import MAX_CONNECTIONS, MAX_OPEN_PORTS
 from nsmd.manager import session_slots
 from nsmd.mcp import render
 from nsmd.mcp.attachment import VARIABLES
-from nsmd.model import read_rate, values
+from nsmd.model import limits, values
 from nsmd.model.settings import EnvironmentSettings, HostSettings, SecretSettings, Settings
 from nsmd.ports import relay, session_ports
 from nsmd.restart import ended_sessions
@@ -278,8 +278,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         ended_sessions.MAX_ENDED,
         transcript.MAX_ENDED_KEPT,
         transcript.MAX_TOTAL_BYTES,
-        int(read_rate.MESSAGES_PER_S),
-        read_rate.BURST,
+        int(limits.MESSAGES_PER_S),
+        limits.BURST,
         transcript.MAX_TRANSCRIPT_BYTES,
         record.MAX_CODE_CHARS,
         record.MAX_STREAM_CHARS,

@@ -42,8 +42,7 @@ from nsmd.control.outgoing import Outgoing, Room
 from nsmd.host import logs
 from nsmd.manager.jobs import ProgramStart
 from nsmd.model import names
-from nsmd.model.limits import ClientLimits
-from nsmd.model.read_rate import TURN, ReadRate
+from nsmd.model.limits import TURN, ClientLimits, ReadRate
 from nsmd.model.values import RunOutcome
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.files import OpenFiles, OpenWatches

@@ -26,7 +26,7 @@ from nsmd.host.listeners import check_way, listening_socket
 from nsmd.host.paths import trusted_owners
 from nsmd.http.service import bound
 from nsmd.model.events import Events
-from nsmd.model.read_rate import ReadRate
+from nsmd.model.limits import ReadRate
 from nsmd.model.settings import HttpSettings
 from nsmd.telemetry import Traffic
 

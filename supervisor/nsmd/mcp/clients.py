@@ -421,19 +421,8 @@ async def submit_patiently(
     submit: Callable[[], Execution], ctx: Context, feed: ProgressFeed | None
 ) -> Execution:
     """Submit a call when its environment is ready."""
-    if feed is None:
-        return await patiently(submit)
-    execution: Execution | NsmError
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(feed.run, partial(report, ctx))
-        try:
-            execution = await patiently(submit)
-        except NsmError as error:
-            execution = error  # raised in a nursery, it would be in a group
-        nursery.cancel_scope.cancel()
-    if isinstance(execution, NsmError):
-        raise execution
-    return execution
+    waiting = patiently(submit)
+    return await (waiting if feed is None else _with_reports(waiting, ctx, feed))
 
 
 async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFeed | None) -> T:
@@ -443,7 +432,7 @@ async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFee
     and the call is abandoned.
     """
     try:
-        return await (call.wait() if feed is None else _reported(call, ctx, feed))
+        return await (call.wait() if feed is None else _with_reports(call.wait(), ctx, feed))
     except NsmError:
         raise
     except BaseException:
@@ -454,18 +443,18 @@ async def outcome_of(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFee
         raise
 
 
-async def _reported(call: Handle[T], ctx: Context, feed: ProgressFeed | LineFeed) -> T:
-    outcome: T | NsmError
+async def _with_reports(waiting: Awaitable[T], ctx: Context, feed: ProgressFeed | LineFeed) -> T:
+    found: T | NsmError
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run, partial(report, ctx))
         try:
-            outcome = await call.wait()
+            found = await waiting
         except NsmError as error:
-            outcome = error  # raised in a nursery, it would be in a group
+            found = error  # raised in a nursery, it would be in a group
         if isinstance(feed, LineFeed):
             feed.end()  # lines that wait are reported first
         else:
             nursery.cancel_scope.cancel()
-    if isinstance(outcome, NsmError):
-        raise outcome
-    return outcome
+    if isinstance(found, NsmError):
+        raise found
+    return found

@@ -52,7 +52,7 @@ from mcp_types import (
 from nsm import jsonlines
 from nsm.dataclass import dataclass
 from nsmd.mcp import messages
-from nsmd.model.read_rate import TURN, ReadRate
+from nsmd.model.limits import TURN, ReadRate
 
 if TYPE_CHECKING:
     from nsmd.mcp.endpoint import Endpoint

@@ -7,9 +7,8 @@ packages    what an environment is made of: packages, images, devices, flakes
 host_rules  hosts, patterns of hosts, and rules for requests to them
 secrets     secrets as configured, without their values
 policy      everything that one session may see, change, reach and use
-limits      limits of sessions and of clients, and the first checks of a request
+limits      limits of sessions and of clients, and the first checks of a request; rate of requests
 lifecycle   a session's states as one table; how the supervisor ends
 events      events, and their listeners
-read_rate   rate at which one client's requests are read
 text        texts for people: head and tail of a long one, durations
 """

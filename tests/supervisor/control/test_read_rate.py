@@ -8,7 +8,7 @@ import trio.testing
 
 from control_bench import bench
 from nsm.wire.messages import Request, Result
-from nsmd.model.read_rate import BURST, MESSAGES_PER_S, TURN, ReadRate
+from nsmd.model.limits import BURST, MESSAGES_PER_S, TURN, ReadRate
 
 
 async def test_a_burst_is_free_and_then_the_rate_holds(

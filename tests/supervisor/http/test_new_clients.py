@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from nsmd.http.listener import CONNECTIONS_BURST, CONNECTIONS_PER_S
-from nsmd.model.read_rate import ReadRate
+from nsmd.model.limits import ReadRate
 
 
 async def test_after_a_burst_there_are_so_many_a_second(
