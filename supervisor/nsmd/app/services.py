@@ -20,7 +20,7 @@ from nsmd.config.reload import Reconfiguration
 from nsmd.control.call import Services
 from nsmd.control.ops.supervisor import reload_once_answered
 from nsmd.control.server import Access, ControlServer
-from nsmd.environments.artifacts.sources import ArtifactDiscovery
+from nsmd.environments.artifacts.discovery import ArtifactDiscovery
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.catalog import Catalog, EnvironmentSource, ProjectSource, Rank
 from nsmd.environments.devices.equipment import DeviceFinder

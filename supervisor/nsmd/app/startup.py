@@ -15,8 +15,8 @@ from nsm.dataclass import dataclass
 from nsmd.app.instance import Instance
 from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.config.reload import Load
+from nsmd.environments.artifacts.discovery import sources_of
 from nsmd.environments.artifacts.metadata import with_variable
-from nsmd.environments.artifacts.sources import sources_of
 from nsmd.fdstore import records, running_holders
 from nsmd.fdstore.handover import HandedOver, Leaving
 from nsmd.fdstore.holder_store import HolderStore

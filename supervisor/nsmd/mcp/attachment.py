@@ -26,8 +26,8 @@ from nsm._version import program_version
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, InternalError, NsmError
 from nsmd.bridge.bridge import BridgeService
+from nsmd.environments.artifacts.discovery import sources_of
 from nsmd.environments.artifacts.metadata import settings_of
-from nsmd.environments.artifacts.sources import sources_of
 from nsmd.manager.run_service import RunService
 from nsmd.mcp.render import MAX_RESULT_CHARS
 from nsmd.model.limits import ClientLimits, Variables, check_inherited

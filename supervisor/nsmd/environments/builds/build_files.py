@@ -260,12 +260,17 @@ def _saved(building: Building) -> SavedBuild:
 
 
 def _restored(row: SavedBuild, make: MakeEnvironment) -> Building:
-    building = Building(row.reference, row.given_name, row.packages, row.project)
-    building.last_name = row.name
-    building.added = row.added
-    building.used_s = row.used_s
-    building.preload = row.preload
-    building.interruptions = row.interruptions + 1 if row.building else 0
+    building = Building(
+        row.reference,
+        row.given_name,
+        row.packages,
+        row.project,
+        last_name=row.name,
+        added=row.added,
+        used_s=row.used_s,
+        preload=row.preload,
+        interruptions=row.interruptions + 1 if row.building else 0,
+    )
     if row.error:
         message = f"The last build failed: {row.error}."
         at_s = row.failed_s or time.time()

@@ -101,6 +101,7 @@ class Failed:
     at_s: float = 0.0
 
 
+@dataclass(eq=False, slots=True)
 class Building:
     """One environment that is built. Only `Builder` changes it.
 
@@ -121,40 +122,36 @@ class Building:
         next_change: set at the next change. Take it before looking, to miss nothing.
     """
 
-    def __init__(
-        self,
-        reference: str,
-        given_name: str = "",
-        packages: WantedPackages | None = None,
-        project: str = "",
-    ) -> None:
-        # Packages may change: the environment before serves until the next one is there.
-        is_flake = packages is None
-        self.key = (
-            key_of(reference, given_name) if is_flake else key_of_packages(given_name, project)
-        )
-        self.reference = reference
-        self.packages = packages
-        self.given_name = given_name
-        self.project = project
-        self.last_name = ""
-        self.added = False
-        self.variable = False
-        self.configured = False
-        self.agreed = False
-        self.clients = 0
-        self.built: Built | None = None
-        self.failed: Failed | None = None
-        self.attempt: Attempt | None = None
-        self.interruptions = 0
-        self.outdated = False
-        self.tried = False
-        self.used_s = 0.0
-        self.preload: tuple[str, ...] | None = None
-        self.next_change = trio.Event()
+    reference: str
+    given_name: str = ""
+    packages: WantedPackages | None = None
+    project: str = ""
+    last_name: str = ""
+    added: bool = False
+    variable: bool = False
+    configured: bool = False
+    agreed: bool = False
+    clients: int = 0
+    built: Built | None = None
+    failed: Failed | None = None
+    attempt: Attempt | None = None
+    interruptions: int = 0
+    outdated: bool = False
+    tried: bool = False
+    used_s: float = 0.0
+    preload: tuple[str, ...] | None = None
+    next_change: trio.Event = field(default_factory=trio.Event)
 
     def __repr__(self) -> str:
         return f"<Building {self.name} of {self.reference} {self.state}>"
+
+    @property
+    def key(self) -> str:
+        """Name of its files; it stays the same after a restart."""
+        # Packages may change: the environment before serves until the next one is there.
+        if self.packages is not None:
+            return key_of_packages(self.given_name, self.project)
+        return key_of(self.reference, self.given_name)
 
     @property
     def name(self) -> str:

@@ -12,9 +12,8 @@ import pytest
 import trio
 
 from dummy_artifacts import artifact
-from nsmd.environments.artifacts import discovery, sources
-from nsmd.environments.artifacts.discovery import Scan
-from nsmd.environments.artifacts.sources import ArtifactDiscovery, sources_of
+from nsmd.environments.artifacts import discovery
+from nsmd.environments.artifacts.discovery import ArtifactDiscovery, Scan, sources_of
 from nsmd.environments.catalog import Catalog
 from nsmd.host import source_watcher
 from nsmd.host.paths import trusted_owners
@@ -50,7 +49,7 @@ def test_variables_that_name_nothing_are_no_sources() -> None:
     assert named == Sources(metadata="{}", flakes=("a#b", "c"))
     many = sources_of({"NIX_SANDBOX_ENVS": ",".join(map(str, range(100_000)))})
     assert many is not None
-    assert len(many.flakes) == sources.MAX_FLAKES
+    assert len(many.flakes) == discovery.MAX_FLAKES
 
 
 async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
             return Scan()
         return usual(directory, *args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sources, "scan_directory", scan)
+    monkeypatch.setattr(discovery, "scan_directory", scan)
     try:
         async with (
             discovering(tmp_path) as (found, catalog),
