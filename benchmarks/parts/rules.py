@@ -21,7 +21,6 @@ from nsmd.jail import BwrapLauncher, Launcher, find_bwrap
 from nsmd.jail.arguments import TEMPLATE_PATH
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher
-from nsmd.jail.templates.template_store import TemplateStore
 from nsmd.model.settings import DEFAULT_JAIL_UID, Settings
 from nsmd.model.values import JailSizes, JailSpec
 
@@ -100,9 +99,9 @@ async def _pairs(
     """Milliseconds of each, in turn; the first round is thrown away."""
     assert ours.system_calls is not None
     async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
-        store = TemplateStore(NoStore(), str)
-        with_rules = TemplateLauncher(ours, ours.system_calls, nursery, watcher, store)
-        without = TemplateLauncher(theirs, LET_ALL_THROUGH, nursery, watcher, store)
+        kept = NoStore(), str
+        with_rules = TemplateLauncher(ours, ours.system_calls, nursery, watcher, *kept)
+        without = TemplateLauncher(theirs, LET_ALL_THROUGH, nursery, watcher, *kept)
         forks = await _alternate(
             partial(_fork_ms, with_rules, spec), partial(_fork_ms, without, spec), rounds=rounds
         )

@@ -29,8 +29,8 @@ from nsmd.host.listeners import HOLDER_SOCKET
 from nsmd.host.processes import children_of
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings
-from nsmd.jail.templates.template_store import PREFIX as TEMPLATE
-from nsmd.jail.templates.template_store import TemplateRecord
+from nsmd.jail.templates.template import PREFIX as TEMPLATE
+from nsmd.jail.templates.template import TemplateRecord
 from nsmd.model.limits import session_limits
 from nsmd.model.settings import Settings
 from nsmd.model.values import Sources

@@ -1,9 +1,8 @@
 """Sessions as forks of a Python that is already running. No module imports a later one.
 
-spec            choice of the template for a session, the request to it, its files
-template        one template: its jail, its control socket, its forks
-template_store  stored templates, for the next supervisor
-launcher        all templates; a jail of its own if forking does not work
+spec      choice of the template for a session, the request to it, its files
+template  one template: its jail, its control socket, its forks, its record for the next supervisor
+launcher  all templates; a jail of its own if forking does not work
 """
 
 from nsmd.jail.templates.launcher import (
@@ -12,8 +11,7 @@ from nsmd.jail.templates.launcher import (
     open_launcher,
     open_templates,
 )
-from nsmd.jail.templates.template import Template
-from nsmd.jail.templates.template_store import read_programs
+from nsmd.jail.templates.template import Template, read_programs
 
 __all__ = [
     "Template",

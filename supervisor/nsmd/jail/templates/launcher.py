@@ -8,15 +8,16 @@ import platform
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 import trio
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries, over
-from nsmd.fdstore.store import NoStore
+from nsmd.fdstore.store import DescriptorStore, NoStore
 from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
 from nsmd.jail import BwrapLauncher, Jail, Launcher
@@ -32,19 +33,17 @@ from nsmd.jail.templates.spec import (
     template_of,
 )
 from nsmd.jail.templates.template import (
+    PREFIX,
     ForkEndedError,
     ShortageError,
     Template,
     TemplateError,
     TemplateGoneError,
-    start_template,
-)
-from nsmd.jail.templates.template_store import (
-    PREFIX,
     TemplateRecord,
-    TemplateStore,
+    kept_template,
     made_of,
-    made_of_record,
+    start_template,
+    template_of_record,
 )
 from nsmd.model.values import Enforcement, Environment, JailSizes, JailSpec, SessionLimits
 
@@ -115,13 +114,15 @@ class TemplateLauncher:
         system_calls: bytes,
         nursery: trio.Nursery,
         watcher: SourceWatcher,
-        template_store: TemplateStore,
+        store: DescriptorStore,
+        made: Callable[[], str],
     ) -> None:
         self._watcher = watcher
         self._outdated: list[int] = []
         self._report: Callable[[int, bool], None] = _nobody
         self._cold = cold
-        self._template_store = template_store
+        self._store = store
+        self._made = cache(made)  # digest of what templates are made of besides specifications
         self._plans = lru_cache(MAX_PLANS)(partial(plan_fork, self._cold))
         self._system_calls = system_calls
         self._nursery = nursery
@@ -158,13 +159,13 @@ class TemplateLauncher:
         """
 
         def take(record: TemplateRecord, descriptors: list[int]) -> Collection[int]:
-            template, used = made_of_record(record, descriptors)
+            template, used = template_of_record(record, descriptors)
             if template is None:
                 self._nursery.start_soon(reap_child, record.starter)
                 return ()
             self._watch(template)
             series = self._series_of(template.spec)
-            if record.made_of != self._template_store.made or series.template is not None:
+            if record.made_of != self._made() or series.template is not None:
                 template.close()
             else:
                 series.template = template
@@ -188,7 +189,7 @@ class TemplateLauncher:
             )
 
     def _closed(self, template: Template) -> None:
-        self._template_store.drop(template)
+        self._store.drop(template.name)
         self._watcher.end(template)
 
     # FilesState of templates.
@@ -246,7 +247,8 @@ class TemplateLauncher:
         return template.is_open and template.suspect
 
     def everything_kept(self) -> Iterator[tuple[str, Sequence[int]]]:
-        return self._template_store.everything(self.templates)
+        for template in self.templates:
+            yield from kept_template(template, self._made())
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -445,7 +447,7 @@ class TemplateLauncher:
                             raise TemplateError(CHANGING)
                 series.template = template
                 self._watch(template)
-                self._template_store.keep(template)
+                records.keep(self._store, kept_template(template, self._made()))
             return template
 
     def _series_of(self, spec: TemplateSpec) -> _TemplateSeries:
@@ -510,8 +512,8 @@ async def open_templates(
         yield cold
         return
     async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
-        template_store = TemplateStore(entries.store, partial(made_of, system_calls, uid))
-        launcher = TemplateLauncher(cold, system_calls, nursery, watcher, template_store)
+        made = partial(made_of, system_calls, uid)
+        launcher = TemplateLauncher(cold, system_calls, nursery, watcher, entries.store, made)
         launcher.take_up(entries)
         yield launcher
         nursery.cancel_scope.cancel()

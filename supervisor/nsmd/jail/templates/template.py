@@ -4,30 +4,39 @@ request to the first byte of its agent.
 The protocol is in `docs/contributing/agent-protocol.md`, "Templates". A template may die or be
 ended at any time: its forks live on below its jail's PID 1, which is bwrap's and ends with the last
 of them.
+
+It outlives the supervisor. One that consists of other programs than those installed by then is
+closed: its forks live on, and the next session is a fork of a new template.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 import trio
 
+from nsm._version import __version__
+from nsm.dataclass import dataclass, field
 from nsm.jail.failure import EXHAUSTED
 from nsm.wire.decode import decode
+from nsmd.fdstore import records
 from nsmd.fdstore.holder import receive
 from nsmd.host.event_loop import Timer, Timers, poller
-from nsmd.host.processes import pid_of
+from nsmd.host.processes import has_ended, pid_of
 from nsmd.jail import BwrapLauncher, ProjectCopy
 from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail, discard, hang_up
+from nsmd.jail.program_code import AGENT, TEMPLATE, source_of
 from nsmd.jail.templates.spec import host_paths
 
 SPEAK_TIMEOUT_S = 20.0
@@ -270,6 +279,11 @@ class Template:
         return self.jail.pid
 
     @property
+    def name(self) -> str:
+        """Name in the descriptor store."""
+        return f"{PREFIX}{self.pid}"
+
+    @property
     def pidfd(self) -> int:
         """Descriptor of the process that forks."""
         return self._pidfd
@@ -475,3 +489,74 @@ class _Told(NamedTuple):
     failed: dict[str, str] | None = None
     imported: dict[str, float] | None = None
     loaded: dict[str, list[str]] | None = None
+
+
+PREFIX = "template-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateRecord:
+    """One template, with the digest of its programs (`made_of`) and the identity of its control
+    socket. `starter` is the process that made the jail, our child; 0 for none.
+    """
+
+    spec: TemplateSpec
+    made_of: str
+    pid: int
+    starter: int
+    channel: str
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    imported: dict[str, float] = field(default_factory=dict[str, float])
+    files: tuple[str, ...] = ()
+    state: str = ""
+
+
+@cache
+def read_programs() -> bytes:
+    """Return the digest of the jails' programs, which are read only once."""
+    digest = hashlib.sha256(__version__.encode())
+    for program in (AGENT, TEMPLATE):
+        digest.update(source_of(program))
+    return digest.digest()
+
+
+def made_of(system_calls: bytes, uid: int) -> str:
+    """Digest of everything in a template that its specification does not contain."""
+    return hashlib.sha256(read_programs() + system_calls + b"%d" % uid).hexdigest()
+
+
+def kept_template(template: Template, made: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield what the store keeps of a template, unless that is being closed."""
+    channel = template.jail.socket.fileno()
+    if channel >= 0:
+        record = TemplateRecord(
+            spec=template.spec,
+            made_of=made,
+            pid=template.pid,
+            starter=template.jail.starter_pid,
+            channel=records.identity(channel),
+            failed=dict(template.failed),
+            imported=dict(template.imported),
+            files=tuple(template.files),
+            state=template.state,
+        )
+        given = [channel, template.jail.pidfd, template.pidfd]
+        yield from records.kept_entry(template.name, record, *given)
+
+
+def template_of_record(
+    record: TemplateRecord, descriptors: Sequence[int]
+) -> tuple[Template | None, Collection[int]]:
+    """Make the template of these descriptors, if it lives, with those that it uses."""
+    pidfds = {fd: pid for fd in descriptors if (pid := pid_of(fd)) and not has_ended(fd)}
+    jail = next((fd for fd, pid in pidfds.items() if pid == record.pid), None)
+    forker = next((fd for fd, pid in pidfds.items() if pid != record.pid), None)
+    channel = records.by_identity(descriptors).get(record.channel)
+    if jail is None or forker is None or channel is None:
+        return None, ()
+    control = socket.socket(fileno=channel)
+    control.setblocking(False)
+    made = Jail(control, jail, record.pid, starter=record.starter)
+    template = Template(record.spec, made, forker, failed=record.failed, imported=record.imported)
+    template.files, template.state = record.files, record.state
+    return template, (jail, forker, channel)

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.jail.templates import TemplateLauncher
-from nsmd.jail.templates.template_store import PREFIX, TemplateStore
+from nsmd.jail.templates.template import PREFIX, kept_template
 from nsmd.model.values import Environment
 from processes import ended
 from realjail import ANSWER_TIMEOUT_S, environments, jail_spec, needs_bwrap, new_launcher
@@ -52,8 +53,7 @@ async def launching(store: Store, made: str = "these") -> AsyncGenerator[Templat
     cold = new_launcher()
     assert cold.system_calls is not None
     async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
-        template_store = TemplateStore(store, lambda: made)
-        launcher = TemplateLauncher(cold, cold.system_calls, nursery, watcher, template_store)
+        launcher = TemplateLauncher(cold, cold.system_calls, nursery, watcher, store, lambda: made)
         launcher.take_up(KeptEntries(store, store.given()))
         yield launcher
         nursery.cancel_scope.cancel()
@@ -65,7 +65,7 @@ async def left_behind(python: Environment, store: Store) -> AsyncGenerator[int]:
     async with launching(Store()) as first:
         await first.prepare(jail_spec(python))
         (template,) = first.templates
-        TemplateStore(store, lambda: "these").keep(template)
+        records.keep(store, kept_template(template, "these"))
         yield template.pid
 
 
