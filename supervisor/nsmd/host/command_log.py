@@ -61,13 +61,13 @@ def lines_of(text: str) -> list[str]:
     """Lines of a text, without empty ones, cleaned and cut."""
     # Of a progress bar that is redrawn, the last state.
     shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    cleaned = (clean(line)[:MAX_LINE_CHARS].rstrip() for line in shown)
+    cleaned = (clean(line).rstrip() for line in shown)
     return [line for line in cleaned if line]
 
 
 def clean(text: str) -> str:
-    """Remove terminal control sequences."""
+    """Remove terminal control sequences, and cut the text: only its beginning is made printable."""
     if text.isprintable():
-        return text
-    text = _ESCAPES.sub("", text).expandtabs()
+        return text[:MAX_LINE_CHARS]
+    text = _ESCAPES.sub("", text)[:MAX_LINE_CHARS].expandtabs()[:MAX_LINE_CHARS]
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

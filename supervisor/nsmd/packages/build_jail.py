@@ -58,8 +58,10 @@ _READ_AT_ONCE_BYTES = 4 * 1024 * 1024
 _PAUSE_S = 0.005
 """Pause before each further piece of a longer output: code of packages may print without end."""
 
-_QUERY = re.compile(r"(https?://[^\s?]+)\?[^\s)]+")
-"""URL with a query, which may be a signature that opens a file to everybody."""
+_URL = re.compile(r"(https?://[^\s?]+)(\?[^\s)]+)?")
+"""URL, and its query, which may be a signature that opens a file to everybody. It matches without a
+query, too: else a line of many such beginnings would be searched from each of them to its end.
+"""
 
 Serve = Callable[[int], Awaitable[None]]
 """Serves connections of a listening socket of the jail, which it owns, until it is cancelled."""
@@ -241,12 +243,18 @@ class _Output:
                 await trio.sleep(_PAUSE_S)
 
     def _take(self, said: bytes) -> None:
-        text = _QUERY.sub(r"\1?****", said.decode(errors="replace"))
-        for secret in self._jail.hidden:
-            text = text.replace(secret, "****")
+        text = without_secrets(said.decode(errors="replace"), self._jail.hidden)
         if lines := [line for line in lines_of(text) if not self._jail.takes(line)]:
             self.tail.extend(lines)
             self._jail.say("\n".join(lines))
+
+
+def without_secrets(text: str, hidden: Sequence[str]) -> str:
+    """Cover what is `hidden`, and queries of URLs."""
+    text = _URL.sub(lambda url: f"{url[1]}?****" if url[2] else url[0], text)
+    for secret in hidden:
+        text = text.replace(secret, "****")
+    return text
 
 
 async def _serve(channel: socket.socket, serve: Serve) -> None:

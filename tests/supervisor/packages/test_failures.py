@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed
+from nsmd.host.command_log import lines_of
+from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed, without_secrets
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies
@@ -145,3 +148,31 @@ def test_why_a_connection_was_not_made_is_told_as_well() -> None:
 )
 def test_the_cache_is_tried_where_an_index_does_not_answer(line: str, *, expected: bool) -> None:
     assert no_answer(JailOutcome(status=1, tail=("first", line))) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "get https://a.test/x?sig=1)&b http://b.test?c",
+            "get https://a.test/x?****)&b http://b.test?****",
+        ),
+        (
+            "http:// http://?a https://a.test? https://b.test",
+            "http:// http://?a https://a.test? https://b.test",
+        ),
+        ("http://a.test/http://b.test?c", "http://a.test/http://b.test?****"),
+        ("password pass pass", "**** **** ****"),
+    ],
+)
+def test_queries_and_secrets_are_covered(said: str, shown: str) -> None:
+    assert without_secrets(said, ["password", "pass"]) == shown
+
+
+@pytest.mark.parametrize("piece", ["http://", "https://a?)", "\t", "\x1b]", "\x1b[0", "\0", "\r"])
+def test_no_line_keeps_the_supervisor_from_calls_for_long(piece: str) -> None:
+    """Code of packages prints what it likes, and the supervisor reads it between calls."""
+    line = piece * (80 * 1024 // len(piece))
+    began_s = time.thread_time()
+    lines_of(without_secrets(line, ["password"]))
+    assert time.thread_time() - began_s < 0.15
