@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from nsm.wire.errors import (
-    BadProjectError,
-    BadRequestError,
-    CodeTooLargeError,
-    DisconnectedError,
-    DrainingError,
-    EnvironmentUnavailableError,
-    FileError,
-    FileTooLargeError,
-    ForbiddenError,
-    JobError,
-    NotRunningError,
-    NsmError,
-    OverloadedError,
-    SessionEndedError,
-    SessionHiddenError,
-    SessionLimitError,
-    ShuttingDownError,
-    UnknownEnvironmentError,
-    UnknownJobError,
-    UnknownSessionError,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsm import NsmError
 
 STATUSES = {
     "invalid_argument": 400,
@@ -45,6 +27,29 @@ STATUSES = {
 
 _CONNECT = {"gone": "unavailable", "no_space": "resource_exhausted"}
 
+_GONE = ("unknown-session", "session-ended")
+
+_CODES = {
+    "unknown-job": "not_found",
+    "file-too-large": "no_space",
+    "bad-request": "invalid_argument",
+    "bad-project": "invalid_argument",
+    "code-too-large": "invalid_argument",
+    "unknown-environment": "not_found",
+    "environment-unavailable": "not_found",
+    "forbidden": "permission_denied",
+    "session-limit": "resource_exhausted",
+    "overloaded": "resource_exhausted",
+    "not-running": "unavailable",
+    "cannot-start": "unavailable",
+    "host-unreachable": "unavailable",
+    "disconnected": "unavailable",
+    "shutting-down": "unavailable",
+    "draining": "unavailable",
+    "session-hidden": "unavailable",
+}
+"""Errors of nsm by their codes."""
+
 _FILE_CODES = {
     "ENOENT": "not_found",
     "EEXIST": "already_exists",
@@ -60,12 +65,7 @@ _FILE_CODES = {
 
 
 class RefusalError(Exception):
-    """A request that cannot be carried out.
-
-    Args:
-        code: one of `STATUSES`.
-        message: what happened, and what to do.
-    """
+    """A request that cannot be carried out, with one of the codes in `STATUSES`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -89,37 +89,10 @@ def gone(sandbox: str) -> RefusalError:
 
 
 def refusal_of(error: NsmError, sandbox: str = "") -> RefusalError:
-    """Make the refusal that an error of nsm's becomes.
-
-    Args:
-        sandbox: id of the sandbox that the request is about.
-    """
-    text = str(error)
-    match error:
-        case UnknownSessionError() | SessionEndedError():
-            return gone(sandbox)
-        case UnknownJobError():
-            return RefusalError("not_found", text)
-        case FileTooLargeError():
-            return RefusalError("no_space", text)
-        case FileError() | JobError():
-            code = _FILE_CODES.get(str(error.data.get("errno")), "invalid_argument")
-            return RefusalError(code, text)
-        case BadRequestError() | BadProjectError() | CodeTooLargeError():
-            return RefusalError("invalid_argument", text)
-        case UnknownEnvironmentError() | EnvironmentUnavailableError():
-            return RefusalError("not_found", text)
-        case ForbiddenError():
-            return RefusalError("permission_denied", text)
-        case SessionLimitError() | OverloadedError():
-            return RefusalError("resource_exhausted", text)
-        case (
-            NotRunningError()
-            | DisconnectedError()
-            | ShuttingDownError()
-            | DrainingError()
-            | SessionHiddenError()
-        ):
-            return RefusalError("unavailable", text)
-        case _:
-            return RefusalError("internal", text)
+    """Make the refusal that an error of nsm's becomes, in a request about a sandbox."""
+    if error.code in _GONE:
+        return gone(sandbox)
+    code = _CODES.get(error.code, "internal")
+    if error.code in ("file-error", "job-error"):
+        code = _FILE_CODES.get(str(error.data.get("errno")), "invalid_argument")
+    return RefusalError(code, str(error))
