@@ -39,12 +39,7 @@ USER = "user"
 
 
 class Key:
-    """One key, with a scope of its own.
-
-    Args:
-        name: name of the key.
-        secret: its file.
-    """
+    """One key, with a scope of its own."""
 
     def __init__(self, name: str, secret: TokenFile) -> None:
         self.name = name
@@ -64,12 +59,7 @@ class Key:
 
 
 class KeyCheck:
-    """Admission of clients (`nsm.http.access.Guard`).
-
-    Args:
-        hosts: allowed values of `Host`.
-        keys: the keys.
-    """
+    """Admission of clients (`nsm.http.access.Guard`)."""
 
     def __init__(self, hosts: Collection[str], keys: Sequence[Key]) -> None:
         self._hosts = hosts

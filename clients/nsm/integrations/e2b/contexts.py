@@ -74,9 +74,6 @@ _MARK = "\x1e"
 class CodeContext:
     """One context.
 
-    Args:
-        job: keeps its state.
-
     Attributes:
         id, language, cwd: as clients know them.
         turn: held by the execution that runs; others wait.
@@ -106,11 +103,7 @@ class CodeContext:
 
 
 async def answer(sandbox: E2bSandbox, request: HttpRequest) -> None:
-    """Answer a request.
-
-    Raises:
-        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-    """
+    """Answer a request."""
     match request.method, request.path.strip("/").split("/"):
         case "POST", ["execute"]:
             await _execute(sandbox, request)
@@ -306,11 +299,7 @@ def _base64(value: str) -> str:
 
 
 class Splitter:
-    """Splits one stream of a context into texts and events.
-
-    Args:
-        token: token of the request.
-    """
+    """Splits one stream of a context into texts and events."""
 
     def __init__(self, token: str) -> None:
         self._start = _MARK + token

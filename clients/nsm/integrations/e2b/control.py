@@ -33,11 +33,7 @@ _ASKED_FOR_NOTHING: tuple[object, ...] = (None, False, "", [], {})
 
 
 async def answer(sandboxes: Sandboxes, request: HttpRequest) -> None:
-    """Answer a request.
-
-    Raises:
-        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-    """
+    """Answer a request."""
     parts = request.path.strip("/").split("/")
     if parts[0] == "v2":
         del parts[0]

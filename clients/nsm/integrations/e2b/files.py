@@ -60,11 +60,7 @@ _KINDS = {
 
 
 async def call(sandbox: E2bSandbox, method: str, request: HttpRequest) -> None:
-    """Answer a call.
-
-    Raises:
-        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-    """
+    """Answer a call."""
     asked = message_of(request)
     if method == "WatchDir":
         watch = await _watch(sandbox, asked)
@@ -206,11 +202,7 @@ def _shown(path: str) -> str:
 
 
 async def answer(sandbox: E2bSandbox, request: HttpRequest) -> None:
-    """Answer a request.
-
-    Raises:
-        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-    """
+    """Answer a request."""
     if request.query.get("username", "") not in ("", USER):
         raise RefusalError("unauthenticated", "a sandbox of nsm has one user, named user")
     match request.method:

@@ -41,11 +41,7 @@ _SIGNALS = {"SIGNAL_SIGTERM": "TERM", "SIGNAL_SIGKILL": "KILL", "15": "TERM", "9
 
 
 async def call(sandbox: E2bSandbox, method: str, request: HttpRequest) -> None:
-    """Answer a call.
-
-    Raises:
-        RefusalError, NsmError: it cannot be carried out, and nothing was sent.
-    """
+    """Answer a call."""
     match method:
         case "Start":
             job = await _start(sandbox, request)
@@ -148,11 +144,7 @@ async def _stream(sandbox: E2bSandbox, job: AsyncJob, stream: ConnectStream) -> 
 
 
 async def _job(sandbox: E2bSandbox, asked: Mapping[str, Any]) -> AsyncJob:
-    """Find the running process that a request means.
-
-    Raises:
-        RefusalError: there is none.
-    """
+    """Find the running process that a request means."""
     selector = inner(asked, "process")
     pid = number(selector, "pid", 0)
     if tag := text(selector, "tag", ""):

@@ -1,5 +1,7 @@
 """One request, as the handlers see it, and answers to it (ASGI), also by Connect.
 
+What reads a request raises a `RefusalError` for what is wrong with it.
+
 Connect (connectrpc.com/docs/protocol) is spoken as clients of E2B do: JSON, uncompressed. A stream
 is a row of frames: one byte of flags, four of length, then JSON. The last one has the flag 2, and
 an error if there is one.
@@ -51,11 +53,7 @@ class HttpRequest:
         return f"<HttpRequest {self.method} {self.path}>"
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; an empty body is an empty object.
-
-        Raises:
-            RefusalError: it is none.
-        """
+        """The body as a JSON object; an empty body is an empty object."""
         return object_of(self.body) if self.body else {}
 
     async def gone(self) -> None:
@@ -110,11 +108,7 @@ class HttpRequest:
 
 
 def object_of(data: bytes) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        RefusalError: it is none.
-    """
+    """Read a JSON object."""
     if len(data) > MAX_JSON_BYTES:
         raise RefusalError("invalid_argument", f"a body of JSON has at most {MAX_JSON_BYTES} bytes")
     try:
@@ -127,11 +121,7 @@ def object_of(data: bytes) -> dict[str, Any]:
 
 
 def text(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A text in a JSON object.
-
-    Raises:
-        RefusalError: it is something else, or missing without a default.
-    """
+    """A text in a JSON object."""
     value = values.get(name)
     if value is None and default is not None:
         return default
@@ -141,11 +131,7 @@ def text(values: Mapping[str, Any], name: str, default: str | None = None) -> st
 
 
 def number(values: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number in a JSON object.
-
-    Raises:
-        RefusalError: it is something else.
-    """
+    """A whole number in a JSON object."""
     value = values.get(name)
     if value is None:
         return default
@@ -155,11 +141,7 @@ def number(values: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def inner(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object in a JSON object; empty if it is missing.
-
-    Raises:
-        RefusalError: it is something else.
-    """
+    """An object in a JSON object; empty if it is missing."""
     value = values.get(name)
     if value is None:
         return {}
@@ -169,11 +151,7 @@ def inner(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def texts(values: Mapping[str, Any], name: str) -> dict[str, str]:
-    """An object of texts in a JSON object; empty if it is missing.
-
-    Raises:
-        RefusalError: it is something else.
-    """
+    """An object of texts in a JSON object; empty if it is missing."""
     found = inner(values, name)
     for key, value in found.items():
         if not isinstance(value, str):
@@ -195,11 +173,7 @@ def frame(value: object, *, last: bool = False) -> bytes:
 
 
 def frames_of(body: bytes) -> list[dict[str, Any]]:
-    """Read the messages of a body.
-
-    Raises:
-        RefusalError: it is not made of whole frames of JSON.
-    """
+    """Read the messages of a body."""
     messages: list[dict[str, Any]] = []
     place = 0
     while place < len(body):
@@ -219,11 +193,7 @@ def frames_of(body: bytes) -> list[dict[str, Any]]:
 
 
 def message_of(request: HttpRequest) -> dict[str, Any]:
-    """The one message of a request, whether it came in a frame or not.
-
-    Raises:
-        RefusalError: there is none, or several.
-    """
+    """The one message of a request, whether it came in a frame or not."""
     if not is_stream(request):
         return request.json()
     messages = frames_of(request.body)
@@ -244,11 +214,7 @@ def error_of(refusal: RefusalError) -> dict[str, str]:
 
 
 class ConnectStream:
-    """The answer to a call that gets several messages.
-
-    Args:
-        request: the call.
-    """
+    """The answer to a call that gets several messages."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request = request

@@ -150,11 +150,7 @@ class E2bSandbox:
         return os.path.normpath(os.path.join(home, given))
 
     async def start(self, argv: list[str], **more: Unpack[ProgramSettings]) -> AsyncJob:
-        """Start a program.
-
-        Raises:
-            NsmError: it can't be started.
-        """
+        """Start a program."""
         settings = self.sandboxes.settings
         return await self.client.exec(
             self.name,
@@ -169,12 +165,7 @@ class E2bSandbox:
 
 
 class Sandboxes:
-    """The sandboxes of one key.
-
-    Args:
-        client: has the key's scope.
-        settings: what clients can have.
-    """
+    """The sandboxes of one key."""
 
     def __init__(self, key: Key, client: AsyncClient, settings: ServeSettings) -> None:
         self.key = key
@@ -264,11 +255,7 @@ class Sandboxes:
         )
 
     async def find(self, sandbox_id: str) -> E2bSandbox:
-        """Find a live sandbox.
-
-        Raises:
-            RefusalError: there is none of that id.
-        """
+        """Find a live sandbox."""
         if sandbox_id not in self._known:
             await self.refresh()
         sandbox = self._known.get(sandbox_id)

@@ -89,9 +89,6 @@ def key_path(name: str) -> str:
 def key(name: str, *, rotate: bool = False) -> str:
     """A key, which is made where it is missing.
 
-    Args:
-        rotate: make another one in any case.
-
     Raises:
         TokenError: its file can't be read or written.
     """
@@ -171,11 +168,7 @@ async def _serve_one(connection: Connection, limit: ConnectionLimit) -> None:
 
 
 async def _tried(sandboxes: Sandboxes) -> tuple[ServeSettings, str]:
-    """Make a sandbox and end it, so that what is wrong shows now; returns settings that work.
-
-    Raises:
-        NsmError: none can be made.
-    """
+    """Make a sandbox and end it, so that what is wrong shows now; returns settings that work."""
     settings = sandboxes.settings
     if settings.project is None:
         directory = os.path.join(paths.cache_dir(), "e2b", "home")
@@ -213,11 +206,8 @@ def _listening(port: Port) -> socket.socket:
 
 
 class Application:
-    """The application (ASGI).
-
-    Args:
-        check: finds the key of a request that was admitted.
-        sandboxes: by the name of the key.
+    """The application (ASGI). Handlers raise `RefusalError` or `NsmError` before they have sent
+    anything; later they write themselves what is wrong.
     """
 
     def __init__(self, check: KeyCheck, sandboxes: Mapping[str, Sandboxes]) -> None:

@@ -44,11 +44,7 @@ class Loop:
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work there. To cancel the future cancels the work.
-
-        Raises:
-            NotRunningError: the thread has ended.
-        """
+        """Start work there. To cancel the future cancels the work."""
         if self.loop.is_closed():
             work.close()
             raise NotRunningError("the pool is closed", hint="Make another one.")

@@ -43,13 +43,7 @@ class NodeLostError(NsmError):
 
 @dataclass(slots=True, eq=False)
 class PoolNode:
-    """A node that the pool uses.
-
-    Attributes:
-        actor: handle of its `NodeActor`.
-        socket: leads to its supervisor.
-        facts: of `NodeActor.ready`.
-    """
+    """A node that the pool uses."""
 
     node_id: str
     actor: Any
@@ -58,13 +52,7 @@ class PoolNode:
 
 
 class PoolNodes:
-    """The nodes with their actors, and the sessions that Ray has placed on them.
-
-    Args:
-        directory: for sockets that lead to supervisors.
-        config: tables of the supervisors' `config.toml`.
-        environments: environments from packages that each node is to have.
-    """
+    """The nodes with their actors, and the sessions that Ray has placed on them."""
 
     def __init__(
         self,
@@ -214,11 +202,7 @@ async def _end(node: PoolNode) -> None:
 
 
 def usable_nodes() -> list[dict[str, Any]]:
-    """List the nodes that have the resource.
-
-    Raises:
-        NotRunningError: there is none.
-    """
+    """List the nodes that have the resource."""
     nodes = [node for node in ray.nodes() if sessions_of(node)]
     if not nodes:
         raise NotRunningError(

@@ -95,11 +95,7 @@ def build(client: Client, wanted: Mapping[str, PackageArguments], *, ship: bool)
 
 
 def check(client: Client, configured: Mapping[str, Any]) -> None:
-    """Wait for the environments that the configuration names.
-
-    Raises:
-        EnvironmentUnavailableError: this node cannot provide one of them.
-    """
+    """Wait for the environments that the configuration names."""
     for row in client.builds.list_all():
         if row.going_on and row.name in configured:
             client.builds.log(row.name, lambda _: None, follow=True)
@@ -116,11 +112,7 @@ def check(client: Client, configured: Mapping[str, Any]) -> None:
 def _refusal(
     name: str, why: str, hint: str | None, *, is_made_per_node: bool
 ) -> EnvironmentUnavailableError:
-    """Make the error for an environment that this node cannot provide.
-
-    Args:
-        is_made_per_node: each node makes it itself, of an image or by Nix; none is shipped.
-    """
+    """Make the error for an environment that this node cannot provide."""
     hints = [hint] if hint else []
     if is_made_per_node:
         hints.append(

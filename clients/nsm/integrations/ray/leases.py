@@ -44,13 +44,7 @@ RETURNED_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """Sessions that Ray has placed on a node.
-
-    Attributes:
-        group: Ray's placement group.
-        free: sessions that nobody uses.
-        returned: Ray has them back.
-    """
+    """Sessions that Ray has placed on a node."""
 
     group: Any
     node_id: str
@@ -73,11 +67,7 @@ class Slot:
 
 
 class Leases:
-    """All leases of a pool. Used in the pool's loop only.
-
-    Attributes:
-        waiting: callers that wait for a slot.
-    """
+    """All leases of a pool. Used in the pool's loop only."""
 
     def __init__(self) -> None:
         self._leases: set[Lease] = set()
