@@ -109,7 +109,6 @@ class AsyncClient(ClientMethods, Async):
         self._connection = connection
         self._path: str | None = None  # to connect again; None where that is not wanted
         self._wire: AsyncWire | None = None
-        self._reconnecting = anyio.Lock()
         self._closed = False
         self.leases = set[str]()
         self._server: Hello | None = None
@@ -131,6 +130,8 @@ class AsyncClient(ClientMethods, Async):
         Raises:
             NotRunningError: no supervisor listens, and none may or could be started.
         """
+        # Not before: an adapter makes the client under asyncio, and uses it in a thread under trio.
+        self._reconnecting = anyio.Lock()
         for losses in range(MAX_LOSSES):
             try:
                 await self._connect(again=losses > 0 or not self._may_reconnect)

@@ -8,14 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 import nsm
-from e2e_support import supervisor
+from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.client.background import BACKGROUND
 from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell
 from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
@@ -23,7 +25,6 @@ from processes import ending
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -172,6 +173,24 @@ def test_a_directory_below_a_file_cannot_be_made(sandbox: AdapterSandbox) -> Non
 def test_one_that_was_never_used_is_closed_without_a_supervisor(tmp_path: Path) -> None:
     sandbox = AdapterSandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
     sandbox.close()
+
+
+def test_one_made_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        for name, value in variables_for(Path(path)).items():
+            monkeypatch.setenv(name, value)
+        with supervisor(Path(path), keep=True) as it:
+
+            async def main() -> None:
+                sandbox = AdapterSandbox("test")
+                await sandbox.execute_async(["true"])
+                it.process.kill()
+                it.process.wait()
+                assert (await sandbox.execute_async(["sh", "-c", "exit 7"])).exit_code == 7
+                await sandbox.aclose()
+
+            asyncio.run(main())
+        end_supervisor(it.socket)
 
 
 def test_no_supervisor(tmp_path: Path) -> None:
