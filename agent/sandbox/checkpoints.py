@@ -428,7 +428,7 @@ class Checkpoints:
 
 
 def words_of(count: int) -> str:
-    """How far an undo can go."""
+    """Say how far an undo can go."""
     if not count:
         return "no earlier state is kept"
     return f"{count} earlier {'state is' if count == 1 else 'states are'} kept"

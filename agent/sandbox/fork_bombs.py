@@ -117,7 +117,7 @@ class ForkBombs:
 
     @property
     def _limit(self) -> int:
-        """How many processes the session may have; 0 if that is not limited."""
+        """Number of processes that the session may have; 0 if that is not limited."""
         return self._session.limits.resources.get("processes", 0)
 
     def _watch(

@@ -343,7 +343,9 @@ class JobProcess:
     # End.
 
     def has_ended(self, wait_status: int, usage: resource.struct_rusage) -> None:
-        """Its process is gone; what it has printed so far belongs to it. The caller tells of it."""
+        """Note that its process is gone. All that it has printed so far belongs to it; the caller
+        reports the end.
+        """
         self.ended = time.monotonic()
         self.pid = 0
         self.usage = usage

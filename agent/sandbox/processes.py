@@ -56,7 +56,7 @@ ENDING_LOOKS = 50
 
 EXEC_LOOKS = 20
 EXEC_LOOK_S = 0.001
-"""How often, and how far apart, a fork is looked at that may execute another program."""
+"""Number of looks at a fork that may execute another program, and the time between them."""
 
 
 class Process:

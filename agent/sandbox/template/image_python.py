@@ -238,7 +238,7 @@ class _ImportingPython:
             self._control.sendall(encode_frame(message))
 
     def why_unforkable(self) -> str:
-        """Why it cannot be forked as it is now; empty if it can."""
+        """Return why it cannot be forked as it is now; empty if it can."""
         try:
             check_gpu(self.pid)
             check_threads(self.pid)

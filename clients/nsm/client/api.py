@@ -46,7 +46,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
 
     @property
     def server(self) -> Hello:
-        """How the supervisor introduced itself: its version, process id, our rights."""
+        """Introduction of the supervisor: its version, process id, our rights."""
         raise NotImplementedError
 
     # Code.

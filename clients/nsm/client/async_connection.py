@@ -60,7 +60,7 @@ class AsyncWire:
 
     @property
     def calls(self) -> int:
-        """How many wait for their answers."""
+        """Number of calls that wait for their answers."""
         return len(self._calls)
 
     async def introduce(self, hello: Hello) -> Hello:

@@ -115,7 +115,7 @@ class AsyncClient(ClientMethods, Async):
 
     @property
     def server(self) -> Hello:
-        """How the supervisor introduced itself; there is nobody before the context is entered."""
+        """Introduction of the supervisor; there is none before the context is entered."""
         assert self._server is not None, "the context has not been entered"
         return self._server
 

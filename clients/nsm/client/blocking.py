@@ -106,7 +106,7 @@ class Client(ClientMethods, Blocking):
 
     @property
     def server(self) -> Hello:
-        """How the supervisor introduced itself: its version, process id, our rights."""
+        """Introduction of the supervisor: its version, process id, our rights."""
         return self._wire.server
 
     @property

@@ -97,7 +97,7 @@ def current_project() -> str | None:
 
 
 def why_no_project() -> str:
-    """Why there is no `current_project`, for people."""
+    """Return why there is no `current_project`, for people."""
     try:
         directory = os.getcwd()
     except OSError:

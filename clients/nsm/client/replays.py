@@ -315,7 +315,7 @@ class _Replay:
 
 
 def undone_in(executions: Iterable[RecordedExecution]) -> dict[int, str]:
-    """Why executions are not run again by whose undo the session has nothing of them, by number."""
+    """Return why executions that were undone are not run again, by number."""
     undone: dict[int, str] = {}
     standing: list[int] = []
     for each in executions:
@@ -334,7 +334,7 @@ def undone_in(executions: Iterable[RecordedExecution]) -> dict[int, str]:
 
 
 def _why_skipped(recorded: RecordedExecution) -> str:
-    """Why an execution is not run again, or empty."""
+    """Return why an execution is not run again, or empty."""
     start, end = recorded.start, recorded.end
     if end is None:
         return "it had not ended"

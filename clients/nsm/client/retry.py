@@ -106,7 +106,7 @@ call goes on over another one. Output may be missing before it."""
 
 
 def hello(*, name: str, scope: str, project: str | None = None, path: str | None = None) -> Hello:
-    """How a client introduces itself.
+    """Introduction of a client to the supervisor.
 
     Args:
         path: path of the socket, if a lost connection is opened again.
@@ -197,7 +197,7 @@ class RetriedCall:
         return f"<RetriedCall of {self._op}, {self.losses} connections lost>"
 
     def lost(self, error: LostError) -> None:
-        """Its connection was lost.
+        """Note that its connection was lost.
 
         Raises:
             CutOffError: it must not be sent again.

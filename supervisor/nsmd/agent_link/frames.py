@@ -85,7 +85,7 @@ class JobFacts(NamedTuple):
 
     @property
     def outcome(self) -> JobOutcome:
-        """How it ended, in a word."""
+        """Outcome of it, in a word."""
         if self.timed_out:
             return "timeout"
         if self.stopped:

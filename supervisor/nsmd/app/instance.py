@@ -1,5 +1,4 @@
-"""This supervisor's lock, its listening socket, and the descriptors that outlived an
-earlier one.
+"""Lock of this supervisor, its listening socket, and the descriptors that outlived an earlier one.
 
 Answers of a supervisor that cannot start, while systemd listens for it: clients learn the
 reason.

@@ -151,9 +151,11 @@ class BoxProcess(NamedTuple):
 
 
 class Box:
-    """Sockets of one box, served for as long as its first process lives. It owns that one's pidfd
-    and the listening sockets: of clients, and the one on which the box passes the socket of its
-    proxy. An earlier supervisor may have had that already.
+    """Sockets of one box, served for as long as its first process lives.
+
+    It owns the pidfd of that process and two listening sockets: one for clients, and one on which
+    the box passes the socket of its proxy. `listener` is that socket if an earlier supervisor had
+    received it.
     """
 
     def __init__(

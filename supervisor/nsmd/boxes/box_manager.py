@@ -50,8 +50,8 @@ Server = Callable[[ClientLimits], ServeConnection]
 
 
 class BoxManager:
-    """All boxes that have sockets here, `most` at once. `check` checks working directories. Without
-    an enforcer, nothing limits boxes.
+    """All boxes that have sockets here, at most `most` at once. `check` checks working directories.
+    Without an enforcer, nothing limits boxes.
     """
 
     def __init__(

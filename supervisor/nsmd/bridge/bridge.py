@@ -320,7 +320,7 @@ class BridgeService:
         refusal: NsmError | None,
     ) -> None:
         """Answer a call of a program with arguments, both unchecked, which may be a repetition.
-        With a `refusal` nothing will be started.
+        With a `refusal`, nothing will be started.
         """
         answer: ProgramEnd | NsmError = ShuttingDownError("The supervisor ended.")
         try:

@@ -357,7 +357,7 @@ def _become(
     monitor: int,
     die_with_parent: Callable[[signal.Signals], None],
 ) -> NoReturn:
-    """In the child: become the program when the monitor has reported it, or say why that failed."""
+    """Become the program, in the child, once the monitor has reported it, or say why not."""
     stage = b"x"
     try:
         os.setsid()

@@ -94,7 +94,7 @@ class Services:
 
     @property
     def cold_starts(self) -> Mapping[str, str]:
-        """Why sessions of an environment are no forks, by its name."""
+        """Return why sessions of an environment are no forks, by its name."""
         return {} if self.forking is None else self.forking.reasons
 
 

@@ -437,7 +437,7 @@ _UCRED = struct.Struct("3i")
 
 def peer_of(descriptor: int) -> tuple[int, int]:
     """Process and user id of the peer of a Unix stream socket, from the kernel (unix(7),
-    SO_PEERCRED).
+    SO_PEERCRED). The descriptor stays open.
 
     Raises:
         OSError: it is no such socket.

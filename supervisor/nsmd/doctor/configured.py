@@ -127,7 +127,7 @@ def why_unusable(settings: Settings, search_path: str, host: DeviceHost) -> Iter
 
 
 def _why_no_source(image: str, search_path: str) -> str:
-    """Why an image cannot be read; empty if nothing speaks against it."""
+    """Return why an image cannot be read; empty if nothing speaks against it."""
     reference = parse_image(image)
     if reference.transport == "docker":
         if shutil.which("skopeo", path=search_path):

@@ -94,7 +94,7 @@ def hand_over(handed: HandedOver) -> dict[str, str]:
 
 
 def take_over(variables: MutableMapping[str, str]) -> HandedOver | None:
-    """Read the handover to this process, which no child inherits.
+    """Read the handover to this process, which no child inherits: it is removed from the variables.
 
     Returns:
         None if there is none, if it is for another process, or in another format.
@@ -250,7 +250,7 @@ def _kept_records(refill: Refill) -> Iterator[tuple[str, str]]:
 
 
 async def try_successor(command: Sequence[str], refill: Refill = tuple) -> SuccessorAnswer:
-    """Run the next program without letting it serve.
+    """Run the next program without letting it serve. `refill` yields what it would take over.
 
     Raises:
         SuccessorError: it does not start, or not in time.

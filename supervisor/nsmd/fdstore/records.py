@@ -124,7 +124,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRecord:
-    """How a session ended; `at_s` and `boot` as `created_s` and `boot` of a `SessionRecord`."""
+    """End of a session; `at_s` and `boot` as `created_s` and `boot` of a `SessionRecord`."""
 
     scope: str
     name: str
@@ -170,7 +170,11 @@ def encode(record: object) -> bytes:
 
 
 def to_plain(value: object) -> Any:
-    """A value as JSON has it. Fields that have their default are left out."""
+    """A value as JSON has it. Fields that have their default are left out.
+
+    Raises:
+        TypeError: it is, or holds, something that has no such form.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):

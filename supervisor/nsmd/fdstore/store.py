@@ -58,7 +58,7 @@ class DescriptorStore(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why not everything is kept, for people; empty if it is."""
+        """Return why not everything is kept, for people; empty if it is."""
         ...
 
     def keep(self, name: str, descriptors: Sequence[int]) -> None:

@@ -41,9 +41,10 @@ class MonitoredProcess:
     """A monitor, and our ends of its pipes.
 
     Its descriptor 0 is our hold: when that is closed, it ends what it watches, and itself. It
-    reports in lines of JSON.
+    reports in lines of JSON. The process and the descriptors are ours until `end`.
 
     Args:
+        stop_s: longest time that it needs to end.
         max_report_bytes: largest report; a longer one comes from a broken monitor.
     """
 
@@ -151,7 +152,10 @@ class MonitoredProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Stop it and wait until it has ended; kill it if it does not end. Close everything."""
+        """Stop it and wait until it has ended; kill it if it does not end. Close everything.
+
+        Cancellation: shielded; it takes `stop_s` at most.
+        """
         self.stop()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(self.stop_s) as bound:

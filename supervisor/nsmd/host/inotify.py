@@ -57,7 +57,7 @@ class Notice(NamedTuple):
 
 
 class Inotify:
-    """A queue of notices. Its methods may be called in any thread."""
+    """A queue of notices, with a descriptor until `close`. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

@@ -23,7 +23,7 @@ _FOLDERS = ("/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
 
 def install_command(package: str, folders: tuple[str, ...] = _FOLDERS) -> str:
-    """Find the command that installs a package here."""
+    """Find the command that installs a package here, by its name on Debian."""
     for manager, command in _MANAGERS.items():
         if any(os.access(os.path.join(folder, manager), os.X_OK) for folder in folders):
             return f"{command} {_NAMES.get(package, {}).get(manager, package)}"

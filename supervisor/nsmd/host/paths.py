@@ -91,7 +91,7 @@ def has_below(directory: str, path: str) -> bool:
 
 
 def why_private(path: str, home: str, private: tuple[str, ...] = ()) -> str | None:
-    """Why a directory must not be shown in a jail.
+    """Return why a directory must not be shown in a jail.
 
     Args:
         private: further directories to keep to ourselves, e.g. the one of the control socket.
@@ -179,7 +179,7 @@ def why_replaceable(
 
 
 def why_not_run(program: str, *, configured: bool = False) -> str | None:
-    """Why somebody else may have put that program there.
+    """Return why somebody else may have put that program there.
 
     Args:
         configured: the user named it. Then it may belong to anybody, but not be writable for
@@ -338,7 +338,7 @@ class Trail:
         return current
 
     def why_closed(self, path: str) -> str | None:
-        """Why jails could not use the target of a path from `follow`; None if they can."""
+        """Return why jails could not use the target of a path from `follow`; None if they can."""
         return self._no_way(path)
 
     def status(self, path: str) -> os.stat_result:

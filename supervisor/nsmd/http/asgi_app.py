@@ -103,7 +103,7 @@ class _Stream:
 
 
 class SentEvents:
-    """The events of one session."""
+    """The events of one session; without any since `idle_since_s`, on trio's clock."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -65,7 +65,10 @@ class Paced:
 
 
 async def serve_metrics(path: str, port: int | None, text: Text) -> None:
-    """Serve the metrics until cancelled; an address that cannot be used is logged, and left out."""
+    """Serve the metrics until cancelled; an address that cannot be used is logged, and left out.
+
+    The path is that of a Unix socket, in a directory that only we can write.
+    """
     paced = Paced(text)
     with ExitStack() as stack:
         listeners: list[socket.socket] = []

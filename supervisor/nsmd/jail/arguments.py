@@ -232,7 +232,7 @@ def writable_root(
     size_mb: int, *, more: Sequence[str] = (), copied: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Describe a root directory that is a copy of an image's (agent-protocol.md, Templates), with
-    `more` directories of the template's jail than each has, and copies of some of its files.
+    `more` directories of the template's jail beside those that each has, and copies of some files.
     """
     kept = ["/dev", "/proc", "/run/nsm", *more]
     own = [path for path, _, _ in session_file_systems(JailSizes())]
@@ -342,8 +342,8 @@ def needed_binds(
     project: ProjectMount | None,
     places: Sequence[str] = PLACES,
 ) -> Sequence[ReadOnlyBind]:
-    """Binds of an environment that are needed in addition to a project, in a jail that has certain
-    places itself.
+    """Binds of an environment that are needed in addition to a project. `places` are directories
+    that such a jail has itself.
 
     Nothing is ever mounted below the project: its files are not ours, and a symlink among them
     would lead bwrap, which makes mount points, out of the jail (CVE-2026-87766).
@@ -371,8 +371,8 @@ def needed_binds(
 
 
 def needed_links(links: Links, shown: Sequence[str], places: Sequence[str] = PLACES) -> Links:
-    """Links of an environment that a jail can have which shows the host's directories, the project
-    included, at certain paths.
+    """Links of an environment that a jail can have. `shown` has the paths in the jail of the host's
+    directories, the project included.
 
     bwrap follows a symlink on the way to a new one, and cannot make one in a read-only directory.
     So a link has no directory of the host above it or below it.

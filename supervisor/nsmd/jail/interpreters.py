@@ -441,7 +441,7 @@ class InterpreterFinder:
         return isinstance(found, FoundInterpreter) and os.path.dirname(found.program) == folder
 
     def acceptable(self, found: FoundInterpreter) -> str | None:
-        """Why a jail could not show what that interpreter needs; None if it could."""
+        """Return why a jail could not show what that interpreter needs; None if it could."""
         for path in (found.program, *found.prefixes):
             if reason := self._unreadable(path):
                 return f"{found.program}: {reason}"

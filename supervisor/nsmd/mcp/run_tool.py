@@ -316,7 +316,7 @@ INSTRUCTIONS_WITH_PROGRAMS = (
 """Instructions if there are programs."""
 
 ASKED_LATER = "the client is asked for it with the first call"
-"""Why there is no project yet."""
+"""Reason why there is no project yet."""
 
 _NO_SESSIONS = "(no sessions)"
 

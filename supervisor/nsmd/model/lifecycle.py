@@ -147,7 +147,7 @@ class Shutdown:
             self._end_asked.set()
 
     def refusal(self, *, live: bool) -> NsmError | None:
-        """Why code is refused now; None if it is accepted. None of it was run."""
+        """Return why code is refused now; None if it is accepted. None of it was run."""
         if not self.draining or (live and self.then == "leave"):
             return None
         if self.then is not None:

@@ -94,7 +94,7 @@ def is_module_name(name: str) -> bool:
 
 
 def why_not_inherited(name: str) -> str | None:
-    """Why a jail must not have a client's variable of that name; None if it may."""
+    """Return why a jail must not have a client's variable of that name; None if it may."""
     if not _VARIABLE_NAME.fullmatch(name):
         return f"{name!r:.80} is not the name of a variable"
     if name in _DECIDED_BY_JAILS or name.startswith("LD_"):

@@ -47,7 +47,7 @@ def check_reference(text: str) -> str:
 
 
 def why_no_reference(text: str) -> str | None:
-    """Why a reference is invalid; None if it is valid."""
+    """Return why a reference is invalid; None if it is valid."""
     if not text.partition("#")[0]:
         return "it names no flake"
     if len(text) > MAX_REFERENCE_CHARS:
@@ -298,7 +298,7 @@ def _why_no_image(packages: WantedPackages) -> Iterator[tuple[str, str]]:
 
 
 def why_no_requirement(text: str) -> str | None:
-    """Why a text is no requirement that nsm passes on; None if it is one."""
+    """Return why a text is no requirement that nsm passes on; None if it is one."""
     if len(text) > MAX_REQUIREMENT_CHARS:
         return f"has more than {MAX_REQUIREMENT_CHARS} characters"
     if text.startswith("-"):
@@ -311,7 +311,7 @@ def why_no_requirement(text: str) -> str | None:
 
 
 def why_no_npm_package(text: str) -> str | None:
-    """Why nsm does not pass a text on to npm as a package; None if it does."""
+    """Return why nsm does not pass a text on to npm as a package; None if it does."""
     if len(text) > MAX_REQUIREMENT_CHARS:
         return f"has more than {MAX_REQUIREMENT_CHARS} characters"
     if ":" in text:
@@ -431,7 +431,7 @@ _DEVICE_WORD = re.compile(r"nvidia(?::(?:0|[1-9][0-9]{0,2}))?|amd|dri")
 
 
 def why_no_devices(words: Sequence[str]) -> str | None:
-    """Why these words name no devices; None if they do."""
+    """Return why these words name no devices; None if they do."""
     if len(words) > MAX_DEVICES:
         return f"has {len(words)} entries, expected at most {MAX_DEVICES}"
     for word in words:

@@ -287,7 +287,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentProblem:
-    """Why an environment, or a source of environments, cannot be used.
+    """Reason why an environment, or a source of environments, cannot be used.
 
     Attributes:
         why: a sentence without its final dot, for people and models.

@@ -250,8 +250,8 @@ def no_proxy_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_excepted(host: Host, port: int, excepted: tuple[str, ...]) -> bool:
-    """Return whether a host is reached without the proxy: by `*`, by names with or without a dot in
-    front (the name, and all below it), by addresses and networks; perhaps with a port.
+    """Return whether a host is reached without the proxy. `excepted` has `*`, names with or without
+    a dot in front (the name, and all below it), addresses and networks; perhaps with a port.
     """
     shown = show_host(host).strip("[]")
     for each in excepted:

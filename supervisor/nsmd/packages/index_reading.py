@@ -162,7 +162,7 @@ class ChannelReader:
         return found
 
     def _why_not(self, text: str) -> str:
-        """Why a channel is not used, as the end of a sentence; empty if it is."""
+        """Return why a channel is not used, as the end of a sentence; empty if it is."""
         try:
             url, _ = parse_url(text)
         except BadUrlError as error:

@@ -48,7 +48,7 @@ class Pin:
 
     @property
     def text(self) -> str:
-        """Its lines in a lock."""
+        """Lines of this requirement in a lock."""
         marker = f" ; {self.marker}" if self.marker else ""
         head = f"{self.name}{self.extras}=={self.version}{marker}"
         return " \\\n    ".join([head, *(f"--hash=sha256:{each}" for each in self.hashes)])

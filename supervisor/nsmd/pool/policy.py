@@ -1,4 +1,4 @@
-"""How many spares of each kind there should be: a pure function of an observation.
+"""Number of spares that each kind should have: a pure function of an observation.
 
 It is a reorder point, as in stock keeping: calls arrive while a refill is under way, so there
 should be as many spares as calls come in that time, and some more for chance. The same rule asks
@@ -115,7 +115,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindPlan:
-    """How many spares a kind should have, and why, in words."""
+    """Number of spares that a kind should have, and why, in words."""
 
     wanted: int
     why: str

@@ -138,8 +138,8 @@ class PortManager:
     async def open(
         self, session: Session, number: int, text: str, *, public: bool, client: str
     ) -> PortRow:
-        """Open a port of a session for a program, where people connect: HOST:PORT, or unix:PATH.
-        Other machines may reach a `public` one.
+        """Open a port of a session. `text` is where people connect: HOST:PORT, or unix:PATH. Other
+        machines may reach a `public` port. `client` is the program that asks, for people.
         """
         if self._nursery is None:
             raise OverloadedError("The supervisor is ending.", hint="Try again in a moment.")

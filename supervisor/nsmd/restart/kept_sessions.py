@@ -373,7 +373,9 @@ class UnreadSessions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSession:
-    """A live session, with its record and its names in the store."""
+    """A live session, with its record and its names in the store. If there are two names, the
+    supervisor was about to drop one.
+    """
 
     names: tuple[str, ...]
     record: SessionRecord

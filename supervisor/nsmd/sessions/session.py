@@ -455,7 +455,7 @@ class ForkedSessions:
         return f"{reason}; with it ended its forks {told}{f' and {more} more' if more > 0 else ''}"
 
     def below(self) -> Iterator[Session]:
-        """These forks, and their forks."""
+        """Yield these forks, and their forks."""
         for fork in self._forks:
             yield fork
             yield from fork.forks.below()

@@ -8,7 +8,7 @@
 # shellcheck disable=SC2317,SC2329  # nothing is called here, see below
 #
 # What the agent sends to a shell, and the traps that it sets in it. Each function is a text that
-# `interpreters/bash_driver.py` takes by its name: it sends the body, with what stands between two `@` put
+# `interpreters/bash.py` takes by its name: it sends the body, with what stands between two `@` put
 # in. A line that is continued is one line. The shell itself has none of these functions. Commands have
 # `builtin` before them where code may have made functions of their names.
 

@@ -162,7 +162,7 @@ async def events(
 
 
 def _session_of_events(call: Call, ring: Ring, target: str) -> str:
-    """Find the id of a live or ended session."""
+    """Find the id of a live or ended session; an error if none or several are meant."""
     try:
         return call.services.run_service.transcript(target)[0].subject.id
     except UnknownSessionError:

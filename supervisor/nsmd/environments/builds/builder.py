@@ -123,7 +123,12 @@ class Builder:
         return self._files.log_path(building.key)
 
     def find(self, target: str) -> Building:
-        """Find the environment that a name or a reference means."""
+        """Find the environment that a name or a reference means.
+
+        Raises:
+            UnknownEnvironmentError: there is none.
+            BadRequestError: there are several.
+        """
         meant = [building for building in self.buildings if building.means(target)]
         if len(meant) > 1:
             # Also one that failed because its own name was taken, or one that a client named.
@@ -256,7 +261,9 @@ class Builder:
         self._publish()
 
     def build_if_missing(self, building: Building) -> None:
-        """Build an environment unless it is there or being built; again if it failed."""
+        """Build an environment unless it is there or being built; again if it failed. An
+        `OverloadedError` says that too many builds wait.
+        """
         missing = building.built is None or building.failed is not None or building.outdated
         if building.attempt is None and missing:
             self._check_room()
@@ -298,7 +305,9 @@ class Builder:
         return chosen
 
     async def remove(self, target: str) -> Building:
-        """Remove an environment and cancel its build; sessions in it live on."""
+        """Remove an environment and cancel its build; sessions in it live on. A `BadRequestError`
+        says that `nsm env add` did not add it.
+        """
         building = self.find(target)
         if not building.added:
             if building.agreed:

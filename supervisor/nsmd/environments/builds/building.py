@@ -24,7 +24,9 @@ State = Literal["queued", "building", "ready", "failed"]
 
 
 def key_of_packages(name: str, project: str = "") -> str:
-    """Key of an environment made from packages, which may change; of one project or everybody's."""
+    """Key of an environment that is made from packages, which may change. Without a project it is
+    everybody's.
+    """
     return key_of(f"packages:{project}", name)
 
 
@@ -93,7 +95,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Why a build failed, and the Unix time of that."""
+    """Reason why a build failed, and the Unix time of that."""
 
     cause: str
     message: str
@@ -219,7 +221,9 @@ def check_given_name(
 
 
 def check_own_name(buildings: Iterable[Building], building: Building, name: str) -> None:
-    """Check that no other added environment has the name that a build has found."""
+    """Check that no other added environment has the name that a build has found, or raise a
+    `BadRequestError`.
+    """
     for other in buildings:
         taken = other.added and other.built is not None and other.name == name
         if taken and building.added and other is not building:
@@ -267,7 +271,7 @@ def interrupted(building: Building, at_s: float) -> Failed:
 
 
 def problem(building: Building) -> EnvironmentProblem | None:
-    """Why an environment cannot be used, or is out of date; None if all is well."""
+    """Return why an environment cannot be used, or is out of date; None if all is well."""
     where, log = shown_reference(building.reference), f"`nsm env log {building.name}`"
     if building.attempt is not None:
         if building.built is not None:

@@ -248,6 +248,8 @@ async def evaluate(
     Raises:
         NixFailedError: there is no shell; the message says why.
         OSError: the project is gone, or the state directory cannot be written.
+
+    Cancellation: stops Nix.
     """
     printed = await _print_dev_env(nix, cache, key, on_progress)
     try:

@@ -239,6 +239,8 @@ class Nix:
         Args:
             arguments: the command, options, and after ``--`` the user's text; never through a
                 shell.
+            timeout_s: time after which it is stopped.
+            on_progress: called a few times a second at most; must not block.
             log_fd: an open, empty file for its log (4 MiB of its beginning, and the end); the
                 caller closes it.
             tree: a repository that nsm made; Nix's git is kept from all others of this machine.
@@ -340,7 +342,7 @@ def find_nix(
 
 
 def why_no_store(nix: Nix) -> str | None:
-    """Why nix cannot use its store, in its words; None if it can. Blocks, for some 30 ms."""
+    """Return why nix cannot use its store, in its words; None if it can. Blocks, for some 30 ms."""
     try:
         done = subprocess.run(
             [nix.program, *_FLAKES, "store", "ping"],

@@ -205,14 +205,14 @@ def _read(
 
 
 def why_python_refused(home: str, project: ProjectMount) -> str:
-    """Why the Python in a directory is not used for a project; else empty."""
+    """Return why the Python in a directory is not used for a project; else empty."""
     if any(is_within(path, project.path) for path in (home, os.path.realpath(home)) if home):
         return "its pyvenv.cfg names a Python in the project, and nsm runs no programs of projects"
     return ""
 
 
 def _why_not(found: FoundEnvironment, agreement: UseAgreement, project: ProjectMount) -> str:
-    """Why an environment cannot be used although somebody agreed; else empty."""
+    """Return why an environment cannot be used although somebody agreed; else empty."""
     if found.interpreter_key != agreement.interpreter_key or found.kind != agreement.kind:
         path = shown_path(agreement.path)
         return (
@@ -278,7 +278,7 @@ def make_environment(
 
 
 def built_environment(agreement: UseAgreement, building: Building | None) -> Environment:
-    """Make the environment of a list of packages from its build; None if nsm builds nothing."""
+    """Make the environment of a list of packages from its build, which is None if nsm has none."""
     description = f"the project's {shown_path(agreement.path)}"
     unusable = Environment(
         name=agreement.name,

@@ -130,7 +130,7 @@ def is_list(path: str) -> bool:
 
 
 def why_not(path: str) -> str:
-    """Why nsm makes no environment from such a file; empty if it does."""
+    """Return why nsm makes no environment from such a file; empty if it does."""
     return UNREADABLE.get(os.path.basename(path), "")
 
 

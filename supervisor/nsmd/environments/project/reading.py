@@ -284,7 +284,7 @@ def hash_of(values: Sequence[bytes] | Iterator[bytes]) -> str:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Why something could not be read, as a clause."""
+    """Return why something could not be read, as a clause."""
     if error.errno == errno.ELOOP:
         return "a link leads to it, and nsm follows no links in a project"
     if error.errno == errno.ENOTDIR:

@@ -78,8 +78,8 @@ async def is_delegated(place: GroupPlace, environment: Mapping[str, str]) -> boo
 
 
 async def enter_scope(place: GroupPlace, environment: Mapping[str, str]) -> None:
-    """Move this process from `place` into a scope of its own; a `NoGroupsError` if systemd is not
-    there, or refuses.
+    """Move this process from `place` into a scope of its own, or raise `NoGroupsError` if systemd
+    is not there, or refuses.
     """
     if place.unit.endswith(".service") and is_main_process(environment):
         raise NoGroupsError(f"its service {place.unit} is not delegated to it", DELEGATE)

@@ -403,7 +403,7 @@ class TemplateLauncher:
         series: _TemplateSeries, failures: int, error: TemplateError | StartFailedError
     ) -> str:
         """Note that there is no template; returns the reason. `failures` is the series' number
-        before the attempt.
+        of failures before the attempt.
         """
         reason = error.message if isinstance(error, StartFailedError) else str(error)
         if series.failures == failures:  # else others have failed with this one

@@ -205,8 +205,8 @@ def request_for(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesState:
-    """State of these files at one moment: another text if another file is at one of the paths, or
-    has other content.
+    """State of these files at one moment. The text differs if another file is at one of the paths,
+    or has other content.
     """
 
     state: str

@@ -80,9 +80,9 @@ def refusal(text: str) -> TemplateError:
 
 
 class StartingFork:
-    """A fork from its request to the first byte of its agent, for which it owns the supervisor's
-    end of the agent's socket. Its PID 1 has `announced_s` to announce itself. `due_s` is when the
-    present step has taken too long; infinite once it has.
+    """A fork from its request to the first byte of its agent. It owns the supervisor's end of the
+    agent's socket until `jail` returns. Its PID 1 has `announced_s` to announce itself. `due_s` is
+    when the present step has taken too long; infinite once it has.
     """
 
     def __init__(

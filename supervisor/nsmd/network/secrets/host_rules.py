@@ -158,8 +158,8 @@ class HostRules:
         self._check_overriding(trailers)
 
     async def with_values(self, request: CheckedRequest) -> Headers:
-        """Return the headers for the server, with values. A `RefusedRequestError` if a secret was
-        revoked since the request was checked.
+        """Return the headers for the server, with values. A `RefusedRequestError` says that a
+        secret was revoked since the request was checked.
         """
         if not request.secrets:
             return request.headers
@@ -255,8 +255,8 @@ class HostRules:
 
 
 class BodyFilter:
-    """The body of one response: decoded and without values. A `RefusedResponseError` if nobody here
-    knows that coding.
+    """The body of one response: decoded and without values. A `RefusedResponseError` says that
+    nobody here knows that coding.
     """
 
     def __init__(self, coding: bytes, redactor: Redactor) -> None:

@@ -261,8 +261,8 @@ class Patterns:
 
 
 class Redactor:
-    """Puts stand-ins in the place of values in one text that comes piece by piece. Bytes that may
-    begin a value are kept back until it is known.
+    """Filter that replaces values by stand-ins in one text that comes piece by piece. Bytes that
+    may begin a value are kept back until it is known.
 
     The patterns are asked for each time: a value may change while a long response comes.
     """

@@ -155,7 +155,7 @@ _EMPTY: Mapping[str, str] = {"resolv.conf": ""}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """How to ask an interpreter of an image for its version."""
+    """Way to ask an interpreter of an image for its version."""
 
     programs: tuple[str, ...]
     arguments: tuple[str, ...]

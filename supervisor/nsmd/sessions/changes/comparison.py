@@ -143,8 +143,8 @@ def risk_of(
     target: str = "",
     content: Callable[[], bytes | None] = lambda: None,
 ) -> str:
-    """Why somebody should look at a change before applying it: the host would run something, or the
-    change leads out of the project. Empty if there is no reason.
+    """Return why somebody should look at a change before applying it: the host would run something,
+    or the change leads out of the project. Empty if there is no reason.
 
     Args:
         content: content of a file; None if it is long, or nobody knows.
