@@ -464,8 +464,8 @@ class Builder:
         it recorded as running, so that the next supervisor starts it again.
         """
         error: NsmError | OSError | None = None
-        with attempt.scope:
-            try:
+        try:
+            with attempt.scope:
                 async with self._turns:
                     attempt.started_s = trio.current_time()
                     building.notify()
@@ -474,12 +474,13 @@ class Builder:
                     self._files.keep_older(building.built)
                     building.built = built
                     building.last_name = built.environment.name
-            except (NsmError, OSError) as caught:
-                error = caught
-            except Exception:
-                # The only catch-all of a build: its errors concern nobody else.
-                log.exception("the build of %s failed inside the supervisor", building.name)
-                error = InternalError("nsm failed during the build; the supervisor's log says why.")
+        except (NsmError, OSError) as caught:
+            error = caught
+        except Exception:
+            # The only catch-all of a build: its errors concern nobody else. Around the scope, since
+            # one that is stopped may fail, too.
+            log.exception("the build of %s failed inside the supervisor", building.name)
+            error = InternalError("nsm failed during the build; the supervisor's log says why.")
         if attempt.scope.cancelled_caught:
             building.failed = Failed(
                 cause="it was stopped", message="The build was stopped.", at_s=time.time()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from artifact_files import write_artifact
 from fake_nix import FakeNix
@@ -458,6 +459,30 @@ async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
         builder.update([])
         await ended(building)
         assert it.names() == {"science"}
+
+
+async def test_what_goes_wrong_in_a_build_that_is_stopped_is_its_own_failure(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leaves_badly() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("at the end")
+
+    async def build(*_: object) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leaves_badly)
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(build_run.BuildRun, "build", build)
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as builder:
+        building = builder.add(reference)
+        await until_building(building)
+        await trio.testing.wait_all_tasks_blocked()
+        await builder.remove(reference)
+        assert it.names() == set()
 
 
 async def test_who_comes_while_it_is_being_removed_has_it_built(it: Bench) -> None:
