@@ -287,7 +287,10 @@ def start_font_list() -> int:
             os.execv(sys.executable, [sys.executable, "-I", "-c", program])
         finally:
             os._exit(1)
-    return os.pidfd_open(child)
+    try:
+        return os.pidfd_open(child)
+    except OSError:  # it has ended already, or descriptors are short
+        return -1
 
 
 def read_font_lists() -> Mapping[str, bytes]:

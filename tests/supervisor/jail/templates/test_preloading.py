@@ -25,6 +25,7 @@ from realjail import (
     open_directory,
     open_session,
 )
+from sandbox.template import server
 from sandbox.template.preloading import fill_gaps
 from venvs import WRITES, in_venv, make_venv
 
@@ -354,3 +355,18 @@ def test_objects_made_once_gaps_are_filled_lie_together() -> None:
     places = [id(each) for each in new]
     assert places[-1] - places[0] == 19 * (places[1] - places[0])
     assert sum(map(sys.getsizeof, fillers)) > 5_000 * sys.getsizeof(new[0])
+
+
+def test_a_list_of_fonts_that_ends_at_once_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates ignore SIGCHLD, so a child is gone as soon as it has ended, for example where
+    there may be no more user namespaces.
+    """
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(ended, 0)
+    monkeypatch.setattr(server, "SCRATCH", (str(tmp_path),))
+    monkeypatch.setattr(server, "FONT_LISTS", str(tmp_path / "fontlist-*"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    monkeypatch.setattr(os, "fork", lambda: ended)
+    assert server.start_font_list() == -1
