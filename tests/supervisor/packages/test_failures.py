@@ -8,6 +8,7 @@ import pytest
 
 from nsmd.host.command_log import lines_of
 from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed, without_secrets
+from nsmd.packages.images.image_install import VERSION
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies
@@ -176,3 +177,14 @@ def test_no_line_keeps_the_supervisor_from_calls_for_long(piece: str) -> None:
     began_s = time.thread_time()
     lines_of(without_secrets(line, ["password"]))
     assert time.thread_time() - began_s < 0.15
+
+
+@pytest.mark.parametrize("piece", ["1", "1.", "11.1"])
+def test_no_version_of_an_image_is_read_for_long(piece: str) -> None:
+    line = f"version {piece * (4000 // len(piece))} "
+    began_s = time.thread_time()
+    assert not any(map(VERSION.fullmatch, 200 * [line]))
+    assert time.thread_time() - began_s < 0.5
+    found = VERSION.fullmatch("version 5.2.15(1)-release")
+    assert found is not None
+    assert (found["numbers"], found["text"]) == ("5.2.15", "5.2.15(1)-release")

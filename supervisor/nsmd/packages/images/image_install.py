@@ -193,7 +193,8 @@ _QUESTIONS: Mapping[Interpreter, _Question] = {
 }
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_VERSION = re.compile(r"version (?P<text>(?P<numbers>[0-9]+(?:\.[0-9]+)*)\S*)")
+# Gives nothing back: programs of images print what they like.
+VERSION = re.compile(r"version (?P<text>(?P<numbers>[0-9]++(?:\.[0-9]++)*+)\S*+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +428,7 @@ class ImageInstaller:
         )
         with trio.move_on_after(ASK_TIMEOUT_S):
             ran = await jail.run([program, *question.arguments])
-            found = next(filter(None, map(_VERSION.fullmatch, ran.tail)), None)
+            found = next(filter(None, map(VERSION.fullmatch, ran.tail)), None)
             if found is None:
                 last = ran.tail[-1] if ran.tail else f"exit code {ran.status}"
                 return "", f"does not work in a session: {last[:300]}"
