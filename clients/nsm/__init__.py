@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from nsm.client.session_files import AsyncChangeWatch, AsyncSessionFiles
     from nsm.client.shared_sandbox import CommandResult, SharedSandbox
     from nsm.transcripts.document import SessionTranscript, read_transcript
-    from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
+    from nsm.wire.code import RunResult
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.errors import NotRunningError, NsmError
     from nsm.wire.files import (
@@ -68,15 +68,12 @@ if TYPE_CHECKING:
         Skipped,
         TreeReport,
     )
-    from nsm.wire.inspection import Inspection
+    from nsm.wire.host import PortRow, ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
+    from nsm.wire.inspection import Inspection, NetworkDecision, NetworkReport
     from nsm.wire.jobs import JobChunk, JobInfo, JobOutput
-    from nsm.wire.live import KillReport, SessionRow
-    from nsm.wire.network import NetworkDecision, NetworkReport
-    from nsm.wire.pool import PoolReport
-    from nsm.wire.ports import PortRow
-    from nsm.wire.results import RunResult
-    from nsm.wire.sessions import Check, Completions
+    from nsm.wire.sessions import Check, Completions, KillReport, SessionRow
     from nsm.wire.status import Status
+    from nsm.wire.telemetry import PoolReport
     from nsm.wire.transcripts import (
         EndedRow,
         ExecutionEnd,
@@ -157,9 +154,9 @@ def __getattr__(name: str) -> object:
         case "NsmError" | "NotRunningError":
             module = "nsm.wire.errors"
         case "RunResult":
-            module = "nsm.wire.results"
+            module = "nsm.wire.code"
         case "KillReport" | "SessionRow":
-            module = "nsm.wire.live"
+            module = "nsm.wire.sessions"
         case "EnvironmentRow":
             module = "nsm.wire.environments"
         case "Status":
@@ -185,13 +182,13 @@ def __getattr__(name: str) -> object:
         case "Inspection":
             module = "nsm.wire.inspection"
         case "NetworkDecision" | "NetworkReport":
-            module = "nsm.wire.network"
+            module = "nsm.wire.inspection"
         case "PortRow":
-            module = "nsm.wire.ports"
+            module = "nsm.wire.host"
         case "ProgramHelp" | "ProgramResult" | "ProgramRow" | "ProgramsReport":
-            module = "nsm.wire.bridge"
+            module = "nsm.wire.host"
         case "PoolReport":
-            module = "nsm.wire.pool"
+            module = "nsm.wire.telemetry"
         case "Check" | "Completions":
             module = "nsm.wire.sessions"
         case (

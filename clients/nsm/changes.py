@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsm.wire.answers import read
-from nsm.wire.changes import ChangeEnd, ChangeReport, ChangeRow, Contents, Refused, bytes_of
+from nsm.wire.files import ChangeEnd, ChangeReport, ChangeRow, Contents, Refused, bytes_of
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import PYTHON, AgentProcess, Reply, becomes_true, json_of
-from nsm.wire.results import PLACE
+from nsm.wire.code import PLACE
 from selection import one_in
 
 CLEAN = {"exit_code": 0, "stdout": "", "stderr": ""}

@@ -19,14 +19,14 @@ import pytest
 import restricted_mounts
 from e2e_clients import Mcp, Task, replaced
 from e2e_support import END_TIMEOUT_S, program, supervisor, wait_gone
-from nsm.wire.bridge import ProgramResult
 from nsm.wire.errors import (
     AuditFailedError,
     DrainingError,
     FateUnknownError,
     ShuttingDownError,
 )
-from nsm.wire.reload import ReloadReport
+from nsm.wire.host import ProgramResult
+from nsm.wire.status import ReloadReport
 from nsmd.bridge import ledger
 
 if TYPE_CHECKING:

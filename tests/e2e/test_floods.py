@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from e2e_support import Supervisor
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 

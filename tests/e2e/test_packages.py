@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from e2e_support import Supervisor
-    from nsm.wire.builds import BuiltRow
+    from nsm.wire.environments import BuiltRow
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from e2e_support import Supervisor
-    from nsm.wire.project_environments import FoundRow
+    from nsm.wire.environments import FoundRow
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 

@@ -15,7 +15,7 @@ from e2e_support import end_supervisor, supervisor, wait_gone
 from nsmd.host.processes import children_of
 
 if TYPE_CHECKING:
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.plans import HOME, PROJECT, plan
-from nsm.wire.bridge import ProgramProblem, ProgramRow, ProgramsReport
+from nsm.wire.host import ProgramProblem, ProgramRow, ProgramsReport
 from nsmbox.host import bridge_programs
 from nsmbox.model.plan import BoxError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.wire.boxes import BoxRow
+from nsm.wire.host import BoxRow
 from nsmbox.cli import listing
 
 OFF = BoxRow(

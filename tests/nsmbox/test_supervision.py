@@ -12,8 +12,8 @@ import pytest
 
 import nsm
 from e2e_support import holder_pid
-from nsm.wire.boxes import BoxPlace, BoxRow
 from nsm.wire.errors import OverloadedError
+from nsm.wire.host import BoxPlace, BoxRow
 from nsmbox.start import supervision
 from processes import ending
 from realjail import needs_bwrap

@@ -34,7 +34,7 @@ from soak.ledgers import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
 
 T = TypeVar("T")
 

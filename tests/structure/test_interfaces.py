@@ -14,16 +14,23 @@ import cli_reference
 import samples
 from nsm.cli.main import VERBS
 from nsm.cli.top.figures import Line, Totals
-from nsm.wire import connection, errors, files, frames
-from nsm.wire.bridge import ProgramProblem, ProgramResult, ProgramRow, ProgramsReport
-from nsm.wire.builds import BuildProgress, BuiltRow
-from nsm.wire.changes import ChangeRow, FileState
-from nsm.wire.inspection import Inspection
-from nsm.wire.live import SessionRow
-from nsm.wire.network import NetworkDecision, NetworkReport
-from nsm.wire.pool import PoolKind, PoolMemory, PoolTotals
-from nsm.wire.results import RunResult
-from nsm.wire.telemetry import EnvironmentStats, Occurrence, StartStats, Stats, Times
+from nsm.wire import connection, errors, frames, operation
+from nsm.wire.code import RunResult
+from nsm.wire.environments import BuildProgress, BuiltRow
+from nsm.wire.files import ChangeRow, FileState
+from nsm.wire.host import ProgramProblem, ProgramResult, ProgramRow, ProgramsReport
+from nsm.wire.inspection import Inspection, NetworkDecision, NetworkReport
+from nsm.wire.sessions import SessionRow
+from nsm.wire.telemetry import (
+    EnvironmentStats,
+    Occurrence,
+    PoolKind,
+    PoolMemory,
+    PoolTotals,
+    StartStats,
+    Stats,
+    Times,
+)
 from nsm.wire.transcripts import (
     EndedRow,
     ExecutionEnd,
@@ -287,7 +294,7 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         record.HEAD_CHARS + record.TAIL_CHARS,
         discovery.MAX_ARTIFACTS,
         discovery.MAX_METADATA_BYTES,
-        files.PIECE_BYTES,
+        operation.PIECE_BYTES,
         MAX_OPEN_FILES,
         builder.CONCURRENT_BUILDS,
         builder.MAX_QUEUED,

@@ -9,7 +9,7 @@ import sys
 import termios
 
 from nsm.client.local_files import LinkError, open_here
-from nsm.wire import languages
+from nsm.wire import code as wire_code
 from nsm.wire.errors import BadRequestError
 from nsm.wire.frames import MAX_FRAME_BYTES
 
@@ -77,8 +77,8 @@ def language_of(file: str | None, code: str) -> str:
         names = [word.rpartition("/")[2] for word in words]
         if names[:1] == ["env"]:
             names = names[1:]
-        return languages.of_program(names[0]) if names else ""
-    return languages.of_suffix(os.path.splitext(file or "")[1])
+        return wire_code.of_program(names[0]) if names else ""
+    return wire_code.of_suffix(os.path.splitext(file or "")[1])
 
 
 def argv_of(file: str | None, arguments: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsm.changes import Changes
     from nsm.cli.options import Parser
     from nsm.client.blocking import Client
-    from nsm.wire.changes import ChangeReport, ChangeRow
+    from nsm.wire.files import ChangeReport, ChangeRow
 
 LETTERS = {"added": "A", "changed": "M", "deleted": "D"}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.cli import terminal
 from nsm.cli.render import formats
-from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, UnknownSessionError
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from nsm.client.blocking import Client

@@ -12,7 +12,7 @@ from nsm.client import events
 from nsm.client.projects import DEFAULT, ProjectCalls
 from nsm.client.steps import Either, ask, made, method
 from nsm.client.supervisor import SupervisorMethods
-from nsm.wire.answers import read
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from nsm.client.session_files import AsyncSessionFiles, SessionFiles
     from nsm.client.steps import InputSource, OnEvent, Steps
     from nsm.transcripts.document import SessionTranscript
-    from nsm.wire.inspection import Inspection
+    from nsm.wire.code import RunResult
+    from nsm.wire.inspection import Inspection, NetworkReport
     from nsm.wire.jobs import JobInfo
-    from nsm.wire.live import ForkReport, KillReport, SessionRow
     from nsm.wire.messages import Hello
-    from nsm.wire.network import NetworkReport
     from nsm.wire.operation import OperationCall
-    from nsm.wire.results import RunResult
-    from nsm.wire.sessions import Check, Completions
+    from nsm.wire.sessions import Check, Completions, ForkReport, KillReport, SessionRow
     from nsm.wire.transcripts import EndedRow, LogEnd
 
 NetworkAction: TypeAlias = Literal["list", "allow", "deny", "off"]
@@ -107,7 +105,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
                 error: see ``exit_code``.
         """
         from nsm.client import places
-        from nsm.wire.run import RunOptions, run
+        from nsm.wire.code import RunOptions, run
 
         places.check_names(settings, places.RunSettings)
         checked = places.checked_code(code)
@@ -155,7 +153,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             UnknownSessionError, AmbiguousSessionError: no live session is meant, or several.
         """
         from nsm.client import places
-        from nsm.wire.run import RunOptions, run_in
+        from nsm.wire.code import RunOptions, run_in
 
         options = RunOptions(timeout_s, execution_id, stream=on_output is not None)
         call = run_in(target, options, places.checked_code(code))
@@ -172,7 +170,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         Raises:
             NsmError: undo is turned off, code runs in the session, or there is no such session.
         """
-        from nsm.wire.run import RunOptions, undo
+        from nsm.wire.code import RunOptions, undo
 
         return (yield from ask(undo(target, RunOptions(), calls)))
 
@@ -183,7 +181,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         Raises:
             UnknownExecutionError: it was never run, or too long ago.
         """
-        from nsm.wire.run import result
+        from nsm.wire.code import result
 
         return (yield from ask(result(execution_id), interruptible=True))
 
@@ -195,7 +193,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             UnknownSessionError, AmbiguousSessionError: no session is meant, or several.
         """
         from nsm.transcripts.document import Gatherer
-        from nsm.wire.run import logs
+        from nsm.wire.code import logs
 
         gatherer = Gatherer()
         yield from ask(logs(target), events.entries_to(gatherer.take))
@@ -285,7 +283,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         Raises:
             UnknownSessionError, AmbiguousSessionError: no session is meant, or several.
         """
-        from nsm.wire.run import logs
+        from nsm.wire.code import logs
         from nsm.wire.transcripts import LogEnd
 
         call = logs(target, executions=executions, follow=follow)
@@ -299,42 +297,42 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         Args:
             cursor: the place, in characters (code points) from the beginning of `code`.
         """
-        from nsm.wire.run import complete
+        from nsm.wire.code import complete
 
         return (yield from ask(complete(target, code, cursor)))
 
     @method
     def check(self, target: str, code: str) -> Steps[Check]:
         """Check whether code is complete for the session's interpreter."""
-        from nsm.wire.run import check
+        from nsm.wire.code import check
 
         return (yield from ask(check(target, code)))
 
     @method
     def kill(self, targets: str | Iterable[str]) -> Steps[KillReport]:
         """End sessions by id, name or ``scope/name``; the report says which could not be found."""
-        from nsm.wire.run import kill
+        from nsm.wire.code import kill
 
         return (yield from ask(kill((targets,) if isinstance(targets, str) else tuple(targets))))
 
     @method
     def kill_all(self) -> Steps[KillReport]:
         """End every session."""
-        from nsm.wire.run import kill
+        from nsm.wire.code import kill
 
         return (yield from ask(kill(all=True)))
 
     @method
     def kill_labelled(self, labels: Mapping[str, str]) -> Steps[KillReport]:
         """End the sessions that have all these labels."""
-        from nsm.wire.run import kill
+        from nsm.wire.code import kill
 
         return (yield from ask(kill(labels=dict(labels))))
 
     @method
     def kill_idle(self, idle_s: float) -> Steps[KillReport]:
         """End the sessions that have been idle for `idle_s` seconds or longer."""
-        from nsm.wire.run import kill
+        from nsm.wire.code import kill
 
         return (yield from ask(kill(idle_s=idle_s)))
 
@@ -350,14 +348,14 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         Raises:
             ForkRefusedError: it cannot be forked; it goes on as before.
         """
-        from nsm.wire.run import session_fork
+        from nsm.wire.code import session_fork
 
         return (yield from ask(session_fork(target, names, count)))
 
     @method
     def interrupt(self, target: str) -> Steps[bool]:
         """Interrupt what runs in a session; False when nothing did."""
-        from nsm.wire.run import interrupt
+        from nsm.wire.code import interrupt
 
         return read(bool, (yield from ask(interrupt(target))), "interrupted")
 
@@ -378,7 +376,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             action: ``allow`` and ``deny`` take hosts, as patterns (docs/how-to/network.md):
                 ``deny`` takes patterns away. ``off`` takes all away.
         """
-        from nsm.wire.network import net
+        from nsm.wire.inspection import net
 
         return (yield from ask(net(target, action, tuple(hosts))))
 
@@ -449,7 +447,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             UnknownJobError: the session has no such job.
         """
         from nsm.client.jobs import AsyncJob, Job
-        from nsm.wire.programs import job_read
+        from nsm.wire.jobs import job_read
 
         found = yield from ask(job_read(session, job_id, bytes=0))
         return self._choose(Job, AsyncJob)(self, session, found.job)
@@ -457,7 +455,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
     @method
     def jobs(self, session: str) -> Steps[list[JobInfo]]:
         """The jobs of a session that run, and the last ones that have ended, oldest first."""
-        from nsm.wire.programs import job_list
+        from nsm.wire.jobs import job_list
 
         return (yield from ask(job_list(session)))
 

@@ -20,7 +20,7 @@ from nsm.client.standard_input import (
     write_arguments,
 )
 from nsm.wire.errors import NsmError
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

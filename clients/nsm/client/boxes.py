@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
-from nsm.wire.boxes import RequestedBoxLimits, box_open, boxes
-from nsm.wire.run import NetworkRequest
+from nsm.wire.code import NetworkRequest
+from nsm.wire.host import RequestedBoxLimits, box_open, boxes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nsm.client.steps import Steps
-    from nsm.wire.boxes import BoxPlace, BoxRow
+    from nsm.wire.host import BoxPlace, BoxRow
 
 
 class BoxMethods(Calls):

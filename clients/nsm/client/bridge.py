@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nsm.client.events import output_of
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
-from nsm.wire.bridge import bridge_help, bridge_programs, bridge_run
 from nsm.wire.errors import BadRequestError
+from nsm.wire.host import bridge_help, bridge_programs, bridge_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsm.client.events import Stream
     from nsm.client.steps import OnEvent, Steps
-    from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramsReport
+    from nsm.wire.host import ProgramHelp, ProgramResult, ProgramsReport
     from nsm.wire.messages import Event
     from nsm.wire.operation import OperationCall
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 from nsm.client.events import data_to
 from nsm.client.places import check_names
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
-from nsm.wire import builds as wire
-from nsm.wire.builds import BuiltRow, PackageRequest
+from nsm.wire import environments as wire
+from nsm.wire.environments import BuiltRow, PackageRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Unpack
 
     from nsm.client.steps import Steps
-    from nsm.wire.builds import CollectReport, PreloadReport, RemoveReport
+    from nsm.wire.environments import CollectReport, PreloadReport, RemoveReport
 
     OnProgress: TypeAlias = Callable[[BuiltRow], object]
     OnText: TypeAlias = Callable[[str], object]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from nsm.client.retry import RECONNECTED
-from nsm.wire.answers import read
-from nsm.wire.live import SessionRow
+from nsm.wire.messages import read
+from nsm.wire.sessions import SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

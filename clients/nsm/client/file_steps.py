@@ -11,16 +11,10 @@ from nsm.client import local_files, local_trees, streamed_archives, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
 from nsm.client.steps import ask
 from nsm.wire import files as wire
-from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, FileError, FileTooLargeError
-from nsm.wire.files import (
-    PIECE_BYTES,
-    Directory,
-    FileInfo,
-    Skipped,
-    TreeReport,
-    text_of_path,
-)
+from nsm.wire.files import Directory, FileInfo, Skipped, TreeReport, text_of_path
+from nsm.wire.messages import read
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from nsm.client import places
 from nsm.client.projects import DEFAULT
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
-from nsm.wire import programs as wire
+from nsm.wire import jobs as wire
+from nsm.wire.code import RunOptions
 from nsm.wire.errors import BadRequestError, JobError
-from nsm.wire.files import PIECE_BYTES
 from nsm.wire.jobs import JobInfo, JobOutput, StartedJob, chunks_of
-from nsm.wire.run import RunOptions
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from nsm.client.projects import Project, ProjectArgument, ProjectCalls
     from nsm.client.steps import Steps
+    from nsm.wire.code import SessionRef
     from nsm.wire.jobs import JobChunk
     from nsm.wire.operation import OperationCall
-    from nsm.wire.results import SessionRef
 
     TerminalSize: TypeAlias = tuple[int, int]
     """Rows and columns."""

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING, TypedDict
 
 from nsm.client.projects import NO_PROJECT
+from nsm.wire.code import Place, ProjectPlace
 from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
 from nsm.wire.frames import MAX_FRAME_BYTES
-from nsm.wire.run import Place, ProjectPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ def place_of(
     """
     asked = None
     if network is not None:
-        from nsm.wire.network import network_request  # noqa: PLC0415  # few programs say
+        from nsm.wire.inspection import network_request  # noqa: PLC0415  # few programs say
 
         asked = network_request(network)
     shown = None

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
 from nsm.hosts import ports as far_ports
-from nsm.wire.ports import port_close, port_open, ports
+from nsm.wire.host import port_close, port_open, ports
 
 if TYPE_CHECKING:
     from nsm.client.api import ClientMethods
     from nsm.client.steps import Steps
-    from nsm.wire.ports import PortRow
+    from nsm.wire.host import PortRow
 
 UNIX = "unix:"
 

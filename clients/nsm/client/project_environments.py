@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING
 
 from nsm.client.events import data_to
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
-from nsm.wire.builds import BuiltRow
+from nsm.wire.environments import BuiltRow, env_forget, env_found, env_use
 from nsm.wire.errors import BadProjectError
-from nsm.wire.project_environments import env_forget, env_found, env_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsm.client.builds import OnProgress
     from nsm.client.steps import Steps
-    from nsm.wire.project_environments import FoundRow
+    from nsm.wire.environments import FoundRow
 
 
 class ProjectEnvironmentMethods(Calls):

@@ -15,10 +15,10 @@ from nsm.client.places import checked_code, place_of
 from nsm.client.projects import DEFAULT
 from nsm.client.steps import ask
 from nsm.transcripts.comparison import Difference, compare
+from nsm.wire.code import RunOptions, kill, run, session_open
 from nsm.wire.environments import envs
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
 from nsm.wire.inspection import inspect
-from nsm.wire.run import RunOptions, kill, run, session_open
 from nsm.wire.transcripts import OWN_CODE
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from nsm.client.projects import Project, ProjectArgument, ProjectCalls
     from nsm.client.steps import Steps
     from nsm.transcripts.document import RecordedExecution, SessionTranscript
+    from nsm.wire.code import RunResult
     from nsm.wire.inspection import Inspection
     from nsm.wire.operation import OperationCall
-    from nsm.wire.results import RunResult
-    from nsm.wire.sandbox import OpenedSession
+    from nsm.wire.sessions import OpenedSession
     from nsm.wire.transcripts import ExecutionEnd, ExecutionStart
 
     OnReplayed: TypeAlias = Callable[["ReplayedExecution"], object]

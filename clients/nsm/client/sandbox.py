@@ -10,8 +10,8 @@ from nsm.client.places import place_of
 from nsm.client.projects import DEFAULT
 from nsm.client.session_files import AsyncSessionFiles, SessionFiles
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, Either, method
+from nsm.wire.code import RunOptions, session_open
 from nsm.wire.errors import NsmError
-from nsm.wire.run import RunOptions, session_open
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from nsm.client.jobs import AsyncJob, Job, ProgramSettings
     from nsm.client.projects import Project, ProjectArgument
     from nsm.client.steps import InputSource, Steps
-    from nsm.wire.live import ForkReport
+    from nsm.wire.code import RunResult
+    from nsm.wire.host import PortRow
     from nsm.wire.operation import OperationCall
-    from nsm.wire.ports import PortRow
-    from nsm.wire.results import RunResult
-    from nsm.wire.sandbox import OpenedSession
+    from nsm.wire.sessions import ForkReport, OpenedSession
 
 CLOSE_TIMEOUT_S = 5.0
 """How long the end of a sandbox may take if the block was cancelled."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsm.client.steps import AsyncPart, BlockingPart, Calls, ask, method
-from nsm.wire import secrets as wire
+from nsm.wire import host as wire
 
 if TYPE_CHECKING:
     from nsm.client.steps import Steps
-    from nsm.wire.secrets import SecretsReport
+    from nsm.wire.host import SecretsReport
 
 
 class SecretMethods(Calls):

@@ -13,7 +13,8 @@ from nsm.client.retry import CutOffError, begun_again
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, Either, ask, method
 from nsm.wire import files as wire
 from nsm.wire.errors import FileError, NsmError
-from nsm.wire.files import PIECE_BYTES, FileEvent, text_of_path
+from nsm.wire.files import FileEvent, text_of_path
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

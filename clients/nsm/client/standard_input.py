@@ -21,7 +21,7 @@ from nsm.wire.errors import (
     UnknownOperationError,
     UnknownSessionError,
 )
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from nsm.client import transfers
 from nsm.client.local_files import write_all
 from nsm.client.steps import ask
-from nsm.wire.answers import read
 from nsm.wire.errors import FileError
-from nsm.wire.files import PIECE_BYTES, TreeReport, file_close, file_read, file_write
+from nsm.wire.files import TreeReport, file_close, file_read, file_write
+from nsm.wire.messages import read
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

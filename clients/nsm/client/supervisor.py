@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from nsm.client.projects import Project
     from nsm.client.secrets import AsyncSecrets, Secrets
     from nsm.client.steps import Steps
-    from nsm.wire.drain import DrainReport, OnDrain
     from nsm.wire.environments import EnvironmentRow
-    from nsm.wire.pool import PoolReport
-    from nsm.wire.reload import OnReload
-    from nsm.wire.status import Status
+    from nsm.wire.status import DrainReport, OnDrain, OnReload, Status
+    from nsm.wire.telemetry import PoolReport
 
 
 class SupervisorMethods(Calls):
@@ -87,7 +85,7 @@ class SupervisorMethods(Calls):
     @method
     def pool(self) -> Steps[PoolReport]:
         """The sessions that are kept ready, how many there should be, and why."""
-        from nsm.wire.pool import pool
+        from nsm.wire.telemetry import pool
 
         return (yield from ask(pool()))
 
@@ -115,8 +113,7 @@ class SupervisorMethods(Calls):
             timeout_s: until what still runs is interrupted; None for no such time.
             on_progress: called every second or so.
         """
-        from nsm.wire.drain import DrainProgress
-        from nsm.wire.status import drain
+        from nsm.wire.status import DrainProgress, drain
 
         hear = events.data_to(on_progress, DrainProgress)
         return (yield from ask(drain(timeout_s=timeout_s), hear, interruptible=True))

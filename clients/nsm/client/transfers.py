@@ -16,7 +16,8 @@ from nsm.client.retry import CutOffError
 from nsm.client.steps import ask
 from nsm.wire import files as wire
 from nsm.wire.errors import FileError, FileTooLargeError, NsmError
-from nsm.wire.files import PIECE_BYTES, FilePiece, closed_file, text_of_path
+from nsm.wire.files import FilePiece, closed_file, text_of_path
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

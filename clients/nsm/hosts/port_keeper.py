@@ -18,9 +18,9 @@ from nsm.client.blocking import Client
 from nsm.client.retry import RECONNECTED
 from nsm.hosts.ports import forget, load
 from nsm.http.listen_address import UNIX
-from nsm.wire.answers import read
 from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
-from nsm.wire.ports import ports
+from nsm.wire.host import ports
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from nsm.wire.messages import Event

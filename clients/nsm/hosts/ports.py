@@ -21,13 +21,13 @@ from nsm.client.steps import ask
 from nsm.hosts.connections import connection_of, locked, remote_socket
 from nsm.http.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsm.startup.spawn import detached
-from nsm.wire import ports as wire
+from nsm.wire import host as wire
 from nsm.wire.errors import BadRequestError, HostUnreachableError
 
 if TYPE_CHECKING:
     from nsm.client.steps import Steps
     from nsm.hosts.ssh import SshConnection
-    from nsm.wire.ports import PortRow
+    from nsm.wire.host import PortRow
 
 _ANY_PORT = "127.0.0.1:0"
 

@@ -11,8 +11,8 @@ from nsm.saves.reports import RESTORED_FROM, SaveError
 from nsm.saves.save_file import opened
 from nsm.transcripts.document import MAX_FILE_BYTES, Gatherer, TranscriptError, read_transcript
 from nsm.wire import transcripts
+from nsm.wire.code import logs
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.run import logs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

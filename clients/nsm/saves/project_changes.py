@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nsm.client.blocking import Client
     from nsm.client.session_files import SessionFiles
-    from nsm.wire.changes import ChangeRow
+    from nsm.wire.files import ChangeRow
     from nsm.wire.inspection import Inspection
 
     Read = Callable[[int], bytes]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
 
 
 RESTORED_FROM = "restored-from"

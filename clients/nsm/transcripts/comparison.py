@@ -7,14 +7,14 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.wire.results import split_place
+from nsm.wire.code import split_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
     from nsm.transcripts.document import RecordedExecution
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
     from nsm.wire.transcripts import ExecutionEnd
 
 _OF_ONE_RUN = re.compile(r"\bat 0x[0-9a-fA-F]{4,16}\b|<exec[ -]\d{1,9}>")

@@ -9,7 +9,7 @@ A `NamedTuple` or dataclass is read from a map, field by field, by its annotatio
 - Unknown fields are ignored: a newer peer may send more.
 
 `Annotated` says more: a text is the path of a field that the map has elsewhere (``network.mode``;
-empty for the map itself), a `Constraint` limits the value, a `Made` makes it of something else.
+empty for the map itself), a `Constraint` limits the value, a `Converted` one is made of another.
 """
 
 import types
@@ -136,7 +136,7 @@ def between(least: float, most: float, noun: str = "a whole number") -> Constrai
     return Constraint(fits, f"{noun} from {least} to {most}")
 
 
-class Made(NamedTuple):
+class Converted(NamedTuple):
     """A value that the function `by` makes of a plain one, of type `of`; it may raise
     `ValueError`. In arguments of operations, `back` makes the plain value again.
     """
@@ -244,7 +244,7 @@ def _checked(inner: Reader, constraint: Constraint) -> Reader:
 
 
 def _annotated(kind: Any, notes: tuple[object, ...]) -> tuple[type | None, Reader]:
-    made = next((note for note in notes if isinstance(note, Made)), None)
+    made = next((note for note in notes if isinstance(note, Converted)), None)
     found = _reader(kind) if made is None else (None, _made(_reader(made.of)[1], made.by))
     for note in notes:
         if isinstance(note, Constraint):

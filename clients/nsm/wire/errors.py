@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from nsm.wire.decode import Made
+from nsm.wire.decode import Converted
 
 Data = Mapping[str, Any]
 
@@ -322,5 +322,5 @@ def from_wire(error: object) -> NsmError:
     )
 
 
-ErrorField: TypeAlias = Annotated[NsmError, Made(dict[str, Any], from_wire)]
+ErrorField: TypeAlias = Annotated[NsmError, Converted(dict[str, Any], from_wire)]
 """An error in a value that `nsm.wire.decode` reads."""

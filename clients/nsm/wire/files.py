@@ -3,14 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from nsm.wire.answers import read
-from nsm.wire.decode import Constraint, Made, at_least, at_most, between
+from nsm.wire.decode import Constraint, Converted, at_least, between
 from nsm.wire.errors import BadRequestError
-from nsm.wire.operation import operation
-
-PIECE_BYTES = 256 * 1024
-"""The most that one `file_read` or `file_write` carries: four of them fit into what a socket
-buffers, and a transfer's memory is a few of them, whatever the file's size."""
+from nsm.wire.messages import read
+from nsm.wire.operation import PIECE_BYTES, Data, Seconds, operation
 
 
 def _is_descriptor(value: int | bool) -> bool:
@@ -21,7 +17,7 @@ def text_of_path(told: str | bytes) -> str:
     return told if isinstance(told, str) else told.decode("utf-8", "surrogateescape")
 
 
-FilePath: TypeAlias = Annotated[str, Made(str | bytes, text_of_path)]
+FilePath: TypeAlias = Annotated[str, Converted(str | bytes, text_of_path)]
 """Path or name of a file. Each byte of it that is not UTF-8 is a lone surrogate, as for Python's
 own functions (PEP 383). On the wire such a path is bytes.
 """
@@ -65,15 +61,13 @@ def _fits(path: str) -> bool:
 
 AskedPath: TypeAlias = Annotated[
     str,
-    Made(str | bytes, text_of_path, path_on_wire),
+    Converted(str | bytes, text_of_path, path_on_wire),
     Constraint(_fits, f"1 to {MAX_PATH_CHARS} characters or bytes without NUL"),
 ]
 """Path in a request, in the form of `FilePath`."""
 
 AskedPermissions: TypeAlias = Annotated[int | None, between(0, 0o777)]
-Data: TypeAlias = Annotated[bytes, at_most(PIECE_BYTES, "bytes")]
 Handle: TypeAlias = Annotated[int, at_least(0)]
-Seconds: TypeAlias = Annotated[float, at_least(0, "a number of seconds")]
 
 
 class FileInfo(NamedTuple):
@@ -283,7 +277,7 @@ def file_entries(
     target: str,
     path: AskedPath,
     *,
-    after: Annotated[str, Made(str | bytes, text_of_path, path_on_wire)] = "",
+    after: Annotated[str, Converted(str | bytes, text_of_path, path_on_wire)] = "",
     count: Annotated[int, between(0, MAX_PAGE)] = MAX_PAGE,
 ) -> FileEntries: ...
 @operation("manage", own=True, recorded=("target", "path", "recursive"))
@@ -300,3 +294,148 @@ def file_watch(target: str, path: AskedPath, *, recursive: bool = False) -> Watc
 def file_events(watch: Handle, *, wait_s: Seconds = 0.0) -> FileEvents: ...
 @operation("manage", own=True, recorded=None)
 def file_unwatch(watch: Handle) -> dict[str, Any]: ...
+
+
+def path_of(given: bytes) -> str:
+    """A path as text, whatever it is called: names of files are bytes."""
+    return given.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(path: str) -> bytes:
+    """Convert the text of `path_of` back to the bytes of the path."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+PathField = Annotated[str, Converted(bytes, path_of)]
+
+
+class FileState(NamedTuple):
+    """State of the file at a path.
+
+    Attributes:
+        type: ``file``, ``directory``, ``symlink`` or ``special``.
+        mode: permissions.
+        size: bytes of a file, or of a link's target.
+        token: stands for all of it; another one after any change.
+    """
+
+    type: str
+    mode: int
+    size: int
+    token: str
+
+
+class ChangeRow(NamedTuple):
+    """Change that a session made to one path.
+
+    Attributes:
+        path: below the project; `bytes_of` gives what it is called.
+        kind: ``added``, ``changed`` or ``deleted``.
+        before: on the host now; None where nothing is.
+        after: in the session; None where nothing is.
+        conflict: why applying it would undo what was done on the host meanwhile; or empty.
+        risk: why nobody should apply it unseen; or empty.
+        problem: why it cannot be applied; or empty.
+    """
+
+    path: PathField
+    kind: str
+    before: FileState | None
+    after: FileState | None
+    conflict: str
+    risk: str
+    problem: str
+
+
+class ChangeEnd(NamedTuple):
+    """End of the rows: totals, and the reason if rows are missing.
+
+    Attributes:
+        session: its id.
+        project: the directory on the host.
+        changes: how many rows.
+        used_bytes, size_bytes: present and largest size of the overlay.
+    """
+
+    session: str
+    project: str
+    changes: int
+    used_bytes: int
+    size_bytes: int
+
+
+class Contents(NamedTuple):
+    """One path on both sides.
+
+    Attributes:
+        change: None if there is no difference any more.
+        before, after: content of a file, target of a link; None where there is neither, and where
+            it is longer than 1 MiB or changes just now.
+    """
+
+    change: ChangeRow | None
+    before: bytes | None
+    after: bytes | None
+
+
+class Refused(NamedTuple):
+    """A change that was not made, and why."""
+
+    path: PathField
+    why: str
+
+
+class ChangeReport(NamedTuple):
+    """Outcome of `apply` or `discard`.
+
+    Attributes:
+        done: how many changes were made, or taken back.
+        refused: those that were not.
+    """
+
+    done: int
+    refused: list[Refused]
+
+
+MAX_PATH_BYTES = 4096
+
+
+def _is_below(path: str) -> bool:
+    parts = {"", ".", ".."} & set(path.split("/"))
+    return not parts and "\0" not in path and len(bytes_of(path)) <= MAX_PATH_BYTES
+
+
+ChangedPath: TypeAlias = Annotated[
+    str,
+    Converted(bytes, path_of, bytes_of),
+    Constraint(
+        _is_below,
+        "a path below the project, in bytes, relative to it, without '.', '..' and empty parts",
+    ),
+]
+"""Path of a change in a request."""
+
+
+class AgreedRow(NamedTuple):
+    """A change that somebody agreed to: its path, and the tokens of both states as they were shown.
+
+    Attributes:
+        risky: it is to be applied although it has a `risk`.
+    """
+
+    path: ChangedPath
+    before: str | None = None
+    after: str | None = None
+    risky: bool = False
+
+
+@operation("manage", recorded=None)
+def changes(target: str, paths: tuple[ChangedPath, ...] = ()) -> ChangeEnd: ...
+@operation("manage", recorded=None)
+def change(target: str, path: ChangedPath) -> Contents: ...
+@operation("manage", recorded=("target", "force", "changes"))
+def apply(
+    target: str, changes: tuple[AgreedRow, ...] = (), *, force: bool = False
+) -> dict[str, Any]: ...
+@operation("manage", recorded=("target", "paths"))
+def discard(target: str, paths: tuple[ChangedPath, ...] = ()) -> dict[str, Any]: ...

@@ -13,9 +13,9 @@ Fields that nobody here knows are ignored: a newer peer of the same protocol ver
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
-from nsm.wire.decode import DecodeError, decode
+from nsm.wire.decode import MISSING, DecodeError, decode
 from nsm.wire.errors import BadRequestError, NsmError, from_wire
 from nsm.wire.frames import RemoteProtocolError
 
@@ -242,3 +242,27 @@ def _hello_from_wire(value: object) -> Hello:
 
 class _Versioned(NamedTuple):
     version: int
+
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], wire: Any, key: str = "") -> T:
+    """The value of that type that a supervisor sent.
+
+    Args:
+        key: key of its field; without one, it is the whole of `wire`.
+
+    Raises:
+        RemoteProtocolError: a field is missing or of another type; the message names it.
+    """
+    try:
+        return decode(kind, wire.get(key, MISSING) if key else wire)
+    except DecodeError as error:
+        path = error.within(key).path
+        found = "nothing" if error.missing else type(error.found).__name__
+        raise RemoteProtocolError(
+            f"the supervisor sent {found} for `{path}` ({kind.__name__}); expected "
+            f"{error.expected}",
+            hint="Is an older or newer supervisor running? `nsm shutdown` ends it.",
+        ) from None

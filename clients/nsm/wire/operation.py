@@ -6,10 +6,21 @@ the same arguments, which type checkers compare.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
-from nsm.wire.answers import read
-from nsm.wire.decode import Made
+from nsm.wire.decode import Converted, at_least, at_most
+from nsm.wire.messages import read
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,7 +129,7 @@ def _told(value: Any, hint: Any) -> Any:
 
 def _back(hint: Any) -> Callable[[Any], Any] | None:
     notes = getattr(hint, "__metadata__", ())
-    return next((note.back for note in notes if isinstance(note, Made)), None)
+    return next((note.back for note in notes if isinstance(note, Converted)), None)
 
 
 def _chosen_fields(value: Any) -> dict[str, Any]:
@@ -139,3 +150,13 @@ def _asked(value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple:
         return [_asked(each, get_args(hint)[0]) for each in value]
     return _chosen_fields(value) if hasattr(value, "_asdict") else encode(value)
+
+
+# Arguments of several operations.
+
+PIECE_BYTES = 256 * 1024
+"""The most that one `file_read` or `file_write` carries: four of them fit into what a socket
+buffers, and a transfer's memory is a few of them, whatever the file's size."""
+
+Data: TypeAlias = Annotated[bytes, at_most(PIECE_BYTES, "bytes")]
+Seconds: TypeAlias = Annotated[float, at_least(0, "a number of seconds")]

@@ -1,15 +1,76 @@
-"""The answer to `status`: the supervisor itself. `nsm ps` does without."""
+"""Status of the supervisor, and its ways to make room for another one."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from nsm.wire.answers import read
-from nsm.wire.bridge import BridgeStatus
 from nsm.wire.decode import at_least
-from nsm.wire.drain import DrainReport
 from nsm.wire.errors import ForbiddenError
+from nsm.wire.messages import read
 from nsm.wire.operation import operation
-from nsm.wire.reload import ReloadReport
+
+
+class DrainProgress(NamedTuple):
+    """How a drain comes along.
+
+    Attributes:
+        left: executions that run or are queued.
+        interrupted: executions that were interrupted at the deadline.
+        remaining_s: seconds until then; None without one.
+    """
+
+    left: int
+    interrupted: int
+    remaining_s: float | None
+
+
+OnDrain: TypeAlias = Callable[[DrainProgress], object]
+
+
+class DrainReport(NamedTuple):
+    """Outcome of a drain.
+
+    Attributes:
+        drained: nothing runs, and nothing will until the drain is taken back.
+        cancelled: it was taken back, and new work is taken.
+        left: executions that still run, where nobody waited for them.
+        interrupted: executions that were interrupted at the deadline.
+        sessions: number of kept sessions.
+    """
+
+    drained: bool
+    cancelled: bool
+    left: int
+    interrupted: int
+    sessions: int
+
+
+class ProgramUnderWay(NamedTuple):
+    """A program of the bridge that runs.
+
+    Attributes:
+        program: its name.
+        client: client that asked for it, by its own name.
+        scope: whose sessions that has.
+    """
+
+    program: str
+    client: str
+    scope: str
+
+
+class ReloadReport(NamedTuple):
+    """Steps that the supervisor takes before it becomes another program.
+
+    Attributes:
+        waits_for: programs of the bridge that run, which cannot go on without it.
+        waits_s: seconds that it gives them at most; then they are stopped.
+    """
+
+    waits_for: tuple[ProgramUnderWay, ...]
+    waits_s: float
+
+
+OnReload: TypeAlias = Callable[[ReloadReport], object]
 
 
 class JailStatus(NamedTuple):
@@ -101,6 +162,26 @@ class PortsStatus(NamedTuple):
 
     open: int = 0
     unopened: int = 0
+
+
+class BridgeStatus(NamedTuple):
+    """The bridge to programs of the host.
+
+    Attributes:
+        enabled: there is one.
+        programs: how many there are.
+        wrong: how many files describe none, see `nsm bridge check`.
+        running: calls that are under way.
+        audit: path of the file that they are written down in.
+        problem: why that can't be written now, and nothing starts; empty where it can.
+    """
+
+    enabled: bool
+    programs: int
+    wrong: int
+    running: int
+    audit: str
+    problem: str
 
 
 class Status(NamedTuple):

@@ -6,9 +6,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from nsm.wire.answers import read
+from nsm.wire.code import Truncation
 from nsm.wire.errors import ErrorField
-from nsm.wire.results import Truncation
+from nsm.wire.messages import read
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 

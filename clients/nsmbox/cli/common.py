@@ -131,7 +131,7 @@ def network(text: str) -> Network:
     Raises:
         BadRequestError: none of these.
     """
-    from nsm.wire.network import network_request  # noqa: PLC0415  # most starts name none
+    from nsm.wire.inspection import network_request  # noqa: PLC0415  # most starts name none
 
     asked = network_request(text)
     return Network(mode=MODES[asked.mode], allow=asked.allow)

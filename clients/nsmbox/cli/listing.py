@@ -15,7 +15,7 @@ REFUSED = ("off", "not-allowed", "port", "address")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.boxes import BoxRow, BoxUse
+    from nsm.wire.host import BoxRow, BoxUse
 
 
 def show(*, as_json: bool) -> int:

@@ -16,7 +16,7 @@ from nsmbox.model.plan import BoxError
 from nsmbox.protection.secrets import printable, within
 
 if TYPE_CHECKING:
-    from nsm.wire.bridge import ProgramProblem, ProgramRow, ProgramsReport
+    from nsm.wire.host import ProgramProblem, ProgramRow, ProgramsReport
     from nsmbox.model.plan import Plan
 
 _OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload --config`."

@@ -180,7 +180,7 @@ def _network(value: object) -> Network:
     if isinstance(value, list):
         allow = _texts({"net": cast("object", value)}, "net", MAX_HOSTS)
         if intercept:
-            from nsm.wire.network import read_all_requests  # noqa: PLC0415  # few boxes do
+            from nsm.wire.inspection import read_all_requests  # noqa: PLC0415  # few boxes do
 
             allow = tuple(map(read_all_requests, allow))
         return Network(mode="allow", allow=allow)

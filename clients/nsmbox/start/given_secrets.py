@@ -12,7 +12,7 @@ from nsmbox.start.check import CERTIFICATES
 from sandbox.certificates import key_store
 
 if TYPE_CHECKING:
-    from nsm.wire.boxes import BoxPlace
+    from nsm.wire.host import BoxPlace
 
 MAX_BUNDLE_BYTES = 4 * 1024 * 1024
 

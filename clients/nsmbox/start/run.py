@@ -18,7 +18,7 @@ from nsmbox.planning import planning
 from nsmbox.start import request_additions
 
 if TYPE_CHECKING:
-    from nsm.wire.boxes import BoxPlace
+    from nsm.wire.host import BoxPlace
     from nsmbox.start import launch
 
 EXIT_INTERRUPTED = 130

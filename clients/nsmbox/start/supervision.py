@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from nsmbox.model.plan import Plan
 
 if TYPE_CHECKING:
-    from nsm.wire.boxes import BoxPlace
+    from nsm.wire.host import BoxPlace
 
 PAUSE_S = 2.0
 """Before the next connection after one that ended at once: the box may have taken all that its

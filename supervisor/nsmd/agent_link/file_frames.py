@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Literal, NamedTuple
 
-from nsm.wire.decode import Constraint, Made, at_most, between
+from nsm.wire.decode import Constraint, Converted, at_most, between
 
 MAX_WORDS = 16 * 1024
 """Largest size of a text that is no output, such as a reason or a path. Ours have a few hundred
@@ -52,7 +52,7 @@ def _is_any_path(path: str) -> bool:
     return len(path) <= MAX_WORDS and "\0" not in path
 
 
-Chunk = Annotated[bytes, Made(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
+Chunk = Annotated[bytes, Converted(str, _chunk), at_most(MAX_CHUNK_BYTES, "bytes")]
 Words = Annotated[str, at_most(MAX_WORDS, "characters")]
 Count = Annotated[int, between(0, 2**53)]
 AnyName = Annotated[str, Constraint(_is_any_name, "a name that a file can have")]
@@ -143,7 +143,7 @@ class FileEntriesFrame(NamedTuple):
         tuple[
             Annotated[
                 DetailedFile,
-                Made(
+                Converted(
                     tuple[AnyName, DetailedKind, Count, Annotated[int, between(0, 0o7777)], Count],
                     DetailedFile._make,
                 ),
@@ -178,7 +178,7 @@ class FileEventsFrame(NamedTuple):
     id: str
     events: Annotated[
         tuple[
-            Annotated[FileChange, Made(tuple[ChangeKind, AnyPath, AnyPath], FileChange._make)],
+            Annotated[FileChange, Converted(tuple[ChangeKind, AnyPath, AnyPath], FileChange._make)],
             ...,
         ],
         at_most(MAX_ENTRIES, "events"),

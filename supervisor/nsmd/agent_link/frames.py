@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from nsm.dataclass import dataclass, replace
-from nsm.wire.decode import Constraint, DecodeError, Made, at_most, between, decode
+from nsm.wire.code import Truncation
+from nsm.wire.decode import Constraint, Converted, DecodeError, at_most, between, decode
 from nsm.wire.frames import without_surrogates
-from nsm.wire.results import Truncation
 from nsmd.agent_link.file_frames import (
     MAX_CHUNK_BYTES,
     MAX_WORDS,
@@ -287,7 +287,7 @@ class ReadyFrame(NamedTuple):
 
     protocol: Integer = 0
     python: str = ""
-    capabilities: Annotated[frozenset[str], Made(list[Any], _texts)] = frozenset()
+    capabilities: Annotated[frozenset[str], Converted(list[Any], _texts)] = frozenset()
 
 
 class OutputFrame(NamedTuple):
@@ -302,7 +302,7 @@ class ResultFrame(NamedTuple):
     """An execution has ended."""
 
     id: str
-    outcome: Annotated[Outcome, "", Made(dict[str, Any], _outcome)]
+    outcome: Annotated[Outcome, "", Converted(dict[str, Any], _outcome)]
 
 
 class StatusFrame(NamedTuple):
@@ -336,7 +336,7 @@ class CompletionsFrame(NamedTuple):
     id: str
     start: Count
     end: Count
-    matches: Annotated[tuple[str, ...], Made(Matches, _printable)] = ()
+    matches: Annotated[tuple[str, ...], Converted(Matches, _printable)] = ()
     available: bool = False
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Annotated, Literal
 
 from nsm.dataclass import dataclass
-from nsm.wire.decode import Constraint, Made, between
+from nsm.wire.decode import Constraint, Converted, between
 from nsm.wire.jobs import signal_name
 from nsmd.model.values import StreamName
 
@@ -91,13 +91,13 @@ def _is_limit(seconds: float) -> bool:
 
 _Name = Annotated[
     str,
-    Made(str, _plain),
+    Converted(str, _plain),
     Constraint(
         _is_name,
         "1 to 64 lower-case letters, digits, `_` and `-`, a letter or digit first",
     ),
 ]
-_Path = Annotated[str, Made(str, _path)]
+_Path = Annotated[str, Converted(str, _path)]
 _Variable = Annotated[
     str,
     Constraint(
@@ -138,7 +138,7 @@ class Program:
     """
 
     name: _Name
-    description: Annotated[str, Made(str, _line)]
+    description: Annotated[str, Converted(str, _line)]
     command: _Path
     documentation: str
     source: str

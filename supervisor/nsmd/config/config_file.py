@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
 from nsm.suggestion import closest
 from nsm.wire.decode import DecodeError, decode, shown
-from nsm.wire.network import read_all_requests
+from nsm.wire.inspection import read_all_requests
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited
 from nsmd.model.packages import why_no_devices, why_no_packages, why_no_reference

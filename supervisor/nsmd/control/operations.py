@@ -8,20 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from nsm.dataclass import dataclass
-from nsm.wire import boxes as wire_boxes
-from nsm.wire import bridge as wire_bridge
-from nsm.wire import builds as wire_builds
-from nsm.wire import changes as wire_changes
+from nsm.wire import code as wire_code
 from nsm.wire import environments as wire_environments
 from nsm.wire import files as wire_files
+from nsm.wire import host as wire_host
 from nsm.wire import inspection as wire_inspection
-from nsm.wire import network as wire_network
-from nsm.wire import pool as wire_pool
-from nsm.wire import ports as wire_ports
-from nsm.wire import programs as wire_programs
-from nsm.wire import project_environments as wire_projects
-from nsm.wire import run as wire_run
-from nsm.wire import secrets as wire_secrets
+from nsm.wire import jobs as wire_jobs
 from nsm.wire import status as wire_status
 from nsm.wire import telemetry as wire_telemetry
 from nsm.wire.decode import DecodeError, read_arguments
@@ -147,43 +139,43 @@ OPERATIONS: Mapping[str, Row] = {
     for row in (
         _row(wire_status.ping, supervisor.ping, waits_for=_no_session),
         _row(wire_status.status, supervisor.status, waits_for=_no_session),
-        _row(wire_pool.pool, supervisor.pool, waits_for=_no_session),
-        _row(wire_boxes.boxes, network.boxes),
-        _row(wire_boxes.box_open, network.box_open),
-        _row(wire_bridge.bridge_programs, bridge.bridge_programs),
-        _row(wire_bridge.bridge_help, bridge.bridge_help),
-        _row(wire_bridge.bridge_run, bridge.bridge_run, refused=bridge.refused),
-        _row(wire_run.sessions, sessions.sessions),
-        _row(wire_ports.ports, network.ports),
-        _row(wire_ports.port_open, network.port_open),
-        _row(wire_ports.port_close, network.port_close),
-        _row(wire_secrets.secrets, network.secrets, waits_for=_no_session),
-        _row(wire_secrets.secret_test, network.secret_test, waits_for=_no_session),
-        _row(wire_secrets.secret_revoke, network.secret_revoke),
-        _row(wire_network.net, network.net),
+        _row(wire_telemetry.pool, supervisor.pool, waits_for=_no_session),
+        _row(wire_host.boxes, network.boxes),
+        _row(wire_host.box_open, network.box_open),
+        _row(wire_host.bridge_programs, bridge.bridge_programs),
+        _row(wire_host.bridge_help, bridge.bridge_help),
+        _row(wire_host.bridge_run, bridge.bridge_run, refused=bridge.refused),
+        _row(wire_code.sessions, sessions.sessions),
+        _row(wire_host.ports, network.ports),
+        _row(wire_host.port_open, network.port_open),
+        _row(wire_host.port_close, network.port_close),
+        _row(wire_host.secrets, network.secrets, waits_for=_no_session),
+        _row(wire_host.secret_test, network.secret_test, waits_for=_no_session),
+        _row(wire_host.secret_revoke, network.secret_revoke),
+        _row(wire_inspection.net, network.net),
         _row(wire_inspection.inspect, inspection.inspect),
         _row(wire_environments.envs, environments.envs, waits_for=_no_session),
         _row(
-            wire_run.run,
+            wire_code.run,
             run.streaming(run.submit),
             run.not_streaming(run.submit),
             waits_for=_session_of_run,
         ),
-        _row(wire_run.run_write, run.run_write, waits_for=_target),
-        _row(wire_run.result, run.result),
-        _row(wire_run.session_open, sessions.session_open, waits_for=_no_session),
-        _row(wire_run.session_keep, sessions.session_keep, waits_for=_target),
-        _row(wire_run.session_fork, sessions.session_fork, waits_for=_target),
-        _row(wire_programs.job_start, jobs.job_start, jobs.submit, waits_for=_session_of_run),
-        _row(wire_programs.job_list, jobs.job_list, waits_for=_target),
-        _row(wire_programs.job_read, jobs.job_read, waits_for=_target),
-        _row(wire_programs.job_write, jobs.job_write, waits_for=_target),
-        _row(wire_programs.job_signal, jobs.job_signal, waits_for=_target),
-        _row(wire_programs.job_stop, jobs.job_stop, waits_for=_target),
-        _row(wire_programs.job_resize, jobs.job_resize, waits_for=_target),
-        _row(wire_run.find, sessions.find),
-        _row(wire_run.interrupt, sessions.interrupt),
-        _row(wire_run.kill, sessions.kill),
+        _row(wire_code.run_write, run.run_write, waits_for=_target),
+        _row(wire_code.result, run.result),
+        _row(wire_code.session_open, sessions.session_open, waits_for=_no_session),
+        _row(wire_code.session_keep, sessions.session_keep, waits_for=_target),
+        _row(wire_code.session_fork, sessions.session_fork, waits_for=_target),
+        _row(wire_jobs.job_start, jobs.job_start, jobs.submit, waits_for=_session_of_run),
+        _row(wire_jobs.job_list, jobs.job_list, waits_for=_target),
+        _row(wire_jobs.job_read, jobs.job_read, waits_for=_target),
+        _row(wire_jobs.job_write, jobs.job_write, waits_for=_target),
+        _row(wire_jobs.job_signal, jobs.job_signal, waits_for=_target),
+        _row(wire_jobs.job_stop, jobs.job_stop, waits_for=_target),
+        _row(wire_jobs.job_resize, jobs.job_resize, waits_for=_target),
+        _row(wire_code.find, sessions.find),
+        _row(wire_code.interrupt, sessions.interrupt),
+        _row(wire_code.kill, sessions.kill),
         _row(wire_status.drain, supervisor.drain),
         _row(wire_telemetry.metrics, supervisor.metrics),
         _row(wire_telemetry.stats, supervisor.stats),
@@ -192,30 +184,30 @@ OPERATIONS: Mapping[str, Row] = {
         _row(wire_status.reload, supervisor.reload),
         _row(wire_status.config_reload, supervisor.config_reload),
         _row(wire_status.shutdown, supervisor.shutdown),
-        _row(wire_run.logs, sessions.logs),
+        _row(wire_code.logs, sessions.logs),
         _row(
-            wire_run.run_in,
+            wire_code.run_in,
             run.streaming(sessions.submit_in),
             run.not_streaming(sessions.submit_in),
         ),
         _row(
-            wire_run.undo,
+            wire_code.undo,
             run.streaming(sessions.submit_undo),
             run.not_streaming(sessions.submit_undo),
             waits_for=_target,
         ),
-        _row(wire_run.complete, sessions.complete),
-        _row(wire_run.check, sessions.check),
-        _row(wire_builds.env_add, environments.env_add),
-        _row(wire_builds.env_update, environments.env_update),
-        _row(wire_builds.env_list, environments.env_list),
-        _row(wire_builds.env_remove, environments.env_remove),
-        _row(wire_builds.env_log, environments.env_log),
-        _row(wire_builds.env_gc, environments.env_gc),
-        _row(wire_builds.env_preload, preloading.env_preload),
-        _row(wire_projects.env_found, environments.env_found, waits_for=_no_session),
-        _row(wire_projects.env_use, environments.env_use, waits_for=_no_session),
-        _row(wire_projects.env_forget, environments.env_forget, waits_for=_no_session),
+        _row(wire_code.complete, sessions.complete),
+        _row(wire_code.check, sessions.check),
+        _row(wire_environments.env_add, environments.env_add),
+        _row(wire_environments.env_update, environments.env_update),
+        _row(wire_environments.env_list, environments.env_list),
+        _row(wire_environments.env_remove, environments.env_remove),
+        _row(wire_environments.env_log, environments.env_log),
+        _row(wire_environments.env_gc, environments.env_gc),
+        _row(wire_environments.env_preload, preloading.env_preload),
+        _row(wire_environments.env_found, environments.env_found, waits_for=_no_session),
+        _row(wire_environments.env_use, environments.env_use, waits_for=_no_session),
+        _row(wire_environments.env_forget, environments.env_forget, waits_for=_no_session),
         _row(wire_files.file_open, files.file_open),
         _row(wire_files.file_read, files.file_read),
         _row(wire_files.file_write, files.file_write),
@@ -230,9 +222,9 @@ OPERATIONS: Mapping[str, Row] = {
         _row(wire_files.file_watch, files.file_watch),
         _row(wire_files.file_events, files.file_events),
         _row(wire_files.file_unwatch, files.file_unwatch),
-        _row(wire_changes.changes, files.changes),
-        _row(wire_changes.change, files.change),
-        _row(wire_changes.apply, files.apply),
-        _row(wire_changes.discard, files.discard),
+        _row(wire_files.changes, files.changes),
+        _row(wire_files.change, files.change),
+        _row(wire_files.apply, files.apply),
+        _row(wire_files.discard, files.discard),
     )
 }

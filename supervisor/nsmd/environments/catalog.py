@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nsm.dataclass import dataclass, field, replace
 from nsm.suggestion import did_you_mean
-from nsm.wire import languages
+from nsm.wire import code as wire_code
 from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
 from nsmd.environments.on_demand import EnvironmentPendingError
 from nsmd.host.paths import printable
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 ALIASES = {"shell": "bash"}
 """Older names of environments; an environment that has the name itself comes first."""
 
-OTHER_NAMES: Mapping[str, str] = languages.SPOKEN | ALIASES
-"""Other names that models use for languages. They work unless an environment has the name, and no
+OTHER_NAMES: Mapping[str, str] = wire_code.SPOKEN | ALIASES
+"""Other names that models use for wire_code. They work unless an environment has the name, and no
 list shows them.
 """
 

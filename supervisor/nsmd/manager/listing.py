@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
-from nsm.wire.live import SessionRow
+from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.host import processes
 from nsmd.host.nvml import GpuReader, GpuUse, uses_below

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from nsm.wire import languages
+from nsm.wire import code as wire_code
 from nsm.wire.errors import BadRequestError, FateUnknownError, NsmError, ResultLostError
 from nsmd.environments.catalog import OTHER_NAMES
 from nsmd.model import names
@@ -90,7 +90,7 @@ def without_fence(code: str, interpreter: Interpreter) -> tuple[str, str]:
     if any(line.strip().startswith(fence) for line in inner.splitlines()):
         return code, ""  # there are several, with text between them
     note = "the Markdown fence around the code was removed"
-    if tag and languages.SPOKEN.get(tag, tag) != interpreter:
+    if tag and wire_code.SPOKEN.get(tag, tag) != interpreter:
         note += f"; it says {tag[:_MAX_TAG_CHARS]}, and {interpreter} ran the code"
     return inner, note
 

@@ -24,7 +24,7 @@ from nsm.wire.errors import (
     UnknownExecutionError,
     UnknownSessionError,
 )
-from nsm.wire.live import FORKED_FROM, SessionRow
+from nsm.wire.sessions import FORKED_FROM, SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES, Catalog
 from nsmd.environments.on_demand import EnvironmentSearch

@@ -17,7 +17,7 @@ import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, ForkRefusedError
-from nsm.wire.live import FORKED_FROM
+from nsm.wire.sessions import FORKED_FROM
 from nsmd.agent_link.frames import Noted, ResumedFrame
 from nsmd.fdstore.running_holders import SilentHolders
 from nsmd.fdstore.store import NoStore

@@ -22,7 +22,7 @@ from mcp_types.jsonrpc import MISSING_REQUIRED_CLIENT_CAPABILITY
 
 from nsm.dataclass import replace
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownJobError
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.operation import PIECE_BYTES
 from nsmd.agent_link.frames import JobFacts
 from nsmd.manager.jobs import (
     MAX_WAIT_S,

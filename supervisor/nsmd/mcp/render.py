@@ -16,9 +16,9 @@ from typing import Any
 
 from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
+from nsm.wire.code import Truncation, split_place
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError, UnknownJobError
 from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
-from nsm.wire.results import Truncation, split_place
 from nsmd.agent_link.frames import JobFacts
 from nsmd.mcp.run_tool import JobId
 from nsmd.mcp.text import clean, head_and_tail, line_end, one_line, settled, shares, size

@@ -23,7 +23,7 @@ from ipaddress import (
 )
 
 from nsm.dataclass import dataclass
-from nsm.wire.network import is_request_rule
+from nsm.wire.inspection import is_request_rule
 
 _METHODS = re.compile(r"\*|[A-Z][A-Z-]{0,31}(?:\|[A-Z][A-Z-]{0,31})*", re.ASCII)
 _PATH = re.compile(r"/[!-~]*", re.ASCII)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from nsm.dataclass import dataclass, field
-from nsm.wire.network import is_request_rule
-from nsm.wire.results import Truncation
+from nsm.wire.code import Truncation
+from nsm.wire.inspection import is_request_rule
 from nsmd.host.descriptors import PER_GRANT, PER_OVERLAY, PER_PROXY, PER_SESSION
 
 LimitKind = Literal["memory", "processes"]

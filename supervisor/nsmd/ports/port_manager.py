@@ -13,7 +13,7 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.http.listen_address import ConfiguredPort, parse_port
 from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
-from nsm.wire.ports import PortRow
+from nsm.wire.host import PortRow
 from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries, RecordError
 from nsmd.fdstore.store import DescriptorStore

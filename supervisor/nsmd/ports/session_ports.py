@@ -16,7 +16,7 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.http.listen_address import Port, UnixPath
 from nsm.wire.errors import InternalError, NsmError, OverloadedError, SessionEndedError
-from nsm.wire.ports import PortRow
+from nsm.wire.host import PortRow
 from nsmd.agent_link.frames import PortsFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import records

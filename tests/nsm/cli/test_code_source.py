@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsm.cli.code_source import language_of
-from nsm.wire.languages import LANGUAGES, SPOKEN, of_program, of_suffix
+from nsm.wire.code import LANGUAGES, SPOKEN, of_program, of_suffix
 
 
 @pytest.mark.parametrize(

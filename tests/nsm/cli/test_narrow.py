@@ -10,11 +10,10 @@ from nsm.cli.render import formats
 from nsm.cli.render.environments import environments_table
 from nsm.cli.render.sessions import ended_table, sessions_table
 from nsm.cli.render.supervisor import pool_table, times_tables
-from nsm.wire.answers import read
 from nsm.wire.environments import EnvironmentRow
-from nsm.wire.live import SessionRow
-from nsm.wire.pool import PoolReport
-from nsm.wire.telemetry import Stats
+from nsm.wire.messages import read
+from nsm.wire.sessions import SessionRow
+from nsm.wire.telemetry import PoolReport, Stats
 from nsm.wire.transcripts import EndedRow
 
 PATH = "/home/ada/work/customers/2026/a-project-with-a-long-name/sources"

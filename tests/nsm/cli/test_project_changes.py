@@ -12,7 +12,7 @@ from nsm.changes import Changes
 from nsm.cli.project_changes import show_patch, tell_unchanged
 from nsm.cli.render.patch import patch_of
 from nsm.cli.verbs.apply import chosen
-from nsm.wire.changes import ChangeRow, Contents, FileState
+from nsm.wire.files import ChangeRow, Contents, FileState
 
 ADDED = ChangeRow("setup.py", "added", None, FileState("file", 0o644, 40, "t"), "", "", "")
 

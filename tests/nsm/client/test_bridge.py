@@ -12,10 +12,10 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.bridge import AsyncBridge, Bridge
-from nsm.wire.answers import read
-from nsm.wire.bridge import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
 from nsm.wire.errors import BadRequestError, UnknownProgramError
 from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.host import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ import pytest
 import nsm
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.builds import AsyncBuilds, Builds
-from nsm.wire.answers import read
-from nsm.wire.builds import BuiltRow, RemoveReport
+from nsm.wire.environments import BuiltRow, RemoveReport
 from nsm.wire.errors import UnknownEnvironmentError
 from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,6 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
 from nsm.client import blocking as client_module
 from nsm.client import blocking_connection
-from nsm.wire.answers import read
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -31,7 +30,7 @@ from nsm.wire.errors import (
 )
 from nsm.wire.frames import RemoteProtocolError, encode_frame
 from nsm.wire.inspection import Inspection
-from nsm.wire.messages import Request
+from nsm.wire.messages import Request, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

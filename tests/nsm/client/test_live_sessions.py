@@ -15,7 +15,7 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.wire.errors import FileError, FileTooLargeError, UnknownSessionError
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.operation import PIECE_BYTES
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from fakesupervisor import Handler
     from nsm.wire.messages import Event
+    from nsm.wire.status import ReloadReport
 
 
 class Generations:
@@ -113,8 +114,23 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     client = generations.client()
     supervisor.going = 1
     monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 1e-6)
-    client.reload()
+    told: list[ReloadReport] = []
+    client.reload(told.append)
     assert len(supervisor.hellos) == 2
+    assert not told  # nothing runs that is waited for
+
+
+def test_who_reloads_is_told_what_is_waited_for(generations: Generations) -> None:
+    deploy = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}
+
+    def waiting(_exchange: Exchange) -> dict[str, Any]:
+        return {"waits_for": [deploy], "waits_s": 10}
+
+    supervisor = generations.add(reload=waiting)
+    supervisor.hang_up_after = "reload"
+    told: list[ReloadReport] = []
+    generations.client().reload(told.append)
+    assert [[each.program for each in report.waits_for] for report in told] == [["deploy"]]
 
 
 @pytest.mark.parametrize("op", ["run", "run_in"])

@@ -7,8 +7,8 @@ from typing import Any
 import samples
 from nsm.transcripts.comparison import MAX_COLUMNS, MAX_LINES, compare
 from nsm.transcripts.document import RecordedExecution
-from nsm.wire.answers import read
-from nsm.wire.results import PLACE, RunResult, Truncation
+from nsm.wire.code import PLACE, RunResult, Truncation
+from nsm.wire.messages import read
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import samples
-from nsm.wire.answers import read
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.frames import RemoteProtocolError
+from nsm.wire.messages import read
 
 
 def test_an_environment_has_its_aliases() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 import samples
 from nsm.wire import transcripts
-from nsm.wire.answers import read
+from nsm.wire.code import Truncation
 from nsm.wire.errors import SessionEndedError
 from nsm.wire.files import FileInfo, FilePiece, OpenFile
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.results import Truncation
+from nsm.wire.messages import read
 from nsm.wire.sessions import Check, Completions
 from nsm.wire.transcripts import (
     DisplayedValue,

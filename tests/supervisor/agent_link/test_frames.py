@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsm.wire.results import Truncation
+from nsm.wire.code import Truncation
 from nsmd.agent_link import frames
 from nsmd.agent_link.file_frames import (
     DetailedFile,

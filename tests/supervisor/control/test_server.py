@@ -15,12 +15,11 @@ import trio.testing
 
 from control_bench import Peer, bench
 from nsm.wire import frames
-from nsm.wire.answers import read
 from nsm.wire.errors import NsmError, OverloadedError, SessionEndedError
 from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.inspection import Inspection
-from nsm.wire.messages import Cancel, Failure, Request, Result
-from nsm.wire.pool import PoolReport
+from nsm.wire.messages import Cancel, Failure, Request, Result, read
+from nsm.wire.telemetry import PoolReport
 from nsmd.control import outgoing
 from nsmd.control.call import ALL_RIGHTS
 from nsmd.control.connection import HELLO_TIMEOUT_S

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pictures
-from nsm.wire.results import PLACE
+from nsm.wire.code import PLACE
 from nsmd.mcp import render
 from nsmd.mcp.render import show_displays
 

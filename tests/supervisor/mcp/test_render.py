@@ -6,6 +6,7 @@ import pytest
 
 import pictures
 from fake_runner import a_result
+from nsm.wire.code import Truncation
 from nsm.wire.errors import (
     InternalError,
     NsmError,
@@ -14,7 +15,6 @@ from nsm.wire.errors import (
     UnknownEnvironmentError,
     WrongEnvironmentError,
 )
-from nsm.wire.results import Truncation
 from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
 from nsmd.model.values import Outcome, RunOutcome
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsm.wire.network import is_request_rule, read_all_requests
+from nsm.wire.inspection import is_request_rule, read_all_requests
 from nsmd.model.host_rules import (
     AllowList,
     HostRuleError,

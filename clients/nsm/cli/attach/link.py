@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nsm.wire.live import SessionRow
     from nsm.wire.messages import ServerMessage
+    from nsm.wire.sessions import SessionRow
 
 ANSWER_TIMEOUT_S = 30.0
 """How long the supervisor may take to introduce itself; as in `nsm.client.blocking_connection`."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsm.cli.attach.feed import Sink
     from nsm.cli.files.pictures import Folder
     from nsm.cli.render.results import Display
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
     from nsm.wire.transcripts import OutputPiece
 
 

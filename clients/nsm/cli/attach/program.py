@@ -28,11 +28,10 @@ from nsm.client.projects import DEFAULT, project_of
 from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire import transcripts
-from nsm.wire.answers import read
+from nsm.wire.code import RunOptions, RunResult, logs, run_in
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.live import SessionRow
-from nsm.wire.results import RunResult
-from nsm.wire.run import RunOptions, logs, run_in
+from nsm.wire.messages import read
+from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
 from nsm.cli.attach.whole_input import UNKNOWN, check_bash, check_python, with_indent
 from nsm.cli.render import formats
-from nsm.wire.answers import read
+from nsm.wire.code import RunResult
 from nsm.wire.errors import NsmError
-from nsm.wire.results import RunResult
+from nsm.wire.messages import read
 from nsm.wire.sessions import Check, Completions
 
 if TYPE_CHECKING:

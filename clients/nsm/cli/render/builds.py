@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from nsm.wire.builds import BuildProgress, BuiltRow
+    from nsm.wire.environments import BuildProgress, BuiltRow
 
 _EVERY_S = 0.2
 _NOTICEABLE_S = 1.0

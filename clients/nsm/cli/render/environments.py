@@ -9,8 +9,7 @@ from nsm.cli.render.formats import below_home, limit, memory, table, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.builds import PreloadReport
-    from nsm.wire.environments import EnvironmentRow, SlowImport
+    from nsm.wire.environments import EnvironmentRow, PreloadReport, SlowImport
 
 
 def environments_table(rows: Sequence[EnvironmentRow], home: str, width: int | None = None) -> str:

@@ -14,8 +14,7 @@ from nsm.cli.render.environments import suggestion
 from nsm.cli.render.sessions import own_jobs_table, ports_table
 
 if TYPE_CHECKING:
-    from nsm.wire.inspection import Inspection, ProcessRow, RunRow
-    from nsm.wire.network import NetworkDecision
+    from nsm.wire.inspection import Inspection, NetworkDecision, ProcessRow, RunRow
 
 _ENFORCED = {
     "cgroup": "by its control group",

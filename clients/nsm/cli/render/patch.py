@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsm.wire.changes import ChangeRow, Contents, FileState
+    from nsm.wire.files import ChangeRow, Contents, FileState
 
 MAX_LINES = 20_000
 """Largest number of lines of a file to compare line by line, since the file decides how long that

@@ -9,7 +9,7 @@ from nsm.cli.render import formats
 from nsm.wire.jobs import signal_name
 
 if TYPE_CHECKING:
-    from nsm.wire.bridge import (
+    from nsm.wire.host import (
         ProgramHelp,
         ProgramProblem,
         ProgramResult,

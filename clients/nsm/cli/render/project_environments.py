@@ -10,7 +10,7 @@ from nsm.cli.render.formats import table, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsm.wire.project_environments import FoundRow
+    from nsm.wire.environments import FoundRow
 
 NAMED = 5
 """Largest number of packages to name."""

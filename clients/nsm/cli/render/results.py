@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsm.cli.render.formats import duration, size, visible, visible_lines
-from nsm.wire.results import split_place
+from nsm.wire.code import split_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.wire.results import RunResult
+    from nsm.wire.code import RunResult
 
 NOTICEABLE_WAIT_S = 1.0
 """Waiting for another execution of the session is told from here on."""

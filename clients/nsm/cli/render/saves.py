@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsm.cli.render import formats
 from nsm.saves.reports import RESTORED_FROM
-from nsm.wire.live import FORKED_FROM
+from nsm.wire.sessions import FORKED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsm.saves.reports import KeptSave, Restored, RestoredRow, Saved
-    from nsm.wire.live import SessionRow
+    from nsm.wire.sessions import SessionRow
 
 
 def saved_text(saved: Saved) -> str:

@@ -18,9 +18,9 @@ from nsm.cli.render.formats import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsm.wire.host import PortRow
     from nsm.wire.jobs import JobInfo
-    from nsm.wire.live import KilledSession, SessionRow
-    from nsm.wire.ports import PortRow
+    from nsm.wire.sessions import KilledSession, SessionRow
     from nsm.wire.transcripts import EndedRow
 
 

@@ -16,9 +16,8 @@ from nsm.cli.render.formats import (
 )
 
 if TYPE_CHECKING:
-    from nsm.wire.pool import PoolKind, PoolReport
     from nsm.wire.status import Status
-    from nsm.wire.telemetry import EnvironmentStats, StartStats, Stats, Times
+    from nsm.wire.telemetry import EnvironmentStats, PoolKind, PoolReport, StartStats, Stats, Times
 
 _OUTCOMES = ("ok", "error", "timeout", "interrupted", "lost")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless, colourless, harmless
-from nsm.wire.live import FORKED_FROM
+from nsm.wire.sessions import FORKED_FROM
 from nsm.wire.transcripts import (
     OWN_CODE,
     ExecutionEnd,

@@ -11,8 +11,8 @@ from nsm.cli.top.table import box_line, cut, summary, table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsm.wire.boxes import BoxRow
-    from nsm.wire.live import SessionRow
+    from nsm.wire.host import BoxRow
+    from nsm.wire.sessions import SessionRow
 
 Style = Literal["plain", "title", "header", "running", "selected", "problem", "keys"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nsm.wire.live import SessionRow
+    from nsm.wire.sessions import SessionRow
 
 SHORTEST_S = 0.5
 """Processor time is counted in hundredths of a second: over less than this, its share jumps."""

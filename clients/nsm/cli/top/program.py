@@ -26,10 +26,10 @@ from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
 from nsm.hosts.place import client_socket
 from nsm.startup import start
-from nsm.wire.answers import read
-from nsm.wire.boxes import BoxRow
 from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
-from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.host import BoxRow
+from nsm.wire.messages import read
+from nsm.wire.sessions import KillReport, SessionRow
 
 if TYPE_CHECKING:
     import signal

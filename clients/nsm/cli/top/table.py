@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsm.cli.top.figures import Line
-    from nsm.wire.boxes import BoxRow
+    from nsm.wire.host import BoxRow
 
 GAP = "  "
 CUT = "+"

@@ -25,7 +25,7 @@ from nsm.client.blocking import Client
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from nsm.wire.changes import ChangeRow, Refused
+    from nsm.wire.files import ChangeRow, Refused
 
 _EPILOG = """\
 Only what was shown is written: a file that the session or somebody on the host has changed since

@@ -18,15 +18,15 @@ from nsm.client.bridge import run_request
 from nsm.client.events import output_of
 from nsm.client.retry import RECONNECTED
 from nsm.hosts.place import client_socket
-from nsm.wire.answers import read
-from nsm.wire.bridge import ProgramResult
 from nsm.wire.errors import NsmError
+from nsm.wire.host import ProgramResult
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable
 
-    from nsm.wire.bridge import ProgramRow
+    from nsm.wire.host import ProgramRow
     from nsm.wire.messages import Event
     from nsm.wire.operation import OperationCall
 

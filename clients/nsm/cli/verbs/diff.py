@@ -23,7 +23,7 @@ from nsm.client.blocking import Client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsm.wire.changes import ChangeEnd, ChangeRow
+    from nsm.wire.files import ChangeEnd, ChangeRow
 
 _EPILOG = """\
 For sessions whose project is copied on write (`[project] mode = "overlay"`). The patch is one that

@@ -9,7 +9,7 @@ from nsm.cli.options import EXIT_INTERRUPTED, EXIT_OK, Parser, seconds
 from nsm.cli.render import formats
 
 if TYPE_CHECKING:
-    from nsm.wire.drain import DrainProgress, DrainReport
+    from nsm.wire.status import DrainProgress, DrainReport
 
 _EPILOG = """\
 Code that comes meanwhile is refused before anything of it has run; sessions are kept as they

@@ -140,7 +140,7 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     from nsm.http.listen_address import Port, parse_listen  # noqa: PLC0415
     from nsm.integrations.e2b.sandboxes import ServeSettings  # noqa: PLC0415
     from nsm.integrations.e2b.server import serve  # noqa: PLC0415
-    from nsm.wire.network import network_request  # noqa: PLC0415
+    from nsm.wire.inspection import network_request  # noqa: PLC0415
 
     try:
         port = parse_listen(options.listen)

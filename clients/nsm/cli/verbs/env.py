@@ -21,8 +21,7 @@ from nsm.wire.errors import BadProjectError, NsmError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nsm.wire.builds import BuiltRow
-    from nsm.wire.environments import EnvironmentRow
+    from nsm.wire.environments import BuiltRow, EnvironmentRow
 
 _EPILOG = """\
 Without an ACTION it lists the environments, as `list` does.

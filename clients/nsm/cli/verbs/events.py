@@ -11,7 +11,7 @@ from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, whole_number
 from nsm.cli.render.formats import visible
 from nsm.cli.render.supervisor import short_time
 from nsm.client.retry import RECONNECTED
-from nsm.wire.answers import read
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from nsm.wire.messages import Event

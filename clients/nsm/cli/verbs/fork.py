@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsm.cli import targets, terminal
 from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.client.blocking import Client
-from nsm.wire.live import ForkReport
+from nsm.wire.sessions import ForkReport
 
 _EPILOG = """\
 A fork has the variables, functions, open files, working directory and environment variables of a

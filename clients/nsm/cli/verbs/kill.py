@@ -10,7 +10,7 @@ from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_all_hosts, seconds
 from nsm.cli.render.sessions import killed_lines
 from nsm.client.blocking import Client
 from nsm.wire.errors import NsmError
-from nsm.wire.live import KillError, KillReport
+from nsm.wire.sessions import KillError, KillReport
 
 if TYPE_CHECKING:
     import argparse

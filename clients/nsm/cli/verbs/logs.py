@@ -10,8 +10,8 @@ from nsm.cli.options import EXIT_OK, Parser, whole_number
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.client.blocking import Client
 from nsm.client.events import entries_to
-from nsm.wire.answers import read
-from nsm.wire.run import logs
+from nsm.wire.code import logs
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,7 @@ from nsm.client.blocking import Client
 
 if TYPE_CHECKING:
     from nsm.client.api import NetworkAction
-    from nsm.wire.network import NetworkDecision, NetworkReport
+    from nsm.wire.inspection import NetworkDecision, NetworkReport
 
 ACTIONS: tuple[NetworkAction, ...] = ("list", "allow", "deny", "off")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from nsm.wire.live import SessionRow
+    from nsm.wire.sessions import SessionRow
     from nsm.wire.transcripts import EndedRow
 
 SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "runs", "state")

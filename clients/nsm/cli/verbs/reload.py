@@ -9,10 +9,10 @@ from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.environments import not_preloaded
 from nsm.cli.render.formats import visible
-from nsm.wire.answers import read
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
-    from nsm.wire.reload import ReloadReport
+    from nsm.wire.status import ReloadReport
 
 _EPILOG = """\
 With --config it only reads `config.toml` again, and tells what has changed; it exits 1 when there

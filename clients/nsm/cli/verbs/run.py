@@ -28,10 +28,9 @@ from nsm.client.events import output_of, text_of
 from nsm.client.places import checked_code, place_of
 from nsm.client.projects import DEFAULT, NO_PROJECT, bring_project, project_of, why_no_project
 from nsm.client.retry import RECONNECTED
-from nsm.wire.answers import read
+from nsm.wire.code import RunOptions, RunResult, run
 from nsm.wire.errors import BadProjectError, NsmError
-from nsm.wire.results import RunResult
-from nsm.wire.run import RunOptions, run
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     import argparse

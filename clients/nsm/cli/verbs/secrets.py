@@ -12,7 +12,7 @@ from nsm.client.blocking import Client
 if TYPE_CHECKING:
     import argparse
 
-    from nsm.wire.secrets import SecretsReport
+    from nsm.wire.host import SecretsReport
 
 _EPILOG = """\
 Secrets are described in config.toml, [secrets.NAME]. A session or box that is

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsm.cli import connection, terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
 from nsm.cli.render.supervisor import pool_table, status_lines, times_tables
-from nsm.wire.answers import read
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     import argparse

@@ -21,7 +21,7 @@ from nsm.integrations.e2b.access import USER
 from nsm.integrations.e2b.errors import RefusalError, refusal_of
 from nsm.integrations.e2b.requests import ConnectStream, message_of, number, text
 from nsm.wire.errors import FileError, NsmError
-from nsm.wire.files import PIECE_BYTES
+from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
     from python_multipart.multipart import File as FormFile

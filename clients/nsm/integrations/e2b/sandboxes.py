@@ -18,10 +18,10 @@ import trio
 from nsm.dataclass import dataclass
 from nsm.integrations.e2b.errors import RefusalError, gone
 from nsm.integrations.e2b.requests import inner
+from nsm.wire.code import Place, ProjectPlace, RunOptions, session_open
 from nsm.wire.errors import NsmError
-from nsm.wire.live import SessionRow
-from nsm.wire.network import network_request
-from nsm.wire.run import Place, ProjectPlace, RunOptions, session_open
+from nsm.wire.inspection import network_request
+from nsm.wire.sessions import SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nsm import AsyncChangeWatch, AsyncClient, AsyncJob, AsyncSessionFiles, ProgramSettings
     from nsm.integrations.e2b.access import Key
     from nsm.integrations.e2b.contexts import CodeContext
-    from nsm.wire.run import NetworkRequest
-    from nsm.wire.sandbox import OpenedSession
+    from nsm.wire.code import NetworkRequest
+    from nsm.wire.sessions import OpenedSession
 
 ENVD_VERSION = "0.6.4"
 """Version of E2B's own program in a sandbox that this server speaks like. Clients choose by it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from nsm.wire.builds import CollectReport, PackageRequest
+from nsm.wire.environments import CollectReport, PackageRequest
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.control.call import Call, Services
 from nsmd.control.ops import preloading

@@ -1,7 +1,7 @@
 """Operations on files of a session, and on its changes to a project in an overlay.
 
 A handle belongs to the connection that opened it. Paths of changes are bytes, as names of files
-are; see `nsm.wire.changes` for the rows.
+are; see `nsm.wire.files` for the rows.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.wire.changes import AgreedRow
 from nsm.wire.errors import BadRequestError
+from nsm.wire.files import AgreedRow
 from nsmd.control.call import Call
 
 if TYPE_CHECKING:
     from nsmd.sessions.changes import Change, PathState, RefusedChange
 import base64
 
-from nsm.wire.files import MAX_PAGE, PIECE_BYTES, FilePiece
+from nsm.wire.files import MAX_PAGE, FilePiece
+from nsm.wire.operation import PIECE_BYTES
 from nsmd.agent_link.file_frames import (
     DetailedFile,
     FileChange,

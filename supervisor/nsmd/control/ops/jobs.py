@@ -12,11 +12,10 @@ from typing import Any
 
 import trio
 
+from nsm.wire.code import Place, RunOptions
 from nsm.wire.errors import BadRequestError
-from nsm.wire.files import PIECE_BYTES
-from nsm.wire.jobs import JobInfo, JobOutput, WrittenInput
-from nsm.wire.programs import MAX_KEY_CHARS, JobTerminal, is_key
-from nsm.wire.run import Place, RunOptions
+from nsm.wire.jobs import MAX_KEY_CHARS, JobInfo, JobOutput, JobTerminal, WrittenInput, is_key
+from nsm.wire.operation import PIECE_BYTES
 from nsmd.agent_link.frames import JobFrame, JobOutputFrame
 from nsmd.control.call import Call
 from nsmd.control.ops.run import in_named_session, request_of

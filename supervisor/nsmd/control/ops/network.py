@@ -9,11 +9,10 @@ from typing import Any
 
 import trio
 
-from nsm.wire.boxes import RequestedBoxLimits
+from nsm.wire.code import NetworkRequest
 from nsm.wire.errors import BadRequestError, ForbiddenError
-from nsm.wire.live import PortAddress
-from nsm.wire.ports import PortRow
-from nsm.wire.run import NetworkRequest
+from nsm.wire.host import PortRow, RequestedBoxLimits
+from nsm.wire.sessions import PortAddress
 from nsmd.bridge.programs import Caller
 from nsmd.control.call import Call
 from nsmd.jail.limits import BoxBounds

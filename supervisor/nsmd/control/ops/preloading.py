@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from nsm.dataclass import replace
-from nsm.wire.builds import PreloadReport
+from nsm.wire.environments import PreloadReport
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsmd.control.call import Call, Services
 from nsmd.environments.builds.building import Building

@@ -9,13 +9,13 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias
 import trio
 
 from nsm.dataclass import replace
+from nsm.wire.code import Place, ProjectPlace, RunOptions
 from nsm.wire.errors import (
     BadRequestError,
     ForbiddenError,
     OverloadedError,
     UnknownSessionError,
 )
-from nsm.wire.run import Place, ProjectPlace, RunOptions
 from nsmd.agent_link.frames import without_bytes
 from nsmd.control.call import Call
 from nsmd.control.ops import network

@@ -13,12 +13,10 @@ from typing import Any
 import trio
 
 from nsm.dataclass import replace
+from nsm.wire.code import Place, RunOptions
 from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError, UnreadableSessionError
-from nsm.wire.live import FORKED_FROM
 from nsm.wire.operation import encode
-from nsm.wire.run import Place, RunOptions
-from nsm.wire.sandbox import OpenedSession
-from nsm.wire.sessions import Check, Completions
+from nsm.wire.sessions import FORKED_FROM, Check, Completions, OpenedSession
 from nsm.wire.transcripts import to_wire
 from nsmd.agent_link.frames import CheckedFrame, CompletionsFrame
 from nsmd.agent_link.requests import NoAnswerError

@@ -11,8 +11,8 @@ from typing import Any
 import trio
 
 from nsm._version import program_version
-from nsm.wire.drain import DrainReport
 from nsm.wire.errors import ShuttingDownError, StartFailedError, UnknownSessionError
+from nsm.wire.status import DrainReport
 from nsmd.control.call import Call, Services
 from nsmd.fdstore.handover import SuccessorAnswer, SuccessorError, try_successor
 from nsmd.fdstore.running_holders import SilentHolders

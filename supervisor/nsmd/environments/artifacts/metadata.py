@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from nsm import jsonlines
 from nsm.dataclass import dataclass, replace
-from nsm.wire.decode import Constraint, DecodeError, Made, between, decode
+from nsm.wire.decode import Constraint, Converted, DecodeError, between, decode
 from nsmd.model.names import ENVIRONMENT_NAME, why_not_inherited
 from nsmd.model.settings import (
     MAX_MEGABYTES,
@@ -129,15 +129,15 @@ class Metadata:
     cpu_weight: int = 100
     schema: int = 0
     program: _Path = ""
-    description: Annotated[str, Made(str, _line)] = ""
+    description: Annotated[str, Converted(str, _line)] = ""
     preload: Annotated[
         tuple[str, ...],
-        Made(list[Any], _modules),
+        Converted(list[Any], _modules),
         Constraint(_any_value, "a list of Python modules"),
     ] = ()
-    forks: Annotated[bool, "template", Made(Any, _is_ours)] = False
+    forks: Annotated[bool, "template", Converted(Any, _is_ours)] = False
     takes: Annotated[
-        frozenset[str], Made(list[Any], _texts), Constraint(_any_value, "a list of texts")
+        frozenset[str], Converted(list[Any], _texts), Constraint(_any_value, "a list of texts")
     ] = frozenset()
 
 
@@ -172,7 +172,7 @@ class FlakeSettings(NamedTuple):
     use_flake: Any = False
     inherit_env: Annotated[
         tuple[str, ...],
-        Made(list[Any], _variables),
+        Converted(list[Any], _variables),
         Constraint(_any_value, "a list of names of variables"),
     ] = ()
 

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from nsm.wire.errors import BadRequestError, OverloadedError
-from nsm.wire.network import is_request_rule
+from nsm.wire.inspection import is_request_rule
 from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import DescriptorStore

@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from nsm.dataclass import dataclass, field
+from nsm.wire.code import split_place
 from nsm.wire.errors import NsmError
-from nsm.wire.results import split_place
 from nsm.wire.transcripts import (
     DisplayedValue,
     ExecutionEnd,

@@ -29,11 +29,10 @@ from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import AttachScreen
 from nsm.client.retry import RECONNECTED
-from nsm.wire.answers import read
 from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
 from nsm.wire.frames import MAX_FRAME_BYTES
-from nsm.wire.live import SessionRow
-from nsm.wire.sessions import Completions
+from nsm.wire.messages import read
+from nsm.wire.sessions import Completions, SessionRow
 from nsm.wire.transcripts import (
     Entry,
     ExecutionEnd,

@@ -8,8 +8,8 @@ import pytest
 
 import samples
 from nsm.cli.render.inspection import inspection
-from nsm.wire.answers import read
 from nsm.wire.inspection import Inspection
+from nsm.wire.messages import read
 
 
 def shown(row: dict[str, Any] | None = None, **changes: Any) -> str:

@@ -14,12 +14,12 @@ from nsm.cli.render.environments import environment_details, environments_table
 from nsm.cli.render.results import run_notes
 from nsm.cli.render.sessions import killed_lines, sessions_table
 from nsm.cli.render.supervisor import pool_table, status_lines
-from nsm.wire.answers import read
+from nsm.wire.code import RunResult
 from nsm.wire.environments import EnvironmentRow
-from nsm.wire.live import KilledSession, SessionRow
-from nsm.wire.pool import PoolReport
-from nsm.wire.results import RunResult
+from nsm.wire.messages import read
+from nsm.wire.sessions import KilledSession, SessionRow
 from nsm.wire.status import read_status
+from nsm.wire.telemetry import PoolReport
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pictures
 from nsm import below
 from nsm.cli.files.pictures import Folder
 from nsm.cli.render.results import Display, Picture, display
-from nsm.wire.results import PLACE
+from nsm.wire.code import PLACE
 
 if TYPE_CHECKING:
     from pathlib import Path

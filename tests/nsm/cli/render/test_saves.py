@@ -7,7 +7,7 @@ from typing import Any
 import samples
 from nsm.cli.render.saves import ASCII_BRANCHES, forest, tree_text
 from nsm.saves.reports import KeptSave
-from nsm.wire.live import SessionRow
+from nsm.wire.sessions import SessionRow
 
 
 def row(name: str, age_s: float, source: str = "", **changes: Any) -> SessionRow:

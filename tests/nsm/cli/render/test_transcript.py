@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nsm.cli.render.transcript import TranscriptPrinter, code, outcome
 from nsm.saves import interpreters
+from nsm.wire.code import Truncation
 from nsm.wire.errors import SessionEndedError
-from nsm.wire.results import Truncation
 from nsm.wire.transcripts import (
     DisplayedValue,
     ExecutionEnd,

@@ -11,8 +11,8 @@ from nsm.cli.render import formats
 from nsm.cli.top.board import HELP, KEYS, Action, Board
 from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
 from nsm.cli.top.table import COLUMNS, cut, number, summary, table
-from nsm.wire.answers import read
-from nsm.wire.live import SessionRow
+from nsm.wire.messages import read
+from nsm.wire.sessions import SessionRow
 
 
 def row(id_: str, **changes: Any) -> SessionRow:

@@ -15,9 +15,9 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.render import builds
 from nsm.cli.verbs.complete import candidates
-from nsm.wire.answers import read
-from nsm.wire.builds import BuiltRow
+from nsm.wire.environments import BuiltRow
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ import pytest
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli.render.project_environments import content, found_table, hints
 from nsm.cli.verbs import env
-from nsm.wire.answers import read
+from nsm.wire.environments import FoundRow
 from nsm.wire.errors import ForbiddenError
-from nsm.wire.project_environments import FoundRow
+from nsm.wire.messages import read
 from samples import environment_row
 
 if TYPE_CHECKING:

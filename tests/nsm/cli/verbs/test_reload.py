@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsm.cli.verbs.reload import MAX_TOLD, waits
-from nsm.wire.answers import read
-from nsm.wire.reload import ReloadReport, tell
+from nsm.wire.messages import read
+from nsm.wire.status import ReloadReport
 
 DEPLOY = {"program": "deploy", "client": "claude-code", "scope": "box:shop"}
 
@@ -34,11 +34,3 @@ def test_of_many_the_first_are_named() -> None:
     told = waits(report(*[DEPLOY] * (MAX_TOLD + 3)))
     assert told.count("deploy") == MAX_TOLD
     assert told.endswith(", 3 more")
-
-
-def test_where_nothing_runs_nothing_is_told() -> None:
-    told: list[ReloadReport] = []
-    tell({"version": "0.1.0", "pid": 7, "waits_for": [], "waits_s": 10}, told.append)
-    assert told == []
-    tell({"waits_for": [DEPLOY], "waits_s": 10}, told.append)
-    assert [each.waits_for for each in told] == [report(DEPLOY).waits_for]

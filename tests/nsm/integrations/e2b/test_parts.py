@@ -14,6 +14,7 @@ from nsm.integrations.e2b.errors import RefusalError, refusal_of
 from nsm.integrations.e2b.files import files_of
 from nsm.integrations.e2b.requests import frame, frames_of
 from nsm.integrations.e2b.sandboxes import network_of
+from nsm.wire.code import NetworkRequest
 from nsm.wire.errors import (
     FileError,
     JobError,
@@ -23,7 +24,6 @@ from nsm.wire.errors import (
     SessionLimitError,
     UnknownJobError,
 )
-from nsm.wire.run import NetworkRequest
 
 TOKEN = "0123456789abcdef"
 OUTPUT = (

@@ -20,8 +20,8 @@ from nsm.wire.errors import (
     NsmError,
     SessionEndedError,
 )
-from nsm.wire.files import PIECE_BYTES
 from nsm.wire.messages import Cancel
+from nsm.wire.operation import PIECE_BYTES
 from nsmd.sessions.files import ANSWER_TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import trio.testing
 
 from control_bench import Peer, bench
 from fakes import spec
-from nsm.wire.answers import read
 from nsm.wire.errors import NsmError
 from nsm.wire.inspection import Inspection
+from nsm.wire.messages import read
 from nsm.wire.operation import Right
 from nsmd.control.ops import inspection
 from nsmd.control.ops.inspection import KernelFacts, contradictions, kernel_facts, weaker

@@ -10,9 +10,8 @@ import trio
 import trio.testing
 
 from control_bench import Bench, Peer, bench
-from nsm.wire.answers import read
 from nsm.wire.errors import ForbiddenError, UnknownSessionError
-from nsm.wire.messages import Cancel, Event, Result
+from nsm.wire.messages import Cancel, Event, Result, read
 from nsm.wire.telemetry import Occurrence, Stats, metrics_text
 from nsmd.telemetry.telemetry import MAX_KEPT
 from outcomes_agent import outcomes

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fakes import PYTHON
 from nsm.dataclass import replace
 from nsm.wire import transcripts as wire
+from nsm.wire.code import PLACE, Truncation
 from nsm.wire.errors import InternalError, NsmError, SessionEndedError
-from nsm.wire.results import PLACE, Truncation
 from nsm.wire.transcripts import (
     DisplayedValue,
     Entry,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import samples
-from nsm.wire.answers import read
+from nsm.wire.code import RunResult
 from nsm.wire.environments import EnvironmentRow
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.live import KillReport, SessionRow
-from nsm.wire.results import RunResult
+from nsm.wire.messages import read
+from nsm.wire.sessions import KillReport, SessionRow
 from nsm.wire.status import Status
 
 ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import samples
-from nsm.wire.answers import read
+from nsm.wire.code import RunResult, Truncation
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.results import RunResult, Truncation
+from nsm.wire.messages import read
 
 
 def test_a_run_result() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import samples
-from nsm.wire.answers import read
 from nsm.wire.errors import UnknownSessionError
-from nsm.wire.live import KillReport, SessionRow
+from nsm.wire.messages import read
+from nsm.wire.sessions import KillReport, SessionRow
 
 
 def test_a_session_row_has_the_fields_of_the_wire_in_their_order() -> None:
