@@ -348,7 +348,7 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def over(_name: str, _descriptors: Sequence[int], _error: RecordError) -> None:
-    """Say of an entry that cannot be used that nobody needs it."""
+    """Answer that nobody needs an entry that cannot be used."""
 
 
 def _if_unreadable(_name: str, _descriptors: Sequence[int], error: RecordError) -> str | None:

@@ -264,7 +264,7 @@ class JailUser:
 
     @contextmanager
     def for_a_while(self) -> Generator[JailUser]:
-        """Give the same user, whose `way_to` a directory goes with the block."""
+        """Yield the same user; what its `way_to` makes is removed at the end of the block."""
         if self._mounts is None:
             yield self
             return

@@ -255,7 +255,7 @@ class Pressure:
             unsubscribe()
 
     def relieve(self) -> None:
-        """Memory may be short: take a step if it is, and it is time for one."""
+        """Take a step if memory is short, and if it is time for one."""
         now = trio.current_time()
         if now < self._next_s:
             return
