@@ -25,9 +25,9 @@ L = TypeVar("L")
 _WANTED = "# wanted: "
 _PIN = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?P<extras>\[[^\]\s]*\])?"
-    r"==(?P<version>[A-Za-z0-9._+!-]+)\s*(?:;\s*(?P<marker>[^\n#]*?))?"
-    r"(?P<hashes>(?:\s+--hash=sha256:[0-9a-f]{64})+)"
+    r"==(?P<version>[A-Za-z0-9._+!-]+) ?(?:; ?(?P<marker>[^#]*))?"
 )
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class LockError(Exception):
@@ -94,15 +94,18 @@ def parse(text: str) -> Lock:
             if line.startswith(_WANTED):
                 wanted_hash = line.removeprefix(_WANTED).strip()
             continue
-        match = _PIN.fullmatch(line.strip())
-        if match is None:
+        # In linear time: code of packages may have written it, and searches hold Python's lock.
+        named, _, rest = " ".join(line.split()).partition(" --hash=")
+        match = _PIN.fullmatch(named)
+        hashes = [_HASH.fullmatch(each) for each in rest.split(" --hash=")]
+        if match is None or not all(hashes):
             raise LockError(f"{line.strip()!r:.100} is not NAME==VERSION with --hash=sha256:")
         pin = Pin(
             name=normal_name(match["name"]),
             version=match["version"],
             extras=match["extras"] or "",
-            marker=" ".join((match["marker"] or "").split()),
-            hashes=tuple(sorted(set(re.findall(r"[0-9a-f]{64}", match["hashes"])))),
+            marker=match["marker"] or "",
+            hashes=tuple(sorted({each[1] for each in hashes if each is not None})),
         )
         pins[pin.name, pin.version, pin.marker] = pin
     return Lock(pins=tuple(pins[key] for key in sorted(pins)), wanted_hash=wanted_hash)

@@ -9,6 +9,7 @@ import pytest
 from nsmd.host.command_log import lines_of
 from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed, without_secrets
 from nsmd.packages.images.image_install import VERSION
+from nsmd.packages.locks import LockError, parse
 
 UV_MISSING = """\
 error: No solution found when resolving dependencies
@@ -188,3 +189,14 @@ def test_no_version_of_an_image_is_read_for_long(piece: str) -> None:
     found = VERSION.fullmatch("version 5.2.15(1)-release")
     assert found is not None
     assert (found["numbers"], found["text"]) == ("5.2.15", "5.2.15(1)-release")
+
+
+HASH = f" --hash=sha256:{64 * 'a'}"
+
+
+@pytest.mark.parametrize("rest", [4000 * " " + "x", 500 * HASH + " x", 4000 * " --hash"])
+def test_no_line_of_what_a_build_left_is_read_for_long(rest: str) -> None:
+    began_s = time.thread_time()
+    with pytest.raises(LockError):
+        parse(f"demo==1 ; here{rest}\ndemo==1 ;{rest}")
+    assert time.thread_time() - began_s < 0.2
