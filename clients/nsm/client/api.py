@@ -303,7 +303,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
 
     @method
     def check(self, target: str, code: str) -> Steps[Check]:
-        """Check whether code is complete for the session's interpreter."""
+        """Check whether code is complete, in a session of Node; others answer ``unknown``."""
         from nsm.wire.code import check
 
         return (yield from ask(check(target, code)))
