@@ -34,13 +34,13 @@ class Client(nsm.Client):
 
     left: int | None = None
 
-    def _perform(self, *operation: Any) -> dict[str, Any]:
+    def _perform(self, *operation: Any, **named: Any) -> dict[str, Any]:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 self.left = None
                 self.kill_supervisor()
-        return super()._perform(*operation)
+        return super()._perform(*operation, **named)
 
     def kill_supervisor(self) -> None:
         assert self.server.pid

@@ -158,7 +158,8 @@ class SandboxMethods(Calls):
                 ends_with_client=settings.get("ends_with_client", False),
             )
 
-        opened: OpenedSession = yield from self._client.in_project(self._project, mode, call)
+        client: ClientMethods = self._client
+        opened = yield from client.in_project(self._project, mode, call)
         self.id, self.name, self.env, self.labels = opened
         if settings.get("ends_with_client"):
             self._client.leases.add(self.id)

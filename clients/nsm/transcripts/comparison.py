@@ -66,7 +66,7 @@ def compare(
         differences.append(Difference("ending", then, now, (f"- {then}", f"+ {now}")))
     for what, old, new in _outputs(recorded, end, result) if output else ():
         if not _agree(_comparable(old), _comparable(new)):
-            first, second = "\n[...]\n".join(old), "\n[...]\n".join(new)
+            first, second = _joined(old), _joined(new)
             differences.append(Difference(what, first, second, tuple(_diff(first, second))))
     return tuple(differences)
 

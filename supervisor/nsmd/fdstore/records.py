@@ -76,7 +76,7 @@ class SpecRecord:
     """
 
     spec: JailSpec
-    policy: Annotated[Policy | None, decoding.Made(Any, _readable_policy)] = None
+    policy: Annotated[Policy | None, decoding.Converted(Any, _readable_policy)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

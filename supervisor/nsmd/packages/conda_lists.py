@@ -165,8 +165,9 @@ def read(path: str) -> CondaWanted | CondaLock:
 def _of_environment(found: Mapping[str, Any]) -> CondaWanted:
     specs: list[str] = []
     for each in rows(found.get("dependencies")):
+        groups = table(each).values()
         if isinstance(each, dict):
-            _refuse_pip([name for group in each.values() for name in map(words, rows(group))])
+            _refuse_pip([name for group in groups for name in map(words, rows(group))])
         else:
             specs.append(words(each))
     return _wanted(map(words, rows(found.get("channels"))), specs)

@@ -122,7 +122,8 @@ def rows(value: object) -> Sequence[Any]:
 
 def tables(value: object) -> Sequence[Mapping[str, Any]]:
     """Return those of a list that are mappings."""
-    return [table(each) for each in rows(value) if isinstance(each, dict)]
+    found: list[object] = [each for each in rows(value) if isinstance(each, dict)]
+    return [table(each) for each in found]
 
 
 def words(value: object) -> str:

@@ -128,8 +128,8 @@ with open("/workspace/.cache/matplotlib/fontlist-v9.json", "w") as file:
 """
 LIST_FONTS = (
     "import glob, sys; print([open(path).read() for path in glob.glob('/workspace/.cache/*/*')"
+    "], 'matplotlib' in sys.modules)"
 )
-LIST_FONTS += "], 'matplotlib' in sys.modules)"
 
 
 def add_matplotlib(venv: Path, fonts: str) -> Path:
@@ -363,10 +363,14 @@ def test_a_list_of_fonts_that_ends_at_once_is_no_failure(
     """Templates ignore SIGCHLD, so a child is gone as soon as it has ended, for example where
     there may be no more user namespaces.
     """
+
+    def found(_name: str) -> object:
+        return object()
+
     ended = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(ended, 0)
     monkeypatch.setattr(server, "SCRATCH", (str(tmp_path),))
     monkeypatch.setattr(server, "FONT_LISTS", str(tmp_path / "fontlist-*"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    monkeypatch.setattr("importlib.util.find_spec", found)
     monkeypatch.setattr(os, "fork", lambda: ended)
     assert server.start_font_list() == -1
