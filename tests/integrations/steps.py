@@ -233,7 +233,9 @@ async def openhands(place: str) -> tuple[Step, Step]:
 
         return do
 
-    ours = CLOSING.enter_context(NsmAgentServer(env="framework"))
+    # Its base is known only where the framework is installed.
+    server = NsmAgentServer(env="framework")  # pyright: ignore[reportCallIssue]
+    ours = CLOSING.enter_context(server)
     return step(LocalWorkspace(working_dir=place), place), step(ours, "/workspace")
 
 

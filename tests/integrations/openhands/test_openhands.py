@@ -150,9 +150,9 @@ def test_a_project_is_copied_and_sessions_end() -> None:
 
 def test_an_environment_without_the_server() -> None:
     with pytest.raises(RuntimeError, match=r"No module named 'openhands'[^$]*nsm env add"):
-        NsmAgentServer(env="python")
+        NsmAgentServer(env="python")  # pyright: ignore[reportCallIssue]
     with pytest.raises(RuntimeError, match="no-such"):
-        NsmAgentServer(env="no-such")
+        NsmAgentServer(env="no-such")  # pyright: ignore[reportCallIssue]
 
 
 def test_without_a_supervisor(tmp_path: Path) -> None:
