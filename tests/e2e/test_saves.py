@@ -23,6 +23,7 @@ import pytest
 import nsm
 from e2e_support import Supervisor, program, supervisor
 from nsm.cli.render.saves import restored_text
+from nsm.client.sandbox import Sandbox
 from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
 from nsm.saves.saving import Saving
@@ -1098,13 +1099,13 @@ def test_an_interrupt_ends_all_code_that_is_run_again(
     run(client, "two = threading.Lock(); open('two', 'w')")
     run(client, "os.remove('two')\ndef harm(): os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
     Saves(client).save("work")
-    real = client.run
+    real: Any = Sandbox.run
 
-    def interrupting(code: str, **settings: Any) -> nsm.RunResult:
-        result = real(code, **settings)
+    def interrupting(self: Sandbox, code: str, **settings: Any) -> nsm.RunResult:
+        result: nsm.RunResult = real(self, code, **settings)
         return result._replace(interrupted="one =" in code)
 
-    monkeypatch.setattr(client, "run", interrupting)
+    monkeypatch.setattr(Sandbox, "run", interrupting)
     restored = Saves(client).restore("work", "again", rerun=True)
     assert restored.interrupted
     assert "its code failed: it was interrupted" in outcomes(restored.rows)["one"]
