@@ -18,11 +18,16 @@ from realjail import BWRAP
 SEARCH_PATH = os.environ.get("PATH", os.defpath)
 
 
+_MOUNTS = enter_private_mounts() if os.geteuid() == 0 else None
+"""Entered before there are threads, which would stay outside and see no file system that a test
+mounts later.
+"""
+
+
 @cache
 def _launcher() -> BwrapLauncher:
     """Make the launcher for this process; jails of root then reach tests' directories, too."""
-    mounts = enter_private_mounts() if os.geteuid() == 0 else None
-    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, mounts=mounts)
+    return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, mounts=_MOUNTS)
 
 
 def installation(
