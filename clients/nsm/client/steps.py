@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     """
 
     Step: TypeAlias = Operation | Callable[[], object] | None
-    """What is to be done: an operation; a function that takes its time, for which an async client
-    has a thread, unless it is an `async` one of that client; or None, for others to have a turn.
+    """One step: an operation; a function that takes its time, for which an async client has a
+    thread, unless it is an `async` one of that client; or None, for others to have a turn.
     """
 
     Steps: TypeAlias = Generator[Step, dict[str, Any], T]
