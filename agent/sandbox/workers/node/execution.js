@@ -277,12 +277,12 @@ const beginOneShot = (id, token) => {
   worker.unref();
   const { emit } = process;
   let last;
-  process.emit = function (name, ...values) {
+  process.emit = function (name) {
     if (name === 'exit' && last === 'beforeExit') oneShot.ranDry = true;
     last = name;
     // An interrupt that has begun needs the loop to be answered.
     if (load(state, PHASE) === INTERRUPTING) worker.ref();
-    const heard = apply(emit, this, [name, ...values]);
+    const heard = apply(emit, this, arguments);
     if (name === 'exit' && running === id) {
       finish(id, token, Number(process.exitCode ?? 0) & 255, oneShot.shown);
     }

@@ -5,7 +5,8 @@ const cwd = process.cwd.bind(process);
 const start = cwd();
 const { dirname } = require('node:path');
 let script;  // path of the file whose code runs; undefined for other code
-const roots = () => [...(script ? [dirname(script)] : []), cwd(), start, '/project'];
+// Without an iterator, which code may have replaced.
+const roots = () => script ? [dirname(script), cwd(), start, '/project'] : [cwd(), start, '/project'];
 const requireFromStart = createRequire(start + '/');
 const locate = (specifier) => {
   if (typeof specifier !== 'string' || !specifier || apply(startsWith, specifier, ['node:'])) {
