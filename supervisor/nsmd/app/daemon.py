@@ -26,7 +26,7 @@ import trio
 
 from nsm import paths
 from nsm._version import program_version
-from nsmd.app.service_manager import tell
+from nsmd.app.service_manager import notify
 from nsmd.app.services import FrontEnds, open_services
 from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
@@ -176,7 +176,7 @@ async def _serve_clients(
         start.leave.lock,
         os.path.join(paths.runtime_dir(), LOCK),
         ours=start.leave.own is not None,
-        look=start.store.look,
+        directory_changed=start.store.ensure_reachable,
     )
     async with trio.open_nursery() as connections:
         await connections.start(crash_watch.run)
@@ -401,7 +401,7 @@ class ServiceStatus:
 
     def _say(self, message: str) -> None:
         if self._wanted:
-            tell(self._environment, message)
+            notify(self._environment, message)
 
 
 def watchdog_period_s(environment: Mapping[str, str]) -> float | None:

@@ -299,7 +299,7 @@ class _Starter:
 
     def _announce(self) -> None:
         self._tell("")
-        service_manager.tell(os.environ, "READY=1")
+        service_manager.notify(os.environ, "READY=1")
 
     def _tell(self, message: str) -> None:
         """Write one line to the process that started us, which may be gone; an empty line means

@@ -122,7 +122,7 @@ def _listener(fd: int) -> socket.socket:
     return passed
 
 
-def tell(environment: Mapping[str, str], message: str) -> None:
+def notify(environment: Mapping[str, str], message: str) -> None:
     """Send the service manager a message, if it wants one; a failure is logged.
 
     Args:

@@ -34,7 +34,7 @@ class SocketGuard:
         listener: listens at a path; closed when serving ends; until then this descriptor is always
             the socket at that path.
         ours: the socket is the supervisor's own. If not, the guard only logs problems.
-        look: called after any change in the directory: other parts have files there, too.
+        directory_changed: called after any change there: other parts have files there, too.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class SocketGuard:
         lock_path: str,
         *,
         ours: bool,
-        look: Callable[[], None] = lambda: None,
+        directory_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
         self._lock = lock
         self._path: str = listener.getsockname()
         self._lock_path = lock_path
         self._ours = ours
-        self._others_look = look
+        self._directory_changed = directory_changed
         self._identity = identity_of(self._path)
         self._serving = trio.CancelScope()
         self._said = ""
@@ -88,8 +88,8 @@ class SocketGuard:
         try:
             watched = self._watch(notices)
             while True:
-                self._look()
-                self._others_look()
+                self._restore_files()
+                self._directory_changed()
                 if watched is None:  # the directory may be there again
                     watched = self._watch(notices)
                 await self._changed(notices, names)
@@ -115,7 +115,7 @@ class SocketGuard:
             if any(not told.name or told.name in names for told in notices.read()):
                 return
 
-    def _look(self) -> None:
+    def _restore_files(self) -> None:
         held = os.fstat(self._lock)
         locked = identity_of(self._lock_path) == (held.st_dev, held.st_ino)
         there = self._identity is not None and identity_of(self._path) == self._identity

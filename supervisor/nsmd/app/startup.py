@@ -17,11 +17,11 @@ from nsmd.boxes.box import BOX, BoxRecord
 from nsmd.config.reload import Load
 from nsmd.environments.artifacts.discovery import sources_of
 from nsmd.environments.artifacts.metadata import with_variable
-from nsmd.fdstore import records, running_holders
+from nsmd.fdstore import records
 from nsmd.fdstore.handover import HandedOver, Leaving
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.records import KeptEntries, SessionRecord, SpecRecord, UnreadableRecordError
-from nsmd.fdstore.running_holders import SilentHolders
+from nsmd.fdstore.running_holders import SilentHolders, find_holders
 from nsmd.fdstore.store import DescriptorStore, Kept
 from nsmd.fdstore.systemd_store import SystemdStore, systemd_keeps
 from nsmd.host.descriptors import Shares, raise_limit, share_out
@@ -150,7 +150,7 @@ def open_store(
         OSError: a holder's socket cannot be moved, or not all that holders have can be received.
     """
     kept: dict[str, list[int]] = {name: list(fds) for name, fds in passed.items()}
-    holders, silent = running_holders.find(holder_path)
+    holders, silent = find_holders(holder_path)
     whole = passed.keys() | (handed.kept.keys() if handed is not None else set[str]())
     if lacking := {name for each in holders for name in each.lacking} - whole:
         for each in holders:

@@ -260,7 +260,7 @@ class HolderStore:
         log.warning("the holder of sessions (pid %d) has ended; another is started", pid)
         _reap(pid)
 
-    def look(self) -> None:
+    def ensure_reachable(self) -> None:
         if self._link is None or self._place in (None, identity_of(self._path)):
             return
         log.warning("%s was removed: another holder of sessions is started", self._path)

@@ -185,7 +185,7 @@ class SilentHolders:
                 os.close(each.pidfd)
 
 
-def find(path: str) -> tuple[list[RunningHolder], SilentHolders | None]:
+def find_holders(path: str) -> tuple[list[RunningHolder], SilentHolders | None]:
     """Find the holders of earlier supervisors, and take copies of all that they hold.
 
     Afterwards the path is free, or the first of those that answer listens there.
@@ -198,7 +198,9 @@ def find(path: str) -> tuple[list[RunningHolder], SilentHolders | None]:
     deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
     for each in (path, *_moved_aside(path)):
         try:
-            found = take(each, timeout_s=max(SHORTEST_ANSWER_S, deadline_s - time.monotonic()))
+            found = take_copies(
+                each, timeout_s=max(SHORTEST_ANSWER_S, deadline_s - time.monotonic())
+            )
         except HolderError as error:
             log.warning("%s; what it holds stays there", error)
             silent.append(SilentHolder(_move_aside(path) if each == path else each, error.pidfd))
@@ -229,7 +231,7 @@ def _move_aside(path: str) -> str:
     return aside
 
 
-def take(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> RunningHolder | None:
+def take_copies(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> RunningHolder | None:
     """Connect to the holder at a path, and take copies of all that it holds; None if there is none.
 
     Raises:

@@ -79,7 +79,7 @@ class DescriptorStore(Protocol):
     async def run(self, refill: Refill) -> None:
         """Keep everything, including what could not be sent at once, until cancelled."""
 
-    def look(self) -> None:
+    def ensure_reachable(self) -> None:
         """Something was removed from the runtime directory: make sure that the next supervisor
         finds what is kept.
         """
@@ -121,7 +121,7 @@ class NoStore:
         self._refill = refill
         await trio.sleep_forever()
 
-    def look(self) -> None:
+    def ensure_reachable(self) -> None:
         """Do nothing."""
 
     def settle(self, refill: Refill | None = None) -> None:

@@ -197,7 +197,7 @@ class SystemdStore:
         self._dropped.discard(name)
         return True
 
-    def look(self) -> None:
+    def ensure_reachable(self) -> None:
         """Do nothing: systemd's store is always there."""
 
     def settle(self, refill: Refill | None = None) -> None:

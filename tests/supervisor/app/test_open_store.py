@@ -22,7 +22,7 @@ from nsmd.app.startup import open_store
 from nsmd.fdstore import running_holders
 from nsmd.fdstore.handover import VARIABLE, HandedOver, SuccessorError, take_over, try_successor
 from nsmd.fdstore.holder_store import HolderStore
-from nsmd.fdstore.running_holders import RunningHolder, take
+from nsmd.fdstore.running_holders import RunningHolder, take_copies
 from nsmd.fdstore.store import Kept, copies_of
 from nsmd.fdstore.systemd_store import SystemdStore
 from processes import collect
@@ -328,9 +328,9 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> set[int]:
             link.connect(path)
             peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             timeout_s = 0.05 if struct.unpack("3i", peer)[0] in pids else 60.0
-        return take(path, timeout_s=timeout_s)
+        return take_copies(path, timeout_s=timeout_s)
 
-    monkeypatch.setattr(running_holders, "take", take_soon)
+    monkeypatch.setattr(running_holders, "take_copies", take_soon)
     return pids
 
 
@@ -370,7 +370,7 @@ async def test_what_comes_while_a_holder_does_not_answer_is_held_by_another(
     assert isinstance(store, HolderStore)
     collect(({first, second} - {store.pid}).pop())
     store.close()
-    found = take(start.path)
+    found = take_copies(start.path)
     assert found is not None
     assert (found.pid, found.kept.keys()) == (store.pid, kept.keys())
     for each in (kept, mine, found.kept):

@@ -15,8 +15,8 @@ from nsmd.app.service_manager import (
     LISTEN_VARIABLES,
     PassedDescriptors,
     ServiceManagerError,
+    notify,
     take_passed,
-    tell,
 )
 
 if TYPE_CHECKING:
@@ -142,13 +142,13 @@ def test_readiness_is_told(abstract: bool, tmp_path: Path) -> None:
     name = f"@nsm-notify-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0", 1))
-        tell({"NOTIFY_SOCKET": name}, "READY=1")
+        notify({"NOTIFY_SOCKET": name}, "READY=1")
         assert manager.recv(100) == b"READY=1"
 
 
 def test_nobody_to_tell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tell({}, "READY=1")
-    tell({"NOTIFY_SOCKET": "vsock:2:1"}, "READY=1")
+    notify({}, "READY=1")
+    notify({"NOTIFY_SOCKET": "vsock:2:1"}, "READY=1")
     assert not caplog.records
-    tell({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
+    notify({"NOTIFY_SOCKET": str(tmp_path / "gone")}, "READY=1")
     assert "the message 'READY=1' to the service manager failed" in caplog.text

@@ -21,7 +21,7 @@ from nsmd.fdstore import holder_store
 from nsmd.fdstore.holder import DescriptorHolder, memory_file
 from nsmd.fdstore.holder_store import HolderStore
 from nsmd.fdstore.records import read_file
-from nsmd.fdstore.running_holders import HolderError, RunningHolder, take
+from nsmd.fdstore.running_holders import HolderError, RunningHolder, take_copies
 from processes import Watched, collect
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class World:
         return store
 
     def taken(self) -> RunningHolder:
-        found = take(self.path)
+        found = take_copies(self.path)
         assert found is not None
         self._stack.callback(self._give_up, found)
         return found
@@ -193,7 +193,7 @@ def test_it_ends_when_nobody_came(world: World) -> None:
     store.close()
     collect(pid)
     assert ours.recv(1) == b""  # so does whatever it has held
-    assert take(world.path) is None
+    assert take_copies(world.path) is None
 
 
 def test_it_waits_longer_while_no_supervisor_can_start(world: World) -> None:
@@ -423,10 +423,10 @@ async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run, {"session-a": [theirs.fileno()]}.items)
         before = store.pid
-        store.look()
+        store.ensure_reachable()
         os.unlink(world.path)
         with Watched([before]) as watched:
-            store.look()
+            store.ensure_reachable()
             await watched.all_ended()
         await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(END_S):
@@ -448,7 +448,7 @@ def test_one_that_does_not_answer_is_left_alone(
     store.keep("session-a", [theirs.fileno()])
     os.kill(store.pid, signal.SIGSTOP)
     with pytest.raises(HolderError, match="does not answer") as raised:
-        take(world.path, timeout_s=0.05)
+        take_copies(world.path, timeout_s=0.05)
     if raised.value.pidfd is not None:  # else it was stopped before it listened
         os.close(raised.value.pidfd)
     pid = store.pid
@@ -482,7 +482,7 @@ def holder_that_gives(world: World, fd: int, *, and_ends: bool) -> Generator[Non
 async def test_one_that_ends_while_it_gives_costs_no_more_than_it_has_to(world: World) -> None:
     _, theirs = world.pair()
     with holder_that_gives(world, theirs.fileno(), and_ends=True):
-        found = take(world.path)
+        found = take_copies(world.path)
     assert found is not None
     assert found.ended
     assert found.kept.keys() == {"session-a"}
@@ -504,7 +504,7 @@ def test_one_that_does_not_give_all_leaves_nothing_open_here(world: World) -> No
         holder_that_gives(world, theirs.fileno(), and_ends=False),
         pytest.raises(HolderError, match="does not answer"),
     ):
-        take(world.path, timeout_s=0.05)
+        take_copies(world.path, timeout_s=0.05)
 
 
 def test_what_does_not_fit_is_refused(world: World) -> None:

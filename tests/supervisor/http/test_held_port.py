@@ -21,7 +21,7 @@ from http_support import CONFIG, sdk_client, token_of, url_of
 from httpport import END_S, UNAUTHORIZED, answer_of, asking, listening, refused, unused
 from nsm.http.listen_address import Port
 from nsmd.fdstore.holder_store import HolderStore
-from nsmd.fdstore.running_holders import take
+from nsmd.fdstore.running_holders import take_copies
 from nsmd.http.service import HTTP_PORT, HeldPort, bound
 from processes import Watched
 
@@ -197,7 +197,7 @@ async def test_it_is_held_on_when_the_holder_and_then_the_supervisor_are_killed(
     store.close()
     refused(there.number)
     with socket.create_connection((there.host, there.number)) as waiting:
-        found = take(path)
+        found = take_copies(path)
         assert found is not None
         store = HolderStore(path, found=found)
         held = HeldPort(store, found.kept[HTTP_PORT])

@@ -35,20 +35,12 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def submit(
-    call: Call,
-    place: Place,
-    options: RunOptions,
-    argv: tuple[str, ...],
-    *,
-    cwd: str | None = None,
-    environ: Mapping[str, str] = NO_VARIABLES,
-    tty: JobTerminal | None = None,
-    wait_s: float = 0.0,
-) -> ProgramStart | None:
-    """Start a job whose environment is known; None for others, which `job_start` looks for."""
+def submit(call: Call, **arguments: Any) -> ProgramStart | None:
+    """Start a job whose environment is known; None for others, which `job_start` looks for. It has
+    the arguments of that.
+    """
     try:
-        return _start(call, place, options, argv, cwd, environ, tty, wait_s)
+        return _start(call, **arguments)
     except NO_ENVIRONMENT:
         return None
 
