@@ -33,20 +33,17 @@ import each other's names at the top only and without `as`, and only `resources`
 - `job_output`: what jobs print, bounded, in memory and in a file.
 - `fork_bombs`: copies of an interpreter that code leaves behind, and that multiply.
 - `processes`: processes as /proc shows them, whose each one is, and how they are killed.
-- `capture`: output of interpreters; what a reply has room for, and files for the rest.
-- `displays`: bounds of what code displays.
+- `capture`: output of interpreters: what a reply has room for, files for the rest, displays.
 - `transfers`: requests about files, and files that the supervisor has open.
 - `files`: one file that is read or written.
 - `archives`: the process that archives, unpacks or removes a directory.
-- `archive_pipes`: tar archives on their way through a pipe.
 - `watches`: changes of files that the supervisor is told.
 - `paths`: paths in the session, and which files are refused.
 - `limits`: limits of a session and of its processes.
 - `polling`: the poll loop, and streams that never block.
 - `ports`: connections to the session's ports, for a relay outside.
 - `certificates`: certificates that programs of the session trust.
-- `framing`: bytes to messages and back; the supervisor uses it, too.
-- `protocol`: version and capabilities, which the supervisor knows, too.
+- `framing`: bytes to messages and back, version and capabilities; the supervisor uses it, too.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `gpus`: GPUs that a process uses; the supervisor looks for them, too.
 - `variables`: environment variables of a Python that runs already.

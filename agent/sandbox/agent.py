@@ -9,17 +9,22 @@ import sys
 from sandbox.certificates import write_bundle
 from sandbox.completions import Questions
 from sandbox.execution import Executor
-from sandbox.framing import RESUMED, encode_frame, resume_marker
+from sandbox.framing import (
+    AGENT_VERSION,
+    CAPABILITIES,
+    PROTOCOL,
+    RESUMED,
+    encode_frame,
+    resume_marker,
+)
 from sandbox.jobs import JOB_REQUESTS, Jobs
 from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
 from sandbox.ports import PortConnector
 from sandbox.processes import ProcessTrees
-from sandbox.protocol import AGENT_VERSION, CAPABILITIES, PROTOCOL
 from sandbox.requests import RequestError, as_object, as_texts, is_id, whole_field
 from sandbox.session import Channel, SharedSession
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
-from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,14 +55,7 @@ class Agent:
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
         self._token = ""
-        self._transfers = Transfers(
-            session.workspace,
-            session.send,
-            session.may_send,
-            lambda: session.channel.passes_descriptors,
-            lambda: FileWatches(session.poller, session.send, session.may_send),
-            trees.helpers,
-        )
+        self._transfers = Transfers(session, trees.helpers)
         trees.exit_handlers.append(lambda pid, status, _usage: self._transfers.reap(pid, status))
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "execute": self._executions.execute,
@@ -154,10 +152,7 @@ class Agent:
             self.session.fail(str(error), message.get("id"))
 
     def _handle(self, message: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            RequestError: that cannot be done.
-        """
+        """Raise RequestError if that cannot be done."""
         kind = message.get("type")
         handle = self._handlers.get(kind) if isinstance(kind, str) else None
         if handle is None:

@@ -12,24 +12,9 @@ import signal
 import stat
 import sys
 
-from sandbox.archive_pipes import (
-    BLOCK_BYTES,
-    PIPE_BYTES,
-    PipeSink,
-    PipeSource,
-    head_of,
-    modified_ns_of,
-)
 from sandbox.files import FileWriter
 from sandbox.framing import READ_BYTES, from_json, to_json
-from sandbox.linux import (
-    DEFAULT_ACTION,
-    PR_SET_PDEATHSIG,
-    close_others,
-    prctl,
-    restore_signals,
-    set_handler,
-)
+from sandbox.linux import become_helper, restore_signals
 from sandbox.paths import (
     WORDS,
     TransferError,
@@ -46,6 +31,160 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tarfile import TarInfo
     from typing import Any
+
+
+PIPE_BYTES = 1024 * 1024
+
+BLOCK_BYTES = 512
+"""Blocks of a tar archive; two without content are its end."""
+
+
+def head_of(info: TarInfo, modified_ns: int) -> bytes:
+    """The header of a member, after one of pax that has the time of its last change in full."""
+    import tarfile
+
+    seconds, parts = divmod(max(0, modified_ns), 1_000_000_000)
+    info.mtime, times = seconds, b""
+    if parts:
+        text = b" mtime=%d.%09d\n" % (seconds, parts)
+        text = b"%d%s" % (len(text) + 2, text)  # its own length, which has two digits, is first
+        pax = tarfile.TarInfo("times")
+        pax.type, pax.size = tarfile.XHDTYPE, len(text)
+        times = pax.tobuf(tarfile.USTAR_FORMAT) + text.ljust(BLOCK_BYTES, b"\0")
+    return times + info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def modified_ns_of(member: TarInfo) -> int:
+    """The time of the last change of a member, which may be from any program."""
+    seconds, _, parts = member.pax_headers.get("mtime", "").partition(".")
+    if seconds.isdecimal() and parts.isdecimal() and len(seconds) < 12:
+        return int(seconds) * 1_000_000_000 + int(f"{parts:0<9.9}")
+    if not 0 <= member.mtime < 10**11:  # it may be infinite, or no number
+        return 0
+    return int(member.mtime) * 1_000_000_000
+
+
+class PipeSink:
+    """An archive on its way into a pipe. Small pieces go together; the kernel moves large files.
+
+    Args:
+        pipe: its write end.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) >= READ_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        write_whole(self._pipe, self._data)
+        self._data.clear()
+
+    def copy(self, file: int, size: int) -> None:
+        """Send as many bytes as were announced, whatever becomes of the file meanwhile."""
+        left, problem = size, None
+        try:
+            while left and (sent := self._send(file, left)):
+                left -= sent
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            problem = error
+        while left:  # it cannot be read, or has become shorter
+            sent = min(left, READ_BYTES)
+            self.write(bytes(sent))
+            left -= sent
+        self.write(bytes(-size % BLOCK_BYTES))
+        if problem is not None:
+            raise problem
+
+    def _send(self, file: int, count: int) -> int:
+        if count >= READ_BYTES:
+            self.flush()
+            try:
+                return os.sendfile(self._pipe, file, None, min(count, PIPE_BYTES))  # type: ignore[call-arg, arg-type, unused-ignore]
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # its file system cannot do that
+                    raise
+        data = os.read(file, min(count, READ_BYTES))
+        self.write(data)
+        return len(data)
+
+
+class PipeSource:
+    """An archive that comes out of a pipe, as a file that tarfile can read, forward only.
+
+    Args:
+        pipe: its read end.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._data = b""
+        self._taken = 0  # of the data
+        self._place = 0
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, place: int) -> None:
+        """Raise ValueError if it is behind us."""
+        if place < self._place:
+            raise ValueError("it leads back")
+        while self._place < place and self.read(min(place - self._place, READ_BYTES)):
+            pass
+
+    def read(self, count: int) -> bytes:
+        """Read so many bytes, fewer at the end."""
+        pieces = [self._take(count)]
+        left = count - len(pieces[0])
+        while left > 0:
+            self._data, self._taken = os.read(self._pipe, READ_BYTES), 0
+            if not self._data:
+                break
+            pieces.append(self._take(left))
+            left -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _take(self, count: int) -> bytes:
+        data = self._data[self._taken : self._taken + count]
+        self._taken += len(data)
+        self._place += len(data)
+        return data
+
+    def move(self, file: int, count: int) -> int:
+        """Write so many bytes to a file; returns their number, smaller at the end."""
+        data = self._take(count)
+        write_whole(file, data)
+        left = count - len(data)
+        while left and (moved := _splice(self._pipe, file, left)):
+            left -= moved
+            self._place += moved
+        return count - left
+
+
+def _splice(pipe: int, file: int, count: int) -> int:
+    """Move bytes from a pipe to a file; returns their number, 0 at the end."""
+    if hasattr(os, "splice"):  # from Python 3.10 on
+        try:
+            return os.splice(pipe, file, count)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # its file system cannot do that
+                raise
+    data = os.read(pipe, min(count, READ_BYTES))
+    write_whole(file, data)
+    return len(data)
+
+
+def write_whole(fd: int, data: bytes | bytearray) -> None:
+    """write(2) until nothing is left."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 DEEPEST = 400
@@ -77,7 +216,6 @@ class ArchiveProcess:
 
     Raises:
         TransferError: it is no directory.
-        OSError: it cannot be opened, or no process, descriptor or memory is left.
     """
 
     size = permissions = moved = 0
@@ -112,7 +250,9 @@ class ArchiveProcess:
             self.pid = os.fork()
             if self.pid == 0:
                 try:
-                    _become_child({directory, pipe, self._answer} - {-1}, parent)
+                    become_helper({directory, pipe, self._answer} - {-1}, parent)
+                    restore_signals()
+                    sys.setrecursionlimit(10 * DEEPEST)
                     answer = DirectoryTree(directory, self.path, limit).answer(mode, name, pipe)
                     os.write(self._answer, to_json(answer).encode("utf-8", "backslashreplace"))
                     os._exit(0)
@@ -161,17 +301,6 @@ def _widen(pipe: int) -> None:
 
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe, 1031, PIPE_BYTES)  # F_SETPIPE_SZ, which Python has from 3.10 on
-
-
-def _become_child(kept: set[int], parent: int) -> None:
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    set_handler(signal.SIGCHLD, DEFAULT_ACTION)
-    restore_signals()
-    if parent != 1:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    close_others(kept)
-    sys.setrecursionlimit(10 * DEEPEST)
 
 
 class DirectoryTree:

@@ -30,9 +30,6 @@ def bundle(entry: str) -> str:
 
     Args:
         entry: path of a file beside the package `sandbox`.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     folder = os.path.dirname(entry)
 

@@ -1,4 +1,7 @@
-"""Output of interpreters: pipes, what of it a reply has room for, files for the rest, previews."""
+"""Output of interpreters: pipes, what of it a reply has room for, files for the rest, previews.
+
+Also the bounds and marks of what is displayed, in the agent and in the Python worker.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import time
 from sandbox.framing import READ_BYTES
 from sandbox.limits import MAX_REPLY_BYTES
 from sandbox.linux import identity_of
+from sandbox.requests import as_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +24,49 @@ if TYPE_CHECKING:
 
     from sandbox.limits import Limits
     from sandbox.polling import Poller
+
+
+DISPLAY_BYTES = 8 * 1024 * 1024
+"""Displays kept per execution, all together: with two streams they have to fit into one answer of
+the supervisor's, which has 16 MiB."""
+
+
+DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one execution]"
+
+
+DISPLAY_CHARS = 1024 * 1024
+"""Characters of a value's text that are shown; of a longer one, its beginning."""
+
+
+MAX_DISPLAYS = 1000
+
+
+PLACE = "application/vnd.nsm.place+json"
+"""MIME type that marks a display whose place in stdout is known. Its data is the number in the line
+`[image N]` of stdout, or 0 where stdout has the text of the value."""
+
+
+MAX_DEPTH = 48
+"""Levels of what is displayed as JSON; plots have about twenty. The supervisor's answers, in which
+it is some levels down, have at most 64."""
+
+
+DISPLAY_TOO_DEEP = f"[display left out: more than {MAX_DEPTH} levels in each other]"
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether lists and objects are nested deeper than an answer to a client may be: it
+    could not be sent at all."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for part in level:
+            inside = as_object(part)
+            below += part if inside is None else inside.values()
+        level = [one for one in below if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 PREVIEW_BYTES = 64 * 1024
@@ -227,16 +274,21 @@ class Capture:
         }
 
 
-def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
-    """Take the torn character off the end of `head` and the beginning of `tail`."""
-    for back in range(1, min(4, len(head)) + 1):
-        byte = head[-back]
+def cut_character(data: bytes | bytearray) -> int:
+    """Return how many bytes at the end are the beginning of a longer UTF-8 character."""
+    for count in range(1, min(3, len(data)) + 1):
+        byte = data[-count]
         if byte >= 0xC0:
-            if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4):
-                del head[-back:]
-            break
+            length = 2 + (byte >= 0xE0) + (byte >= 0xF0)
+            return count if count < length else 0
         if byte < 0x80:
             break
+    return 0
+
+
+def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
+    """Take the torn character off the end of `head` and the beginning of `tail`."""
+    del head[len(head) - cut_character(head) :]
     count = 0
     while count < min(3, len(tail)) and 0x80 <= tail[count] < 0xC0:
         count += 1

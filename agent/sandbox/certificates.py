@@ -64,9 +64,6 @@ def write_bundle(certificate: str) -> str:
     returns the path of the first.
 
     Code can change the file: it may trust whom it likes.
-
-    Raises:
-        OSError: it cannot be written.
     """
     os.makedirs(DIRECTORY, mode=0o755, exist_ok=True)
     data = _trusted() + certificate.encode()

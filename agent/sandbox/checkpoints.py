@@ -347,11 +347,7 @@ class Checkpoints:
         return not (others or has_children_of(pid))
 
     def _wake(self, order: str, descriptors: list[int]) -> None:
-        """Send a checkpoint what it needs to be the worker.
-
-        Raises:
-            OSError: it is gone.
-        """
+        """Send a checkpoint what it needs to be the worker."""
         target = self._target
         if target is None or target.link is None:
             raise OSError(0, "it is gone")

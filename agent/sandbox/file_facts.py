@@ -40,11 +40,7 @@ def attributes_of(fd: int) -> dict[str, bytes]:
 
 
 def set_facts(fd: int, mode: int, modified: int, attributes: Mapping[str, bytes]) -> None:
-    """Give an open file or directory its attributes, permissions, and time of the last change.
-
-    Raises:
-        OSError: that is not possible.
-    """
+    """Give an open file or directory its attributes, permissions, and time of the last change."""
     now = attributes_of(fd)
     for name in now.keys() - attributes.keys():
         os.removexattr(fd, name)
@@ -69,9 +65,6 @@ def check_socket(inode: int, mode: int, status: os.stat_result | None) -> None:
     Args:
         inode, mode: of the socket.
         status: of what has its name now; None if nothing has.
-
-    Raises:
-        OSError: it is gone.
     """
     if status is None or (status.st_ino, status.st_mode) != (inode, mode):
         raise OSError(0, "is gone: only its process can make a socket")
@@ -131,11 +124,7 @@ def is_opaque(directory: int) -> bool:
 
 
 def remove(directory: int, name: bytes, depth: int = 0) -> None:
-    """Remove a file, or a directory and all below it.
-
-    Raises:
-        OSError: it cannot be removed, or is too deep.
-    """
+    """Remove a file, or a directory and all below it."""
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=directory)
@@ -149,11 +138,7 @@ def remove(directory: int, name: bytes, depth: int = 0) -> None:
 
 
 def transfer(source: int, start: int, sink: int, place: int, length: int) -> None:
-    """Copy a part of a file into another one.
-
-    Raises:
-        OSError: no room is left.
-    """
+    """Copy a part of a file into another one."""
     os.lseek(sink, place, os.SEEK_SET)
     end = start + length
     while start < end:

@@ -87,11 +87,7 @@ class ContentStore:
         self._fd = os.memfd_create("kept", os.MFD_CLOEXEC)
 
     def copy(self, fd: int) -> Content:
-        """Keep the content of a file.
-
-        Raises:
-            OSError: it cannot be read, or no memory is left.
-        """
+        """Keep the content of a file."""
         content = Content(self, os.fstat(fd).st_size)
         place = 0
         while True:
@@ -240,10 +236,7 @@ class FileLook:
         return entry
 
     def check(self) -> None:
-        """
-        Raises:
-            TooMuchError: not all has been kept.
-        """
+        """Raise TooMuchError if not all has been kept."""
         if self.lacks_room:
             raise TooMuchError(self.total_bytes)
 
@@ -329,10 +322,7 @@ class FileReturn:
         self._linked: dict[int, int] = {}
 
     def to(self, path: str, entry: Entry) -> None:
-        """
-        Raises:
-            OSError: the directory cannot be opened.
-        """
+        """Raise OSError if the directory cannot be opened."""
         fd = os.open(path, OPEN_DIRECTORY)
         try:
             self._directory(fd, entry, kept=OWN_DIRECTORY.encode())

@@ -35,7 +35,6 @@ class FileReader:
 
     Raises:
         TransferError: no regular file, or one that the kernel makes up.
-        OSError: as of open(2).
     """
 
     def __init__(self, path: str) -> None:
@@ -63,21 +62,13 @@ class FileReader:
         self.free_bytes: int | None = None
 
     def read(self, count: int) -> tuple[bytes, bool]:
-        """Up to `count` bytes, and whether they are the last. What was added since is left out.
-
-        Raises:
-            OSError: as of read(2).
-        """
+        """Up to `count` bytes, and whether they are the last. What was added since is left out."""
         data = os.read(self._fd, min(count, self.size - self.moved))
         self.moved += len(data)
         return data, not data or self.moved >= self.size
 
     def read_at(self, offset: int, count: int) -> tuple[bytes, bool]:
-        """Up to `count` bytes from a place on, and whether they are the last.
-
-        Raises:
-            OSError: as of pread(2).
-        """
+        """Up to `count` bytes from a place on, and whether they are the last."""
         data = os.pread(self._fd, count, offset)
         return data, offset + len(data) >= self.size
 
@@ -110,7 +101,6 @@ class FileWriter:
 
     Raises:
         TransferError: what is there can't be replaced by a file.
-        OSError: as of open(2).
     """
 
     UNNAMED = os.O_TMPFILE
@@ -221,7 +211,6 @@ class FileWriter:
 
         Raises:
             TransferError: it is larger than the limit.
-            OSError: it can't be put there.
         """
         if self._limit is not None and self.size > self._limit:
             raise TransferError(
@@ -283,7 +272,6 @@ def find_regular(directory: int, name: str, path: str) -> int:
 
     Raises:
         TransferError: it is something else.
-        OSError: as of open(2).
     """
     found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
@@ -298,10 +286,7 @@ def find_regular(directory: int, name: str, path: str) -> int:
 
 
 def refuse_link(found: int, mode: int, path: str) -> None:
-    """
-    Raises:
-        TransferError: it is a symbolic link.
-    """
+    """Raise TransferError if it is a symbolic link."""
     if stat.S_ISLNK(mode):
         target = os.readlink("", dir_fd=found)
         raise TransferError(
@@ -314,7 +299,6 @@ def append_to(path: str, data: bytes, permissions: int | None) -> tuple[str, int
 
     Raises:
         TransferError: it is no regular file.
-        OSError: as of open(2) and write(2); of what was not written whole, nothing stays.
     """
     parent, _, name = path.rpartition("/")
     if name in {"", ".", ".."}:

@@ -1,4 +1,7 @@
-"""Frames: a length and a JSON object; the agent speaks them with supervisor and interpreters."""
+"""Frames: a length and a JSON object; the agent speaks them with supervisor and interpreters.
+
+Also the version of the protocol with the supervisor, and what of it this agent can.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,40 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
+
+
+AGENT_VERSION = "0.2.0"
+
+PROTOCOL = 1
+
+CAPABILITIES = (
+    "sequence",
+    "execute.timeout",
+    "execute.result",
+    "execute.one_shot",
+    "execute.reset",
+    "execute.stdin",
+    "execute.argv",
+    "execute.undo",
+    "result.notes",
+    "result.imports",
+    "stream",
+    "stream.late",
+    "interrupt",
+    "status",
+    "limits",
+    "files",
+    "files.direct",
+    "files.watch",
+    "check",
+    "complete",
+    "setup",
+    "listen",
+    "ports",
+    "notes",
+    "jobs",
+    "fork",
+)
 
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024

@@ -16,9 +16,6 @@ def gpu_of(pid: int | str) -> str:
 
     Args:
         pid: its process id, or ``self``.
-
-    Raises:
-        OSError: the process cannot be looked at.
     """
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):  # of the listing itself

@@ -7,14 +7,7 @@ import select
 import signal
 
 from sandbox.framing import READ_BYTES
-from sandbox.linux import (
-    DEFAULT_ACTION,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    close_others,
-    prctl,
-    set_handler,
-)
+from sandbox.linux import PR_SET_DUMPABLE, become_helper, prctl
 from sandbox.processes import signal_child
 from sandbox.requests import data_field, whole_field
 
@@ -141,9 +134,6 @@ class StandardInput:
 
     Attributes:
         pid: the child that holds the read end; 0 while there is none.
-
-    Raises:
-        OSError: no descriptor is left.
     """
 
     def __init__(self, session: SharedSession, trees: ProcessTrees, execution: str | int) -> None:
@@ -162,16 +152,13 @@ class StandardInput:
         It is that of a descriptor of a child process, which has nothing else open. The agent's own
         descriptors are closed to code, and Bash and Node take none over a socket. A FIFO would have
         a path, too, but code that opens /dev/stdin after the end of the input would wait for ever.
-
-        Raises:
-            OSError: no process or descriptor is left.
         """
         ready, theirs = os.pipe2(os.O_CLOEXEC)
         try:
             self.pid = os.fork()
             if self.pid == 0:
                 try:
-                    _hold(self._read_end, theirs, pid_one=self._session.pid == 1)
+                    _hold(self._read_end, theirs, self._session.pid)
                 finally:
                     os._exit(126)
         finally:
@@ -246,15 +233,10 @@ class StandardInput:
             signal_child(self.pid, signal.SIGKILL)
 
 
-def _hold(read_end: int, ready: int, *, pid_one: bool) -> NoReturn:
+def _hold(read_end: int, ready: int, parent: int) -> NoReturn:
     """Hold the read end until it is killed, in a child of the agent."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    set_handler(signal.SIGCHLD, DEFAULT_ACTION)
-    if not pid_one:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.dup2(read_end, 0)
-    close_others({0, ready})
+    become_helper({0, ready}, parent)
     # Only now may others look into this process: it held the channel until here.
     prctl(PR_SET_DUMPABLE, 1)
     os.close(ready)

@@ -279,18 +279,6 @@ class JobLog:
         yield self._begin, self._runs, self._data
 
 
-def cut_character(data: bytes) -> int:
-    """Return how many bytes at the end are the beginning of a longer UTF-8 character."""
-    for count in range(1, min(3, len(data)) + 1):
-        byte = data[-count]
-        if byte >= 0xC0:
-            length = 2 + (byte >= 0xE0) + (byte >= 0xF0)
-            return count if count < length else 0
-        if byte < 0x80:
-            break
-    return 0
-
-
 def _cut(
     runs: array[int],
     block: bytes | bytearray | memoryview,

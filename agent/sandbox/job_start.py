@@ -88,11 +88,7 @@ def start_program(
 
 
 def in_a_scope(start: Callable[[], int]) -> int:
-    """Start a program in a Landlock domain, which its parent enters: a thread that then ends.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start a program in a Landlock domain, which its parent enters: a thread that then ends."""
     import threading
 
     answers: list[int | OSError] = []

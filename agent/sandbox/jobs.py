@@ -9,8 +9,9 @@ import os
 import signal
 import time
 
+from sandbox.capture import cut_character
 from sandbox.job import JobProcess
-from sandbox.job_output import OutputStore, cut_character
+from sandbox.job_output import OutputStore
 from sandbox.job_start import JobRefusal, terminal_type, write_program
 from sandbox.requests import (
     GRACE_S,

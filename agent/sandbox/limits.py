@@ -30,10 +30,7 @@ class Limits:
     """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        """
-        Raises:
-            ValueError: a limit is not a whole number above 0.
-        """
+        """Raise ValueError if a limit is not a whole number above 0."""
         values: dict[str, int] = {}
         for name in (
             "reply_bytes",
@@ -85,22 +82,14 @@ FIXED_LIMITS = {
 
 
 def set_limits(limits: Mapping[int, int], pid: int = 0) -> None:
-    """Set soft and hard resource limits of a process, but none above its present hard limit.
-
-    Raises:
-        OSError: the kernel or a filter refuses.
-    """
+    """Set soft and hard resource limits of a process, but none above its present hard limit."""
     for kind, value in limits.items():
         limit = at_most(kind, value, pid)
         resource.prlimit(pid, kind, (limit, limit))
 
 
 def apply_limits(limits: Mapping[str, int], pid: int = 0) -> None:
-    """Set those limits of an interpreter that have a name in `hello`.
-
-    Raises:
-        OSError: the kernel or a filter refuses.
-    """
+    """Set those limits of an interpreter that have a name in `hello`."""
     set_limits({RESOURCES[name]: value for name, value in limits.items()}, pid)
 
 

@@ -47,9 +47,6 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 def shut_abstract_sockets() -> None:
     """Keep this process and all that it starts from abstract Unix sockets of others, which belong
     to a network namespace (unix(7)); where the kernel cannot do that, they stay open.
-
-    Raises:
-        OSError: the kernel can, and does not.
     """
     if c_library().syscall(LANDLOCK_CREATE_RULESET, None, 0, 1) >= LANDLOCK_SCOPES:
         enter_scope(LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
@@ -58,19 +55,12 @@ def shut_abstract_sockets() -> None:
 def leave_forks_alone() -> None:
     """Keep this process and all that it starts from tracing, reading and signalling processes that
     it has not started: forks of its session.
-
-    Raises:
-        OSError: the kernel refuses.
     """
     enter_scope(LANDLOCK_SCOPE_SIGNAL)
 
 
 def enter_scope(scope: int) -> None:
-    """Enter a Landlock domain with nothing of files and ports, and one scope.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Enter a Landlock domain with nothing of files and ports, and one scope."""
     call = c_library().syscall
     attributes = landlock_attributes(scope)
     ruleset = call(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
@@ -85,11 +75,7 @@ def landlock_attributes(scope: int) -> bytes:
 
 
 def listen_on_loopback(port: int) -> socket.socket:
-    """A listening socket of the session's own loopback, on that port or, if it is taken, another.
-
-    Raises:
-        OSError: there is no loopback, or no descriptor left.
-    """
+    """A listening socket of the session's loopback, on that port or, if it is taken, another."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         try:
@@ -118,19 +104,12 @@ def c_library() -> Any:
 
 
 def prctl(option: int, value: int) -> None:
-    """
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Raise OSError if the kernel refuses."""
     _checked(f"prctl({option}, {value})", c_library().prctl(option, value, 0, 0, 0))
 
 
 def _checked(what: str, result: int) -> int:
-    """Return the result of a call.
-
-    Raises:
-        OSError: it is -1.
-    """
+    """Return the result of a call."""
     if result < 0:
         import ctypes
 
@@ -144,22 +123,14 @@ PIDFD_OPEN, PIDFD_SEND_SIGNAL = 434, 424
 
 
 def open_pidfd(pid: int) -> int:
-    """Open a descriptor of a process, also with a Python that was built for an older Linux.
-
-    Raises:
-        OSError: it is gone, or no descriptor is left.
-    """
+    """Open a descriptor of a process, also with a Python that was built for an older Linux."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _checked("pidfd_open", c_library().syscall(PIDFD_OPEN, pid, 0))
 
 
 def signal_pidfd(pidfd: int, number: int) -> None:
-    """Signal the process of a descriptor.
-
-    Raises:
-        OSError: it is gone, or may not be signalled.
-    """
+    """Signal the process of a descriptor."""
     if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(pidfd, number)
     else:
@@ -185,6 +156,21 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 def restore_signals() -> None:
     for number in IGNORED_BY_PYTHON:
         set_handler(number, DEFAULT_ACTION)
+
+
+def become_helper(kept: set[int], parent: int) -> None:
+    """Begin in a fork of the agent that serves the session, and runs no code of it.
+
+    Args:
+        kept: the descriptors that stay open.
+        parent: the agent, which takes it along; as PID 1 in any case.
+    """
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    set_handler(signal.SIGCHLD, DEFAULT_ACTION)
+    if parent != 1:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    close_others(kept)
 
 
 def close_others(kept: set[int]) -> None:

@@ -93,9 +93,6 @@ class _Place:
 
         Args:
             is_below: what the project has there shows through.
-
-        Raises:
-            OSError: the overlay has no such directory, or it cannot be opened, or is too deep.
         """
         if self.depth > DEEPEST_REMOVED:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

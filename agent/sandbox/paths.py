@@ -90,11 +90,7 @@ VIRTUAL_FILE_SYSTEMS = {
 
 
 def file_system(fd: int) -> int:
-    """Magic number of the file system that an open file is on, see statfs(2).
-
-    Raises:
-        OSError: the kernel or a filter refuses.
-    """
+    """Magic number of the file system that an open file is on, see statfs(2)."""
     import ctypes
 
     answer = (ctypes.c_long * 64)()  # f_type comes first; the rest has room
@@ -111,7 +107,6 @@ def open_path(path: str) -> int:
 
     Raises:
         TransferError: it leads into a virtual file system.
-        OSError: as of open(2).
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     names = path.split("/")[::-1]
@@ -151,10 +146,7 @@ def fail_with(number: int) -> NoReturn:
 
 
 def refuse_virtual(fd: int, path: str) -> None:
-    """
-    Raises:
-        TransferError: the file is one that the kernel makes up.
-    """
+    """Raise TransferError if the file is one that the kernel makes up."""
     name = VIRTUAL_FILE_SYSTEMS.get(file_system(fd))
     if name is not None:
         raise TransferError(
@@ -163,10 +155,7 @@ def refuse_virtual(fd: int, path: str) -> None:
 
 
 def refuse_special(mode: int, path: str) -> None:
-    """
-    Raises:
-        TransferError: it is no regular file.
-    """
+    """Raise TransferError if it is no regular file."""
     if stat.S_ISDIR(mode):
         raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)
     if not stat.S_ISREG(mode):
@@ -211,7 +200,6 @@ def open_parent(path: str) -> tuple[int, str]:
 
     Raises:
         TransferError: a name is missing, or as `open_path`.
-        OSError: as of open(2).
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in {"", ".", ".."}:
@@ -223,10 +211,6 @@ def make_directories(path: str) -> None:
     """Make a directory and those around it that are missing, less the umask.
 
     Links on the way are followed, and the last name must be no link.
-
-    Raises:
-        OSError: as of mkdir(2).
-        TransferError: as of `open_path`.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     names = [name for name in path.split("/") if name not in {"", "."}]
@@ -260,10 +244,6 @@ def make_directories(path: str) -> None:
 def make_directory(path: str) -> bool:
     """Make a directory, less the umask, if it is not there; no link is taken for one. Returns
     whether it was made.
-
-    Raises:
-        OSError: as of mkdir(2).
-        TransferError: as of `open_path`.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in {"", ".", ".."}:
@@ -296,7 +276,6 @@ def page_of(fd: int, after: str, count: int) -> tuple[list[list[object]], bool]:
 
     Raises:
         TransferError: it has too many entries.
-        OSError: as of open(2).
     """
     import heapq
 

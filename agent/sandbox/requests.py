@@ -25,10 +25,7 @@ class RequestError(ValueError):
 
 
 def text_field(message: Mapping[str, Any], name: str) -> str:
-    """
-    Raises:
-        RequestError: it is not there, or no text.
-    """
+    """Read a field; RequestError if it is not there, or no text."""
     value = message.get(name)
     if not isinstance(value, str):
         raise RequestError(f"{name} must be a text")
@@ -36,10 +33,7 @@ def text_field(message: Mapping[str, Any], name: str) -> str:
 
 
 def seconds_field(message: Mapping[str, Any], name: str, default: Default) -> float | Default:
-    """
-    Raises:
-        RequestError: it is there, and no number of seconds.
-    """
+    """Read a field; RequestError if it is there, and no number of seconds."""
     value = message.get(name)
     if value is None:
         return default
@@ -51,10 +45,7 @@ def seconds_field(message: Mapping[str, Any], name: str, default: Default) -> fl
 def whole_field(
     message: Mapping[str, Any], name: str, default: Default, *, low: int = 0, high: int = 2**53
 ) -> int | Default:
-    """
-    Raises:
-        RequestError: it is there, and no whole number in these bounds.
-    """
+    """Read a field; RequestError if it is there, and no whole number in these bounds."""
     value = message.get(name)
     if value is None:
         return default
@@ -65,10 +56,7 @@ def whole_field(
 
 
 def flag_field(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """
-    Raises:
-        RequestError: it is there, and neither true nor false.
-    """
+    """Read a field; RequestError if it is there, and neither true nor false."""
     value = message.get(name, default)
     if not isinstance(value, bool):
         raise RequestError(f"{name} must be true or false")

@@ -37,11 +37,7 @@ class SharedPage:
 
     @staticmethod
     def make_file() -> int:
-        """A descriptor for `SharedPage`. Nobody can shorten the file below the feet of another.
-
-        Raises:
-            OSError: no descriptor or memory is left.
-        """
+        """A descriptor for `SharedPage`. Nobody can shorten the file below the feet of another."""
         fd = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, mmap.PAGESIZE)

@@ -28,25 +28,14 @@ from sandbox.paths import (
     refuse_virtual,
 )
 from sandbox.requests import RequestError, data_field, flag_field, text_field, whole_field
+from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, Protocol
+    from collections.abc import Mapping
+    from typing import Any
 
-    from sandbox.watches import FileWatches
-
-    class Send(Protocol):
-        """Takes an answer, and a descriptor that goes with it."""
-
-        def __call__(
-            self,
-            message: dict[str, Any],
-            descriptor: int | None = None,
-            fallback: Callable[[], dict[str, Any]] | None = None,
-            /,
-        ) -> None:
-            """Send it; `fallback` makes what to send if the kernel refuses the descriptor."""
+    from sandbox.session import SharedSession
 
 
 FILE_REQUESTS = (
@@ -236,9 +225,6 @@ def remove_empty(around: int, name: str, status: os.stat_result) -> bool:
     """Remove a directory, if it is empty; return whether it was.
 
     The kernel looks inside last, so what can't be removed is refused before anything is touched.
-
-    Raises:
-        OSError: as of rmdir(2).
     """
     try:
         os.rmdir(name, dir_fd=around)
@@ -252,11 +238,7 @@ def remove_empty(around: int, name: str, status: os.stat_result) -> bool:
 
 
 def rename_to_free(here: int, name: str, there: int, new_name: str) -> None:
-    """Renames, if nothing has the new name.
-
-    Raises:
-        OSError: as of rename(2); EEXIST.
-    """
+    """Renames, if nothing has the new name."""
     import ctypes
 
     arguments = here, os.fsencode(name), there, os.fsencode(new_name), RENAME_NOREPLACE
@@ -313,31 +295,16 @@ class Transfers:
     waits for the process that makes or unpacks it.
 
     Args:
-        workspace: where relative paths begin.
-        send: takes an answer.
-        may_send: False while the supervisor lags behind.
-        passes: the channel has room for descriptors.
-        watches: makes what watches files, once that is asked for.
         helpers: takes the children that archive, unpack or remove directories.
     """
 
-    def __init__(
-        self,
-        workspace: str,
-        send: Send,
-        may_send: Callable[[], bool],
-        passes: Callable[[], bool] = lambda: False,
-        watches: Callable[[], FileWatches] | None = None,
-        helpers: set[int] | None = None,
-    ) -> None:
-        self._workspace = workspace
-        self._send = send
-        self._may_send = may_send
-        self._passes = passes
-        self._make_watches = watches
-        self._helpers: set[int] = set() if helpers is None else helpers
-        self._watches: FileWatches | None = None
-        self._requests = FileRequests(workspace)
+    def __init__(self, session: SharedSession, helpers: set[int]) -> None:
+        self._session = session
+        self._send = session.send
+        self._workspace = session.workspace
+        self._helpers = helpers
+        self._watches = FileWatches(session)
+        self._requests = FileRequests(session.workspace)
         self._files: dict[str | int, FileReader | FileWriter | ArchiveProcess] = {}
         self._waiting: dict[str | int, Mapping[str, Any]] = {}
 
@@ -379,7 +346,7 @@ class Transfers:
     def go_on(self) -> None:
         """Answer what waited, as far as the supervisor has caught up."""
         for request_id in list(self._waiting):
-            if not self._may_send():
+            if not self._session.may_send():
                 return
             if not isinstance(self._files.get(request_id), ArchiveProcess):
                 self.take(request_id, self._waiting.pop(request_id))
@@ -394,23 +361,17 @@ class Transfers:
 
     def _watch(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         if message["type"] == "file_unwatch":
-            if self._watches is not None:
-                self._watches.end(request_id)
+            self._watches.end(request_id)
             self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
             return
         path = absolute_path(self._workspace, message.get("path"))
         recursive = flag_field(message, "recursive", default=False)
-        if self._watches is None:
-            if self._make_watches is None:
-                raise TransferError("nothing can be watched here", errno.ENOSYS)
-            self._watches = self._make_watches()
         answer = self._watches.begin(request_id, path, recursive=recursive)
         self._send({"id": request_id, **answer})
 
     def end_watches(self) -> None:
         """Stop watching: nobody waits for what happens any more."""
-        if self._watches is not None:
-            self._watches.end_all()
+        self._watches.end_all()
 
     def drop_all(self) -> None:
         """End every transfer; nothing half-written stays."""
@@ -434,7 +395,7 @@ class Transfers:
         mode, passes = message.get("mode"), flag_field(message, "descriptor", default=False)
         whole = absolute_path(self._workspace, message.get("path"))
         limit = whole_field(message, "limit", None)
-        passes = passes and self._passes()
+        passes = passes and self._session.channel.passes_descriptors
         if mode in ("archive", "unpack"):
             if not passes:
                 raise RequestError(f"mode {mode!r} needs descriptor")
@@ -523,7 +484,7 @@ class Transfers:
             self._send(answer)
         elif kind == "file_read" and isinstance(file, FileReader):
             count = whole_field(message, "bytes", CHUNK_BYTES, low=1, high=CHUNK_BYTES)
-            if self._may_send():
+            if self._session.may_send():
                 data, eof = file.read(count)
                 text = text_of_data(data)
                 self._send({"type": "file_data", "id": request_id, "data": text, "eof": eof})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandbox.polling import Poller
+    from sandbox.session import SharedSession
 
 
 MAX_WATCHES = 16
@@ -74,7 +75,6 @@ class FileWatch:
 
     Raises:
         TransferError: there are too many directories.
-        OSError: it cannot be watched.
     """
 
     def __init__(
@@ -268,22 +268,10 @@ class FileWatch:
 
 
 class FileWatches:
-    """The paths that the supervisor watches, by its ids.
+    """The paths that the supervisor watches, by its ids."""
 
-    Args:
-        send: takes frames.
-        may_send: False while the supervisor lags behind.
-    """
-
-    def __init__(
-        self,
-        poller: Poller,
-        send: Callable[[dict[str, Any]], None],
-        may_send: Callable[[], bool],
-    ) -> None:
-        self._poller = poller
-        self._send = send
-        self._may_send = may_send
+    def __init__(self, session: SharedSession) -> None:
+        self._session = session
         self._watches: dict[str | int, FileWatch] = {}
 
     def begin(self, request_id: str | int, path: str, *, recursive: bool) -> dict[str, Any]:
@@ -300,15 +288,15 @@ class FileWatches:
             )
 
         def tell(events: list[list[str]], overflow: bool, ended: bool) -> bool:
-            if not self._may_send():
+            if not self._session.may_send():
                 return False
             frame = {"type": "file_events", "id": request_id, "events": events}
-            self._send({**frame, "overflow": overflow, "ended": ended})
+            self._session.send({**frame, "overflow": overflow, "ended": ended})
             if ended:
                 self.end(request_id)
             return True
 
-        watch = FileWatch(path, recursive=recursive, poller=self._poller, send=tell)
+        watch = FileWatch(path, recursive=recursive, poller=self._session.poller, send=tell)
         self._watches[request_id] = watch
         return {"type": "file_watching", "path": watch.path}
 

@@ -16,9 +16,8 @@ import pytest
 import sandbox_agent
 from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
 from processes import ending
-from sandbox.framing import MessageReader, encode_frame
+from sandbox.framing import CAPABILITIES, MessageReader, encode_frame
 from sandbox.polling import NonblockingStream, Poller
-from sandbox.protocol import CAPABILITIES
 
 
 @pytest.mark.node

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_process import AgentProcess
-from sandbox.archive_pipes import PipeSink
+from sandbox.archives import PipeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from realjail import BWRAP, needs_bwrap
 from sandbox.files import FileWriter
 from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
 from sandbox.paths import TransferError, open_path
+from sandbox.polling import Poller
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
 CHUNK = 256 * 1024
@@ -826,7 +828,14 @@ def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) 
             if descriptor is not None:
                 os.close(descriptor)
 
-        transfers = Transfers(str(workspace), send, lambda: not lags, lambda: True)
+        session: Any = SimpleNamespace(
+            workspace=str(workspace),
+            send=send,
+            may_send=lambda: not lags,
+            channel=SimpleNamespace(passes_descriptors=True),
+            poller=Poller(),
+        )
+        transfers = Transfers(session, set())
         for request_id, request, lag in asked:
             lags = lag
             transfers.take(request_id, request)

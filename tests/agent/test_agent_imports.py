@@ -19,7 +19,7 @@ import sys, time
 real, now_s = time.monotonic, 0.0
 def monotonic():
     asks = sys._getframe(1).f_globals["__name__"]
-    return now_s if asks == "sandbox.workers.python.import_timer" else real()
+    return now_s if asks == "sandbox.workers.python.library" else real()
 def pass_for_imports(seconds):
     global now_s
     now_s += seconds

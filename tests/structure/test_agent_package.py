@@ -24,9 +24,9 @@ TOOLS = {"bundle.py"}
 LAYERS = [
     names.split()
     for names in """
-linux framing protocol paths limits resources variables certificates displays gpus file_facts \
+linux framing paths limits resources variables certificates gpus file_facts \
 requests shared_page bundle
-polling capture files archive_pipes file_states overlay_layers job_output job_start workers
+polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing
 interpreters
 execution stopping fork_bombs checkpoints

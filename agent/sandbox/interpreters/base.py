@@ -9,12 +9,13 @@ import select
 import signal
 import time
 
-from sandbox.capture import Capture, OutputPipe
-from sandbox.displays import (
+from sandbox.capture import (
     DISPLAY_BYTES,
     DISPLAY_LEFT_OUT,
     DISPLAY_TOO_DEEP,
     MAX_DISPLAYS,
+    Capture,
+    OutputPipe,
     is_deep,
 )
 from sandbox.framing import FrameError, encode_frame
@@ -308,11 +309,7 @@ class Interpreter:
     # Life of the process.
 
     def start(self) -> None:
-        """Start a fresh interpreter.
-
-        Raises:
-            OSError: no process, descriptor or memory is left.
-        """
+        """Start a fresh interpreter."""
         pipes: dict[str, OutputPipe] = {}
         ends: list[int] = []
         try:
@@ -365,11 +362,7 @@ class Interpreter:
         )
 
     def spawn(self, control_fd: int, pipes: Mapping[str, OutputPipe]) -> int:
-        """Start the process, as a fork of the agent; return its id.
-
-        Raises:
-            OSError: no process or memory is left.
-        """
+        """Start the process, as a fork of the agent; return its id."""
         pid = os.fork()
         if pid == 0:
             try:
@@ -585,10 +578,7 @@ class Interpreters(dict[str, Interpreter]):
     """The interpreters of a session, by their names."""
 
     def named(self, name: object) -> Interpreter:
-        """
-        Raises:
-            RequestError: there is none of this name.
-        """
+        """Raise RequestError if there is none of this name."""
         found = self.get(name) if isinstance(name, str) else None
         if found is None:
             have = ", ".join(sorted(self))

@@ -14,8 +14,7 @@ import struct
 import sys
 import time
 
-from sandbox.capture import OutputPipe
-from sandbox.displays import DISPLAY_BYTES
+from sandbox.capture import DISPLAY_BYTES, OutputPipe
 from sandbox.framing import FrameError, MessageReader, encode_frame, from_json, to_json
 from sandbox.interpreters.base import ForkedWorker, Interpreter
 from sandbox.linux import restore_signals
@@ -273,9 +272,6 @@ class PythonInterpreter(FramedInterpreter):
 
         Args:
             fd: the checkpoint's end of a socket; the worker's from now on.
-
-        Raises:
-            FrameError: never, as the message is small.
         """
         if self.link is not None:
             self.link.send(encode_frame({"type": "checkpoint"}), fd)
@@ -287,9 +283,6 @@ class PythonInterpreter(FramedInterpreter):
             pid: its process.
             number: of the running execution.
             wake: sends it a message and descriptors.
-
-        Raises:
-            OSError: no descriptor is left, or it is gone.
         """
         ends: list[int] = []
         pipes: dict[str, OutputPipe] = {}

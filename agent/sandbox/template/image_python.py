@@ -141,7 +141,6 @@ class _ImportingPython:
         filters: number of filters of system calls that it is started with.
 
     Raises:
-        OSError: no process or descriptor is left.
         CannotForkError: the kernel does not tell what it takes to check it.
     """
 
@@ -249,11 +248,7 @@ class _ImportingPython:
         return ""
 
     def fork(self) -> Traced:
-        """Have it fork; returns the child, which is stopped.
-
-        Raises:
-            OSError, CannotForkError, TracedEndedError: that does not work.
-        """
+        """Have it fork; returns the child, which is stopped."""
         signal.signal(signal.SIGALRM, _too_slow_to_fork)
         signal.alarm(int(START_S))
         try:

@@ -58,9 +58,6 @@ def clone(namespaces: int) -> int:
 
     Returns:
         The process id; 0 in the child.
-
-    Raises:
-        OSError: the kernel refuses.
     """
     pid: int = holding_lock.syscall(CLONE, namespaces | SIGCHLD, 0, 0, 0, 0)
     if pid < 0:
@@ -74,10 +71,7 @@ class SetupError(Exception):
 
 
 def call(what: str, result: int) -> None:
-    """
-    Raises:
-        SetupError: a function of the C library returned -1.
-    """
+    """Raise SetupError if a function of the C library returned -1."""
     if result < 0:
         raise SetupError(f"{what}: {os.strerror(ctypes.get_errno())}")
 

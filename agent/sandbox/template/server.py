@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sandbox.template.session import TemplateFacts
 
 
-PROTOCOL = 2
+TEMPLATE_PROTOCOL = 2
 """Version of requests and answers (docs/contributing/agent-protocol.md, Templates). A supervisor of
 another version may speak to this template."""
 
@@ -186,7 +186,7 @@ class TemplateServer:
         pidfd = os.pidfd_open(os.getpid())
         told = {
             "ready": True,
-            "protocol": PROTOCOL,
+            "protocol": TEMPLATE_PROTOCOL,
             "pid": os.getpid(),
             "failed": self.failed,
             "imported": self.imported,

@@ -73,11 +73,7 @@ def enter_namespaces(
 
 
 def _taken(pidfd: int, fd: int) -> int:
-    """A duplicate of another process's descriptor.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """A duplicate of another process's descriptor."""
     taken: int = libc.syscall(_PIDFD_GETFD, pidfd, fd, 0)
     if taken < 0:
         raise OSError("a descriptor of the fork cannot be taken")

@@ -109,9 +109,6 @@ class Traced:
         """Begin to trace a process, without stopping it, and to stop what it forks.
 
         It goes on if this process ends.
-
-        Raises:
-            OSError: the kernel refuses.
         """
         _ptrace(_SEIZE, pid, 0, SYSGOOD | TRACEFORK)
         return cls(pid)
@@ -122,11 +119,7 @@ class Traced:
         _ptrace(_SETOPTIONS, self.pid, 0, options)
 
     def wait(self) -> int:
-        """Wait until it stops; returns what for: the signal, and an event above it.
-
-        Raises:
-            TracedEndedError: it has ended.
-        """
+        """Wait until it stops; returns what for: the signal, and an event above it."""
         _, status = os.waitpid(self.pid, WALL)
         return self.stopped(status)
 
@@ -174,11 +167,7 @@ class Traced:
         return self.registers["rax"]
 
     def fork_at_once(self) -> Traced:
-        """Run to the end of the `clone` that it is about to make; returns the child, stopped.
-
-        Raises:
-            CallError: it failed.
-        """
+        """Run to the end of the `clone` that it is about to make; returns the child, stopped."""
         self._to_call()
         child = self._made()
         self._to_call()
@@ -242,9 +231,6 @@ class Traced:
 
         Args:
             site: address of a system call instruction.
-
-        Raises:
-            CallError: the call failed.
         """
         before = self.registers
         self._begin(before, name, arguments, site)
@@ -280,11 +266,7 @@ class Traced:
         return made
 
     def clone_at_last(self, arguments: tuple[int, ...], site: int) -> Traced:
-        """Have it make a process; returns that process, stopped. This one can only be killed then.
-
-        Raises:
-            CallError: the call failed.
-        """
+        """Have it make a process; returns that, stopped. This one can only be killed then."""
         before = self.registers
         self._begin(before, "clone", arguments, site)
         self._to_call()
@@ -313,9 +295,6 @@ class Traced:
 
         If this process ends meanwhile, the other one goes on, at worst with another result of that
         call.
-
-        Raises:
-            CallError: one failed.
         """
         self._to_call()
         entry = self.registers
@@ -385,11 +364,7 @@ RESULT, DATA = -(1 << 62), -(1 << 62) - 1
 
 
 def checked(name: str, result: int) -> int:
-    """The result of a system call.
-
-    Raises:
-        CallError: it is an error.
-    """
+    """The result of a system call."""
     if result > _MASK - 4096:
         error = _MASK + 1 - result
         raise CallError(error, f"{name}: {os.strerror(error)}")

@@ -31,8 +31,14 @@ from nsmd.agent_link.frames import (
     ResumedFrame,
 )
 from nsmd.fdstore.holder import ROOM_FOR_ONE, descriptors_in
-from sandbox.framing import RESUMED, FrameError, MessageReader, encode_frame, resume_marker
-from sandbox.protocol import CAPABILITIES
+from sandbox.framing import (
+    CAPABILITIES,
+    RESUMED,
+    FrameError,
+    MessageReader,
+    encode_frame,
+    resume_marker,
+)
 
 PROTOCOL = 1
 CHUNK_BYTES = 64 * 1024

@@ -19,7 +19,7 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.values import Output, SessionLimits
 from nsmd.sessions.agent_session import ANSWER_MARGIN_S
 from processes import go_on, stopped
-from sandbox.protocol import CAPABILITIES
+from sandbox.framing import CAPABILITIES
 from sessionbench import bench
 
 if TYPE_CHECKING:

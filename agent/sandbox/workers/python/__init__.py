@@ -1,18 +1,11 @@
 """The Python worker: runs code in the process of a Python interpreter.
 
 - `worker`: takes code from the agent and runs it, piece after piece.
-- `event_loop`: the asyncio loop that code awaits in.
-- `unfinished`: threads and tasks that outlive their code.
-- `displayer`: values and figures that code displays.
-- `shows`: changes of libraries that show values elsewhere, so that they display them here.
-- `pretty`: text of containers, over lines and bounded.
+- `event_loop`: the asyncio loop that code awaits in; threads and tasks that outlive their code.
+- `displayer`: values and figures that code displays, in place of windows and browsers.
 - `reporter`: tracebacks, without the worker's own frames.
 - `completion`: completion of names, without running code.
-- `import_timer`: times that imports take.
-- `tracing`: tracers and profilers of code, which see no frame of the worker.
-- `library`: modules of the standard library, whatever lies in the working directory, and new ones.
+- `library`: modules, times of imports, tracers, and hooks of forks.
 - `freezer`: copies of the worker that wait for an undo.
-- `fork_hooks`: what libraries want to have called around a fork.
-- `streams`: standard streams of code.
-- `outbox`: frames to the agent.
+- `outbox`: standard streams of code, and frames to the agent.
 """

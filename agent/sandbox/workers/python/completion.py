@@ -9,7 +9,7 @@ import os
 import re
 import sys
 
-from sandbox.workers.python.pretty import type_of
+from sandbox.workers.python.displayer import type_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,24 +1,124 @@
-"""Values and figures that code displays."""
+"""Values and figures that code displays.
+
+Libraries that show values in a browser, a viewer or a notebook are changed to display them as
+`display` does, since none of these is here.
+"""
 
 from __future__ import annotations
 
 import _weakref
+import contextlib
 import io
 import os
 import sys
 
-from sandbox.displays import DISPLAY_BYTES, DISPLAY_CHARS, DISPLAY_LEFT_OUT, PLACE
+from sandbox.capture import DISPLAY_BYTES, DISPLAY_CHARS, DISPLAY_LEFT_OUT, PLACE
 from sandbox.framing import from_json, to_json
 from sandbox.requests import as_object
-from sandbox.workers.python.pretty import PrettyPrinter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from sandbox.workers.python.outbox import Outbox
     from sandbox.workers.python.reporter import Reporter
+
+
+class PrettyPrinter:
+    """Text of a container as `repr` gives it, over lines if it is long, and bounded.
+
+    Only the containers of Python itself are taken apart; others have a representation of their own.
+    """
+
+    WIDTH = 80
+    CHARS = 20_000
+    """About as much is shown; then each container says how many items are left out."""
+    MAX_INDENT = 12
+
+    def __init__(self) -> None:
+        import collections
+
+        self._room = self.CHARS
+        self._within: set[int] = set()
+        empty: dict[Any, Any] = {}
+        self._ends: dict[Any, tuple[str, str]] = {
+            list: ("[", "]"),
+            tuple: ("(", ")"),
+            set: ("{", "}"),
+            frozenset: ("frozenset({", "})"),
+            type(empty.keys()): ("dict_keys([", "])"),
+            type(empty.values()): ("dict_values([", "])"),
+            type(empty.items()): ("dict_items([", "])"),
+        }
+        self._mappings: dict[Any, tuple[str, str]] = {
+            dict: ("{", "}"),
+            collections.Counter: ("Counter({", "})"),
+            collections.defaultdict: ("defaultdict(", "})"),
+        }
+
+    def format(self, value: Any, indent: int = 0) -> str:
+        """
+        Args:
+            indent: columns before it, in each of its lines.
+        """
+        kind = type_of(value)
+        is_mapping = kind in self._mappings
+        ends = self._mappings.get(kind) or self._ends.get(kind)
+        if ends is None or not value:
+            return self._leaf(value)
+        opening, closing = ends
+        if id(value) in self._within:
+            return f"{opening}...{closing}"
+        if opening == "defaultdict(":
+            opening += f"{value.default_factory!r}, {{"
+        if kind is tuple and len(value) == 1:
+            closing = ",)"
+        self._within.add(id(value))
+        inner = indent + min(len(opening), self.MAX_INDENT)
+        items: Any = value
+        if is_mapping:
+            items = value.most_common() if opening == "Counter({" else value.items()
+        parts: list[str] = []
+        nested = is_mapping
+        for item in items:
+            if self._room <= 0:
+                parts.append(f"... {len(value) - len(parts):,} more")
+                break
+            if is_mapping:
+                key, item = item  # noqa: PLW2901  # a pair
+                before = f"{self._leaf(key)}: "
+                parts.append(before + self.format(item, inner + len(before)))
+            else:
+                nested = nested or type_of(item) in self._ends or type_of(item) in self._mappings
+                parts.append(self.format(item, inner))
+        self._within.discard(id(value))
+        line = f"{opening}{', '.join(parts)}{closing}"
+        if "\n" not in line and indent + len(line) <= self.WIDTH:
+            return line
+        lines = parts if nested else self._packed(parts, self.WIDTH - inner)
+        return opening + (",\n" + " " * inner).join(lines) + closing
+
+    def _leaf(self, value: object) -> str:
+        text = repr(value)
+        self._room -= len(text) + 2
+        return text
+
+    @staticmethod
+    def _packed(parts: list[str], width: int) -> list[str]:
+        """Join parts to lines, as many in each as there is room for."""
+        lines = [parts[0]]
+        for part in parts[1:]:
+            if len(lines[-1]) + len(part) + 3 <= width:
+                lines[-1] += f", {part}"
+            else:
+                lines.append(part)
+        return lines
+
+
+def type_of(value: object) -> Any:
+    return type(value)
+
 
 MAX_CLOSED = 20
 """Figures that code has shown and may still change; matplotlib warns of more open ones, since each
@@ -215,3 +315,129 @@ class Displayer:
             self.closed = figures[-MAX_CLOSED:] if in_place else []
         except Exception as error:
             self._reporter.print_error(error)
+
+
+def has_shell() -> bool:
+    """Return whether this is a kernel of notebooks, as a fork of the interpreter may be: it has
+    ways of its own to display."""
+    shell = sys.modules.get("IPython.core.interactiveshell")
+    return shell is not None and bool(shell.InteractiveShell.initialized())
+
+
+class Shows:
+    """Changes of these libraries, each made once code has imported the library."""
+
+    def __init__(self, displayer: Displayer) -> None:
+        self._displayer = displayer
+        self._steps: dict[str, Callable[[Any], None]] = {
+            "IPython.core.display_functions": self._ipython,
+            "PIL.ImageShow": self._pillow,
+            "matplotlib.figure": self._figure,
+            "matplotlib.pyplot": self._pyplot,
+            "bokeh.util.browser": self._bokeh,
+            "plotly.io._renderers": self._plotly,
+        }
+        for name in self._steps:  # a template may have imported them
+            self.imported(name)
+
+    def imported(self, name: str) -> None:
+        """Change a module that was imported if it is one of these; some versions need none."""
+        step, module = self._steps.get(name), sys.modules.get(name)
+        if step is not None and module is not None:
+            with contextlib.suppress(Exception):
+                step(module)
+
+    def _ipython(self, module: Any) -> None:
+        """Replace the functions that, without a shell of IPython, print values or start one."""
+        from_shell, displayer = module.display, self._displayer
+
+        def display(*objs: Any, raw: bool = False, **options: Any) -> Any:
+            if has_shell():
+                return from_shell(*objs, raw=raw, **options)
+            for each in objs:
+                if raw:
+                    displayer.display_bundle(each)
+                else:
+                    displayer.display(each)
+            return None
+
+        def publish(data: Any, *arguments: Any, **options: Any) -> None:
+            if has_shell():
+                publish_in_shell(data, *arguments, **options)
+            else:
+                displayer.display_bundle(data)
+
+        def clear(*arguments: Any, **options: Any) -> None:
+            if has_shell():
+                clear_in_shell(*arguments, **options)
+
+        publish_in_shell, clear_in_shell = module.publish_display_data, module.clear_output
+        module.display, module.publish_display_data = display, publish
+        module.clear_output = clear
+
+    def _pillow(self, module: Any) -> None:
+        """Register a viewer before its own, which are programs with windows."""
+        displayer = self._displayer
+
+        class Viewer(module.Viewer):  # type: ignore[misc]
+            def show(self, image: object, **_: object) -> int:
+                displayer.display(image)
+                return 1
+
+        module.register(Viewer(), -1)
+
+    def _figure(self, module: Any) -> None:
+        """Have `Figure.show` display, since there is no window."""
+        show, displayer = module.Figure.show, self._displayer
+
+        def show_here(self: Any, warn: bool = True) -> Any:
+            return show(self, warn) if has_shell() else displayer.display(self)
+
+        module.Figure.show = show_here
+
+    def _pyplot(self, module: Any) -> None:
+        """Have `show` display, and `savefig` save what was shown if nothing was plotted since."""
+        show, save, displayer = module.show, module.savefig, self._displayer
+
+        def show_here(*arguments: Any, **options: Any) -> Any:
+            if not has_shell():
+                displayer.show_figures(in_place=True)
+            return show(*arguments, **options)
+
+        def save_here(*arguments: Any, **options: Any) -> Any:
+            if displayer.closed and not module.get_fignums() and not has_shell():
+                return displayer.closed[-1].savefig(*arguments, **options)
+            return save(*arguments, **options)
+
+        module.show, module.savefig = show_here, save_here
+
+    def _bokeh(self, module: Any) -> None:
+        """Display the file that would be opened in a browser."""
+        find, displayer = module.get_browser_controller, self._displayer
+
+        class Controller:
+            def open(self, url: str, *_: object, **__: object) -> bool:
+                path = url.removeprefix("file://")
+                with open(path, encoding="utf-8") as file:
+                    displayer.display_bundle({"text/plain": path, "text/html": file.read()})
+                return True
+
+        def controller(browser: str | None = None) -> Any:
+            return Controller() if browser is None else find(browser)
+
+        module.get_browser_controller = controller
+
+    def _plotly(self, module: Any) -> None:
+        """Display the page that would be opened in a browser; without one, nothing would happen."""
+        displayer = self._displayer
+
+        class Renderer(module.ExternalRenderer):  # type: ignore[misc]
+            def render(self, figure: Any) -> None:
+                io = sys.modules["plotly.io"]
+                page = io.to_html(figure, full_html=False, include_plotlyjs="cdn", validate=False)
+                kinds = ", ".join(str(each.get("type", "scatter")) for each in figure["data"])
+                displayer.display_bundle({"text/plain": f"Figure of {kinds}", "text/html": page})
+
+        module.renderers["browser"] = Renderer()
+        if not module.renderers.default:
+            module.renderers.default = "browser"

@@ -74,11 +74,7 @@ class ReopenedFile:
             self.offset = os.lseek(fd, 0, os.SEEK_CUR)
 
     def reopen(self) -> None:
-        """Open the file again at its old number and offset.
-
-        Raises:
-            OSError: it is not there any more, or may not be opened.
-        """
+        """Open the file again at its old number and offset."""
         if self.path:
             kept = os.O_CREAT | os.O_EXCL | os.O_TRUNC
             fd = os.open(self.path, self.flags & ~kept | os.O_NONBLOCK | os.O_CLOEXEC)

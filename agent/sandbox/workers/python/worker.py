@@ -22,18 +22,20 @@ from sandbox.linux import dup_high, identity_of, set_handler
 from sandbox.shared_page import INTERRUPT, SharedPage
 from sandbox.variables import set_variables
 from sandbox.workers.python.completion import PythonCompleter
-from sandbox.workers.python.displayer import Displayer
-from sandbox.workers.python.event_loop import COROUTINE, EventLoop
-from sandbox.workers.python.fork_hooks import adopt_fork_hooks, steps_of_fork
+from sandbox.workers.python.displayer import Displayer, Shows
+from sandbox.workers.python.event_loop import COROUTINE, EventLoop, Unfinished
 from sandbox.workers.python.freezer import Freezer
-from sandbox.workers.python.import_timer import ImportTimer
-from sandbox.workers.python.library import Library, find_modules_anew, set_arguments
-from sandbox.workers.python.outbox import Outbox
+from sandbox.workers.python.library import (
+    ImportTimer,
+    Library,
+    Tracing,
+    adopt_fork_hooks,
+    find_modules_anew,
+    set_arguments,
+    steps_of_fork,
+)
+from sandbox.workers.python.outbox import Outbox, is_open, open_stdin, open_streams, stdin_file
 from sandbox.workers.python.reporter import Reporter
-from sandbox.workers.python.shows import Shows
-from sandbox.workers.python.streams import is_open, open_stdin, open_streams, stdin_file
-from sandbox.workers.python.tracing import Tracing
-from sandbox.workers.python.unfinished import Unfinished
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -344,11 +346,7 @@ class PythonWorker:
                 setattr(sys, name, getattr(sys, f"__{name}__"))
 
     def _open_input(self, path: str) -> None:
-        """Have the code's standard input come from a path, until `_close_input`.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Have the code's standard input come from a path, until `_close_input`."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(fd, 0)
         os.close(fd)

@@ -102,7 +102,7 @@ def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Envir
 
 
 def test_metadata_and_templates_have_one_version() -> None:
-    assert PROTOCOL == TEMPLATE_PROTOCOL == template_server.PROTOCOL
+    assert PROTOCOL == TEMPLATE_PROTOCOL == template_server.TEMPLATE_PROTOCOL
 
 
 async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> None:
