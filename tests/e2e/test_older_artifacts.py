@@ -151,6 +151,6 @@ def test_a_person_joins_an_older_session(shared: Supervisor) -> None:
             person.see_line("joined >>>")
             person.type("print(x)\r")
             person.see("joined >>> print(x)\n42\njoined >>>")
-            person.type("while True: pass\r")
+            person.type("while True: pass\r\r")
             person.see("timed out after 0.3 s", "session joined has ended")
             assert person.end() != 0
