@@ -13,6 +13,10 @@ import stat
 import sys
 from contextlib import suppress
 
+TYPE_CHECKING = False  # `typing` itself takes 8 ms to import; checkers know this name
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` in unix(7), without its final NUL."""
 
@@ -233,24 +237,43 @@ def _another_place(path: str) -> str:
     return "To use another place, set NSM_SOCKET to a path in a directory that is yours alone"
 
 
-def replace_file(path: str, text: bytes, *, sync: bool = False) -> None:
-    """Replace a file that is the user's alone, whole or not at all. Several may do so at once.
+def replace_file(
+    path: str,
+    text: bytes,
+    *,
+    sync: bool = False,
+    keep_mode: bool = False,
+    check: Callable[[], object] = lambda: None,
+) -> None:
+    """Replace a file, whole or not at all. Several may do so at once.
 
     Args:
         sync: have it on disk first.
+        keep_mode: the new one has the mode and the owner of the old one; else it is the user's
+            alone.
+        check: is called when all is ready; with an error of it, the old file stays.
 
     Raises:
         OSError: it can't be written; the old one is as it was.
     """
-    new = f"{path}.new"  # one name: a process that is killed here leaves no more than one behind
+    # One name: a process that is killed here leaves no more than one behind.
+    new = f"{path}.nsm-new"
     with open(_locked(new), "wb") as file:
         try:
-            os.fchmod(file.fileno(), 0o600)
-            os.ftruncate(file.fileno(), 0)
+            fd = file.fileno()
+            os.fchmod(fd, 0o600)
+            if keep_mode:
+                with suppress(FileNotFoundError):
+                    status = os.stat(path)
+                    with suppress(PermissionError):
+                        os.fchown(fd, status.st_uid, status.st_gid)
+                    os.fchmod(fd, stat.S_IMODE(status.st_mode))
+            os.ftruncate(fd, 0)
             file.write(text)
             file.flush()
             if sync:
-                os.fsync(file.fileno())
+                os.fsync(fd)
+            check()
             os.replace(new, path)
         except BaseException:
             with suppress(OSError):

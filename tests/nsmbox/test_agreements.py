@@ -206,12 +206,12 @@ def test_few_are_kept_and_large_ones_without_their_content(
 
 def test_what_a_killed_writer_left_is_no_hindrance(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir(mode=0o700)
-    Path(f"{file}.new").write_text("half")
+    Path(f"{file}.nsm-new").write_text("half")
     agreements.remember(plan())
     assert os.listdir(file.parent) == ["boxes.json"]
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    os.symlink(victim, f"{file}.new")
+    os.symlink(victim, f"{file}.nsm-new")
     with pytest.raises(OSError, match="symbolic"):
         agreements.remember(plan())
     assert victim.read_text() == "precious"

@@ -24,7 +24,6 @@ class Wanted:
     """Something that a file should hold.
 
     Attributes:
-        path: of the file.
         kind: `entry` is an MCP server's, `value` some other value, `item` is in an array, `file` is
             a file of nsm's alone.
         keys: the place in the file, from outside.
@@ -41,11 +40,8 @@ class Wanted:
 class CodingAgent:
     """A coding agent.
 
-    Attributes:
-        name: as it is typed.
-        title: as its makers write it.
-        wanted: all that its files should hold; the entry is first.
-        note: what a person should know besides; may be empty.
+    Its name as it is typed, and as its makers write it; all that its files should hold, the entry
+    first; and what a person should know besides.
     """
 
     name: str
@@ -87,12 +83,8 @@ _VSCODE_NOTE = (
 
 
 def agent(name: str, program: str, variables: Mapping[str, str]) -> CodingAgent:
-    """The agent of a name in `TITLES`.
-
-    Args:
-        program: path of `nsm-mcp`.
-        variables: the environment; some agents are told their directory by it.
-    """
+    """The agent of a name in `TITLES`, for a path of `nsm-mcp` and an environment: some agents are
+    told their directory by it."""
     home = paths.home()
     config = variables.get("XDG_CONFIG_HOME", "")
     config = config if os.path.isabs(config) else f"{home}/.config"
@@ -166,11 +158,7 @@ def agent(name: str, program: str, variables: Mapping[str, str]) -> CodingAgent:
 
 
 def is_installed(agent: CodingAgent, search_path: str) -> bool:
-    """Return whether an agent seems to be installed: its program, or a directory of its settings.
-
-    Args:
-        search_path: value of PATH.
-    """
+    """Tell whether an agent seems to be installed: its program, or a directory of its settings."""
     file = agent.wanted[0].path
     folder = os.path.dirname(file)
     if os.path.exists(file if folder == paths.home() else folder):

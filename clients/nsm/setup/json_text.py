@@ -26,13 +26,7 @@ _SCALAR = re.compile(r"[-+.\w]+")
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A value and its place in the text.
-
-    Attributes:
-        start, end: its first character, and the one behind it.
-        value: as Python has it.
-        elements: of an object or an array, in order.
-    """
+    """A value, and the place in the text of its first character and of the one behind it."""
 
     start: int
     end: int
@@ -42,13 +36,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """A member of an object or an item of an array.
-
-    Attributes:
-        key: of a member; None for an item.
-        start: of the key, or of the item.
-        comma: place of the comma behind it; None where there is none.
-    """
+    """A member of an object, or an item of an array, which has no key; where it starts, and where
+    the comma behind it is."""
 
     key: str | None
     start: int
@@ -106,50 +95,19 @@ def with_value(text: str, keys: Sequence[str], value: object) -> str:
 
 
 def with_item(text: str, keys: Sequence[str], item: str) -> str:
-    """The text with an item at the end of the array at a place.
+    """The text with an item at the end of the array that is at a place.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is no JSON, or has no such array.
     """
     root = parse(text)
-    node = _at(root, keys)
+    node = root
+    for key in keys:
+        element = None if node is None else _member(node, key)
+        node = None if element is None else element.node
     if root is None or node is None:
-        return text
+        raise ValueError(f"there is no {'.'.join(keys)}")
     return _added(text, root, node, None, item)
-
-
-def without(text: str, keys: Sequence[str], item: str | None = None) -> str:
-    """The text without the member at a place, or without an item of the array there.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    node = _at(parse(text), keys if item is not None else keys[:-1])
-    if node is None:
-        return text
-    for index, element in enumerate(node.elements):
-        found = element.node.value == item if item is not None else element.key == keys[-1]
-        if found:
-            return _removed(text, node, index)
-    return text
-
-
-def _removed(text: str, node: Node, index: int) -> str:
-    element = node.elements[index]
-    end = element.node.end if element.comma is None else element.comma + 1
-    start = element.start
-    line = text.rfind("\n", 0, start) + 1
-    rest = _REST_OF_LINE.match(text, end)
-    line_end = rest.end() if rest else end
-    if not text[line:start].strip() and text[line_end : line_end + 2].strip(" \t")[:1] in "\r\n":
-        # It has its lines to itself: they go, with the line end before them.
-        start, end = len(text[:line].rstrip("\r\n")) if line else 0, line_end
-    else:
-        start = len(text[:start].rstrip(" \t"))
-    before = node.elements[index - 1].comma if index else None
-    if before is not None and element.comma is None:  # the one before is the last now
-        return text[:before] + text[before + 1 : start] + text[end:]
-    return text[:start] + text[end:]
 
 
 def _added(text: str, root: Node, node: Node, key: str | None, value: object) -> str:
@@ -206,13 +164,6 @@ def _nested(keys: Sequence[str], value: object) -> object:
     for key in reversed(keys):
         value = {key: value}
     return value
-
-
-def _at(node: Node | None, keys: Sequence[str]) -> Node | None:
-    for key in keys:
-        element = _member(node, key) if node is not None else None
-        node = None if element is None else element.node
-    return node
 
 
 def _member(node: Node, key: str) -> Element | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from nsm.dataclass import dataclass, field
-from nsm.setup import files, record
+from nsm.setup import record, settings_file
 from nsm.setup.agents import NAME, PROGRAM, program_of
-from nsm.setup.document import Document
-from nsm.setup.files import SettingsFileError
-from nsm.setup.record import ChangedFile, Did, Edit
+from nsm.setup.record import ChangedFile, Splice
+from nsm.setup.settings_file import Document, SettingsFileError
 
 if TYPE_CHECKING:
     from nsm.setup.agents import CodingAgent, Wanted
@@ -30,24 +30,20 @@ class SetupPlan:
     """Changes of an agent's files.
 
     Attributes:
-        agent: the agent.
-        changes: in order.
         notes: for people: what is left as it is, and why.
+        left: for people: what they have to take out by hand.
         kept: the record, once all is done.
     """
 
     agent: CodingAgent
     changes: list[SettingsChange] = field(default_factory=list[SettingsChange])
     notes: list[str] = field(default_factory=list[str])
+    left: list[str] = field(default_factory=list[str])
     kept: dict[str, ChangedFile]
 
     def change(self, path: str, before: bytes | None, after: bytes | None) -> None:
-        """Plan a change of a file.
-
-        Raises:
-            SettingsFileError: the file is read-only.
-        """
-        files.check_writable(path)
+        """Plan a change of a file, which must not be read-only."""
+        settings_file.check_writable(path)
         self.changes.append(SettingsChange(path=path, before=before, after=after))
 
 
@@ -57,21 +53,29 @@ def plan_setup(agent: CodingAgent) -> SetupPlan:
     Raises:
         SettingsFileError: a file can't be changed safely.
     """
-    kept = record.load(agent.name)
-    plan = SetupPlan(agent=agent, kept=dict(kept))
+    plan = SetupPlan(agent=agent, kept=record.load(agent.name))
     for path in dict.fromkeys(wanted.path for wanted in agent.wanted):
-        before = files.read(path)
+        before = settings_file.read(path)
         here = [wanted for wanted in agent.wanted if wanted.path == path]
         if here[0].kind == "file":
-            _plan_whole(plan, here[0], before)
+            _plan_own(plan, here[0], before)
             continue
         document = Document(path, before or b"")
-        edits = [edit for each in here if (edit := _edited(plan, document, each)) is not None]
-        if not edits:
+        splices: list[Splice] = []
+        for wanted in here:
+            text = document.text
+            _edit(plan, document, wanted)
+            if text != document.text:
+                splices.append(splice_of(text, document.text))
+        if not splices:
             continue
-        after = document.text().encode()
+        after = document.checked_text().encode()
         plan.change(path, before, after)
-        plan.kept[path] = _merged(kept.get(path), path, before, after, edits)
+        known = plan.kept.get(path) or ChangedFile(path, before is None, "")
+        earlier = known.splices
+        if before is None or _digest(before) != known.digest:
+            earlier = tuple(each._replace(start=None) for each in earlier)
+        plan.kept[path] = known._replace(digest=_digest(after), splices=(*earlier, *splices))
     return plan
 
 
@@ -83,57 +87,33 @@ def plan_undo(agent: CodingAgent) -> SetupPlan:
     """
     plan = SetupPlan(agent=agent, kept={})
     known = record.load(agent.name)
-    if not known:
-        _plan_unrecorded(plan)
-    for path, changed in known.items():
-        before = files.read(path)
+    for path in dict.fromkeys([*known, *(wanted.path for wanted in agent.wanted)]):
+        before = settings_file.read(path)
         if before is None:
             continue
-        if changed.edits[0].did == "file":
-            owners = record.of_others(agent.name, path)
-            if owners:
+        changed = known.get(path)
+        here = [wanted for wanted in agent.wanted if wanted.path == path]
+        if not changed.splices if changed else here[0].kind == "file":
+            ours = changed.digest if changed else _digest(here[0].value.encode())
+            if owners := record.of_others(agent.name, path):
                 plan.notes.append(f"{path} stays for {', '.join(owners)}")
-            elif _digest(before) != changed.digest:
+            elif _digest(before) != ours:
                 plan.notes.append(f"{path} stays: somebody has changed it")
             else:
                 plan.change(path, before, None)
             continue
-        after = _taken_back(changed, before)
-        if after != before:
-            plan.change(path, before, after)
+        after = _undone(changed, before, here) if changed else None
+        if changed and after is not None:
+            plan.change(path, before, after.encode() if after or not changed.created else None)
+            continue
+        held = [".".join(wanted.keys) for wanted in here if _holds(path, before, wanted)]
+        if held or not here:  # another XDG_CONFIG_HOME than then
+            what = " and ".join(held) or f"what starts {PROGRAM}"
+            why = "has changed since" if changed else "is in no record of nsm's"
+            plan.left.append(f"{path} {why}, and was left: take out {what} by hand")
+            if changed:
+                plan.kept[path] = changed
     return plan
-
-
-def _plan_unrecorded(plan: SetupPlan) -> None:
-    """Plan what takes out exactly what nsm would write, where no record tells what it has written.
-
-    Nobody knows what was there before: a file stays, with what else is in it.
-    """
-    for path in dict.fromkeys(wanted.path for wanted in plan.agent.wanted):
-        before = files.read(path)
-        if before is None:
-            continue
-        here = [wanted for wanted in plan.agent.wanted if wanted.path == path]
-        if here[0].kind == "file":
-            owners = record.of_others(plan.agent.name, path)
-            if not owners and before == here[0].value.encode():
-                plan.change(path, before, None)
-            else:
-                why = f"for {', '.join(owners)}" if owners else "as this nsm writes another text"
-                plan.notes.append(f"{path} stays, {why}")
-            continue
-        document = Document(path, before)
-        for wanted in reversed(here):
-            keys = [*wanted.keys]
-            # Tables that nsm is named by go with it; those around them may be somebody else's, but
-            # in TOML there are none without something in them.
-            made = next((place for place, key in enumerate(keys) if NAME in key), len(keys))
-            made = 0 if path.endswith(".toml") else made
-            did: Did = "item" if wanted.kind == "item" else "set"
-            document.take_back(Edit(did=did, keys=keys, value=wanted.value, made=made))
-        after = document.text().encode()
-        if after != before:
-            plan.change(path, before, after)
 
 
 def apply(plan: SetupPlan) -> None:
@@ -149,72 +129,61 @@ def apply(plan: SetupPlan) -> None:
     made: list[str] = []
     try:
         for change in plan.changes:
-            directories = files.replace(change.path, change.after, change.before)
+            directories = settings_file.replace(change.path, change.after, change.before)
             made += directories
             done.append(change)
-            if directories and change.path in plan.kept:
-                plan.kept[change.path].directories = directories
+            if directories and (kept := plan.kept.get(change.path)):
+                plan.kept[change.path] = kept._replace(directories=tuple(directories))
     except BaseException:
         for change in reversed(done):
-            files.replace(change.path, change.before, change.after)
-        files.remove_empty(made)
+            settings_file.replace(change.path, change.before, change.after)
+        settings_file.remove_empty(made)
         record.save(plan.agent.name, before)
         raise
     if not plan.kept:
         made_then = {each for changed in before.values() for each in changed.directories}
-        files.remove_empty(sorted(made_then, key=len))
+        settings_file.remove_empty(sorted(made_then, key=len))
     record.save(plan.agent.name, plan.kept)
 
 
-def _edited(plan: SetupPlan, document: Document, wanted: Wanted) -> Edit | None:
-    """Change the document so that it holds something; None where it does already."""
-    keys = [*wanted.keys]
+def _edit(plan: SetupPlan, document: Document, wanted: Wanted) -> None:
+    """Change the document so that it holds something."""
+    present = document.get(wanted.keys)
     if wanted.kind == "entry":
-        return _edited_entry(plan, document, wanted, keys)
+        if present is not None:
+            _edit_entry(plan, document, wanted)
+        else:
+            document.set(wanted.keys, wanted.value)
+        return
     try:
-        made = document.depth(keys)
-        present = document.get(keys)
         if wanted.kind == "item":
-            if isinstance(present, list) and wanted.value in present:
-                return None
-            document.append(keys, wanted.value)
-            return Edit(did="item", keys=keys, value=wanted.value, made=made)
-        if made == len(keys):
-            if present != wanted.value:
-                plan.notes.append(f"{wanted.path}: {'.'.join(keys)} stays {present!r}")
-            return None
-        document.set(keys, wanted.value)
+            if not isinstance(present, list) or wanted.value not in present:
+                document.append(wanted.keys, wanted.value)
+        elif document.has_room(wanted.keys):
+            document.set(wanted.keys, wanted.value)
+        elif present != wanted.value:
+            plan.notes.append(f"{wanted.path}: {'.'.join(wanted.keys)} stays {present!r}")
     except SettingsFileError as error:
         plan.notes.append(f"{error.message}; `run` is not allowed there in advance")
-        return None
-    return Edit(did="set", keys=keys, value=wanted.value, made=made)
 
 
-def _edited_entry(
-    plan: SetupPlan, document: Document, wanted: Wanted, keys: list[str]
-) -> Edit | None:
-    present = document.get(keys)
-    if present is None:
-        made = document.depth(keys)
-        document.set(keys, wanted.value)
-        return Edit(did="set", keys=keys, value=wanted.value, made=min(made, len(keys) - 1))
-    program = program_of(present)
+def _edit_entry(plan: SetupPlan, document: Document, wanted: Wanted) -> None:
+    """Have the entry that is there start this installation's program."""
+    program = program_of(document.get(wanted.keys))
     if program == program_of(wanted.value):
-        return None
+        return
     if program.rpartition("/")[2] != PROGRAM:
         raise SettingsFileError(
             f"{wanted.path} has another server called {NAME!r}, which starts "
             f"{program or 'no program'}",
             hint="Rename or remove it, and run the command again. Nothing was changed.",
         )
-    keys = [*keys, "command"]
-    old, new = document.get(keys), wanted.value["command"]
-    document.set(keys, new)
+    document.set((*wanted.keys, "command"), wanted.value["command"])
     plan.notes.append(f"{wanted.path}: the entry started {program}")
-    return Edit(did="set", keys=keys, value=new, old=old, made=len(keys))
 
 
-def _plan_whole(plan: SetupPlan, wanted: Wanted, before: bytes | None) -> None:
+def _plan_own(plan: SetupPlan, wanted: Wanted, before: bytes | None) -> None:
+    """Plan a file that is nsm's alone."""
     after = wanted.value.encode()
     known = plan.kept.get(wanted.path)
     others = record.of_others(plan.agent.name, wanted.path)
@@ -227,61 +196,47 @@ def _plan_whole(plan: SetupPlan, wanted: Wanted, before: bytes | None) -> None:
         return
     else:
         plan.change(wanted.path, before, after)
-    plan.kept[wanted.path] = ChangedFile(
-        path=wanted.path,
-        created=True,
-        digest=_digest(after),
-        splice=None,
-        edits=[Edit(did="file", keys=[], value=None)],
-        directories=next(
-            (each.directories for each in as_written if each.directories), list[str]()
-        ),
-    )
+    directories = next((each.directories for each in as_written if each.directories), ())
+    plan.kept[wanted.path] = ChangedFile(wanted.path, True, _digest(after), (), directories)
 
 
-def _merged(
-    known: ChangedFile | None, path: str, before: bytes | None, after: bytes, edits: list[Edit]
-) -> ChangedFile:
-    """The record of a file that may have been changed by nsm earlier."""
-    splice: list[Any] | None
-    if known is None:
-        splice = splice_of((before or b"").decode(), after.decode())
-    elif before is not None and _digest(before) == known.digest and known.splice is not None:
-        splice = splice_of(_unspliced(before.decode(), known.splice), after.decode())
-    else:
-        splice = None
-    earlier = known.edits if known is not None else []
-    changed = [edit.keys for edit in edits]
-    return ChangedFile(
-        path=path,
-        created=known.created if known is not None else before is None,
-        digest=_digest(after),
-        splice=splice,
-        edits=[*(edit for edit in earlier if edit.keys not in changed), *edits],
-        directories=known.directories if known is not None else [],
-    )
+def _undone(changed: ChangedFile, before: bytes, here: list[Wanted]) -> str | None:
+    """The text without the changes; None where others have changed these, too.
+
+    In a file that others have changed elsewhere, each change is taken back where its text stands
+    once, if the file then means what it did without nsm: lines that somebody has added below a
+    table of nsm's in TOML would go to the table above.
+    """
+    text = before.decode(errors="replace")
+    is_as_written = _digest(before) == changed.digest
+    for known_start, removed, inserted in reversed(changed.splices):
+        is_as_written = is_as_written and known_start is not None
+        if not is_as_written and text.count(inserted) != 1:
+            return None
+        start = known_start if is_as_written and known_start is not None else text.index(inserted)
+        text = text[:start] + removed + text[start + len(inserted) :]
+    if is_as_written:
+        return text
+    with suppress(SettingsFileError):
+        documents = Document(changed.path, before), Document(changed.path, text.encode())
+        now, then = (document.without(here) for document in documents)
+        return text if now == then else None
+    return None
 
 
-def _taken_back(changed: ChangedFile, before: bytes) -> bytes | None:
-    """The content without the changes; None where the file goes."""
-    if _digest(before) == changed.digest and changed.splice is not None:
-        return None if changed.created else _unspliced(before.decode(), changed.splice).encode()
-    document = Document(changed.path, before)
-    for edit in reversed(changed.edits):
-        document.take_back(edit)
-    if changed.created and document.is_empty():
-        return None
-    # Others have changed the file elsewhere: what stood around our changes comes back as it was.
-    if changed.splice is not None and changed.splice[2]:
-        whole = before.decode()
-        exact = whole.replace(changed.splice[2], changed.splice[1])
-        if whole.count(changed.splice[2]) == 1 and document.is_meant_by(exact):
-            return exact.encode()
-    return document.text().encode()
+def _holds(path: str, content: bytes, wanted: Wanted) -> bool:
+    present = Document(path, content).get(wanted.keys)
+    match wanted.kind:
+        case "entry":
+            return program_of(present).rpartition("/")[2] == PROGRAM
+        case "item":
+            return isinstance(present, list) and wanted.value in present
+        case _:
+            return bool(present == wanted.value)
 
 
-def splice_of(before: str, after: str) -> list[Any]:
-    """Difference of two texts: place, what was there, what is there."""
+def splice_of(before: str, after: str) -> Splice:
+    """The difference of two texts."""
     start = 0
     shorter = min(len(before), len(after))
     while start < shorter and before[start] == after[start]:
@@ -289,14 +244,7 @@ def splice_of(before: str, after: str) -> list[Any]:
     end = 0
     while end < shorter - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    return [start, before[start : len(before) - end], after[start : len(after) - end]]
-
-
-def _unspliced(text: str, splice: list[Any]) -> str:
-    start: int = splice[0]
-    removed: str = splice[1]
-    inserted: str = splice[2]
-    return text[:start] + removed + text[start + len(inserted) :]
+    return Splice(start, before[start : len(before) - end], after[start : len(after) - end])
 
 
 def _digest(content: bytes) -> str:

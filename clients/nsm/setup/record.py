@@ -1,63 +1,57 @@
 """Record of the changes that `nsm setup` made, so that `--undo` takes back exactly that.
 
-A record names files, places in them, and what stood there before. It is written before the files
-are: where a crash comes between, `--undo` finds less to take back.
+It is written before the files are: where a crash comes between, `--undo` finds less to take back.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
-from typing import Any, Literal
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsm import paths
-from nsm.dataclass import dataclass, field
 from nsm.setup.agents import TITLES
-from nsm.setup.files import SettingsFileError, read, record_dir
+from nsm.setup.settings_file import SettingsFileError, read
+from nsm.wire.decode import DecodeError, decode
 
-Did = Literal["set", "item", "file"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
 
-@dataclass(slots=True, kw_only=True)
-class Edit:
-    """A change of one place in a file.
+class Splice(NamedTuple):
+    """One change of a text.
 
     Attributes:
-        did: a value was set, an item was added, or the whole file is nsm's.
-        keys: the place.
-        value: what was put there.
-        old: what stood there; None for nothing.
-        made: how many of the keys, from outside, were there before.
+        start: place of both texts, in characters; None where somebody else has changed the file
+            between this change and nsm's next.
     """
 
-    did: Did
-    keys: list[str]
-    value: Any
-    old: Any = None
-    made: int = 0
+    start: int | None
+    removed: str
+    inserted: str
 
 
-@dataclass(slots=True, kw_only=True)
-class ChangedFile:
+class ChangedFile(NamedTuple):
     """A file that was changed.
 
     Attributes:
-        path: of the file.
         created: there was none before.
-        digest: SHA-256 of what was written.
-        splice: place, removed and inserted text of all changes together; None where somebody else
-            has changed the file between two of them.
-        edits: the changes one by one.
+        digest: SHA-256 of what was written last.
+        splices: the changes in order; none of a file that is nsm's alone.
         directories: that were made for it.
     """
 
     path: str
     created: bool
     digest: str
-    splice: list[Any] | None
-    edits: list[Edit]
-    directories: list[str] = field(default_factory=list[str])
+    splices: tuple[Splice, ...] = ()
+    directories: tuple[str, ...] = ()
+
+
+class _Record(NamedTuple):
+    files: tuple[ChangedFile, ...]
 
 
 def load(name: str) -> dict[str, ChangedFile]:
@@ -70,24 +64,12 @@ def load(name: str) -> dict[str, ChangedFile]:
     if content is None:
         return {}
     try:
-        rows: list[dict[str, Any]] = json.loads(content)["files"]
-        files = [
-            ChangedFile(
-                path=row["path"],
-                created=row["created"],
-                digest=row["digest"],
-                splice=row["splice"],
-                edits=[Edit(**edit) for edit in row["edits"]],
-                directories=row["directories"],
-            )
-            for row in rows
-        ]
-    except (ValueError, TypeError, KeyError, AttributeError):
+        return {file.path: file for file in decode(_Record, json.loads(content)).files}
+    except (ValueError, RecursionError, DecodeError):
         raise SettingsFileError(
             f"the record {_path(name)} is damaged, so nsm does not know what it has changed",
             hint="Remove what names nsm from the agent's files by hand, then that record.",
         ) from None
-    return {file.path: file for file in files}
 
 
 def save(name: str, files: dict[str, ChangedFile]) -> None:
@@ -97,20 +79,10 @@ def save(name: str, files: dict[str, ChangedFile]) -> None:
             os.unlink(_path(name))
         return
     rows = [
-        {
-            "path": file.path,
-            "created": file.created,
-            "digest": file.digest,
-            "splice": file.splice,
-            "edits": [
-                {key: getattr(edit, key) for key in ("did", "keys", "value", "old", "made")}
-                for edit in file.edits
-            ],
-            "directories": file.directories,
-        }
+        {**file._asdict(), "splices": [each._asdict() for each in file.splices]}
         for file in files.values()
     ]
-    text = json.dumps({"version": 1, "files": rows}, indent=1)
+    text = json.dumps({"files": rows}, indent=1)
     paths.replace_file(_path(name), text.encode("utf-8", "surrogatepass"), sync=True)
 
 
@@ -120,5 +92,26 @@ def of_others(name: str, path: str) -> dict[str, ChangedFile]:
     return {title: files[path] for title, files in records.items() if path in files}
 
 
+@contextmanager
+def locked(wait: Callable[[], None]) -> Generator[None]:
+    """Let one `nsm setup` at a time do what is inside; `wait` is called if another is at it."""
+    os.makedirs(paths.state_dir(), mode=0o700, exist_ok=True)  # private, as all want it later
+    paths.ensure_private_dir(_directory())
+    fd = os.open(f"{_directory()}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            flock(fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            wait()
+            flock(fd, LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _directory() -> str:
+    return os.path.join(paths.state_dir(), "setup")
+
+
 def _path(name: str) -> str:
-    return os.path.join(record_dir(), f"{name}.json")
+    return os.path.join(_directory(), f"{name}.json")

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HEADER = re.compile(r"^[ \t]*\[[^\[].*$", re.MULTILINE)
-
 
 def value_of(text: str) -> Any:
     """Read a text.
@@ -44,24 +42,6 @@ def with_value(text: str, keys: Sequence[str], value: str) -> str:
         return text[: found.start()] + line + text[found.end() :]
     head = text[:start] if text[:start].endswith("\n") else text[:start] + newline
     return f"{head}{line}{newline}{text[start:]}"
-
-
-def without(text: str, keys: Sequence[str]) -> str:
-    """The text without a table, and without the tables in it."""
-    name = ".".join(keys)
-    for table in [*_inner_tables(text, name), name]:
-        span = _table(text, table)
-        if span is not None:
-            header = text.rfind("\n", 0, span[0] - 1) + 1
-            text = text[:header] + text[span[1] :]
-    return text
-
-
-def _inner_tables(text: str, name: str) -> list[str]:
-    headers = (
-        found[0].split("#")[0].strip().strip("[]").strip() for found in _HEADER.finditer(text)
-    )
-    return [header for header in headers if header.startswith(f"{name}.")]
 
 
 def _table(text: str, name: str) -> tuple[int, int] | None:

@@ -366,7 +366,7 @@ def _host() -> str:
 
 
 def _forget(directory: int, name: str) -> None:
-    for path in (f"{name}.json", f"{name}.json.new", f"{name}.sock"):
+    for path in (f"{name}.json", f"{name}.json.nsm-new", f"{name}.sock"):
         with suppress(OSError):
             os.unlink(path, dir_fd=directory)
 

@@ -28,7 +28,7 @@ PEOPLES = [
 
 
 @pytest.mark.parametrize("text", PEOPLES)
-def test_a_value_comes_and_goes_and_the_rest_stays(text: str) -> None:
+def test_a_value_comes_and_the_rest_stays(text: str) -> None:
     before = json_text.value_of(text)
     entry: dict[str, object] = {"command": "/bin/nsm-mcp", "args": list[str]()}
     added = json_text.with_value(text, ["servers", "nsm"], entry)
@@ -37,7 +37,6 @@ def test_a_value_comes_and_goes_and_the_rest_stays(text: str) -> None:
         assert (comment in added) == (comment in text)
     if "\r\n" in text:
         assert added.count("\n") == added.count("\r\n")
-    assert json_text.value_of(json_text.without(added, ["servers"])) == before
 
 
 def test_what_is_added_looks_as_what_is_there() -> None:
@@ -57,8 +56,6 @@ def test_items() -> None:
     text = '{\n  "allow": [\n    "a", // keep\n    "b"\n  ]\n}'
     added = json_text.with_item(text, ["allow"], "c")
     assert added == '{\n  "allow": [\n    "a", // keep\n    "b",\n    "c"\n  ]\n}'
-    assert json_text.without(added, ["allow"], "c") == text
-    assert json_text.value_of(json_text.without(added, ["allow"], "a")) == {"allow": ["b", "c"]}
     assert json_text.with_item('{"allow": []}', ["allow"], "c") == ('{"allow": [\n  "c"\n]}')
 
 
@@ -101,5 +98,3 @@ def test_any_object(whole: dict[str, Any], indent: int | str | None, key: str, v
     assert json_text.value_of(text) == whole
     added = json_text.with_value(text, [key], value)
     assert json_text.value_of(added) == {**whole, key: value}
-    rest = {each: other for each, other in whole.items() if each != key}
-    assert json_text.value_of(json_text.without(added, [key])) == rest

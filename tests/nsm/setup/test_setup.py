@@ -16,7 +16,7 @@ import pytest
 
 from nsm.cli import main as cli
 from nsm.cli.verbs import setup as verb
-from nsm.setup import files, plan
+from nsm.setup import plan, record
 from nsm.setup.agents import TITLES, agent
 from nsmd.mcp import run_tool
 
@@ -141,26 +141,25 @@ def test_files_and_directories_that_were_made_go_again(
     assert [path for path in sorted(home.iterdir()) if path.name != ".local"] == before
 
 
-OURS = ("nsm-mcp", "mcp__nsm__run", "nsm:run", "nsm_run", "mcp_servers.nsm]", "nsm.tools")
-
-
 @pytest.mark.parametrize("client", TITLES)
-def test_without_its_record_exactly_what_nsm_writes_is_taken_out(
+def test_without_its_record_the_user_is_told_what_to_take_out(
     client: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = {name: text.replace("nsm.fake", "x") for name, text in PEOPLES[client].items()}
-    write(home, texts)
+    write(home, PEOPLES[client])
     assert Said(capsys, client, "--yes").code == 0
+    after = everything(home)
     (home / f".local/state/nsm/setup/{client}.json").unlink()
     said = Said(capsys, client, "--undo", "--yes")
-    assert (said.code, "has nothing of nsm's any more" in said.out) == (0, True)
-    after = everything(home)
-    assert set(after) == set(texts)
-    for name, text in texts.items():
-        left = after[name].decode()
-        assert not [each for each in OURS if each in left]
-        rest = iter(re.sub(r"[\s,]", "", left))
-        assert all(letter in rest for letter in re.sub(r"[\s,]", "", text))
+    assert (said.code, "has nothing of nsm's any more" in said.out) == (1, False)
+    for wanted in agent(client, PROGRAM, {}).wanted:
+        if wanted.kind == "file":  # it holds nsm's text and nothing else
+            assert not Path(wanted.path).exists()
+        else:
+            assert f"{wanted.path} is in no record of nsm's, and was left: take out" in said.err
+            assert ".".join(wanted.keys) in said.err
+    for name in PEOPLES[client]:
+        assert everything(home)[name] == after[name]
+    write(home, PEOPLES[client])  # the user has
     assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
 
 
@@ -292,18 +291,63 @@ def test_what_the_user_changes_later_stays(
     assert (home / name).read_text() == PEOPLES[client][name].replace(old, new)
 
 
+@pytest.mark.parametrize(
+    ("client", "old", "new"),
+    [
+        ("claude", '"env": {}', '"env": {"PROJECT_DIR": "/x"}'),
+        ("codex", 'nsm-mcp"\n', 'nsm-mcp"\nenv = {A = "1"}\n'),
+        ("codex", '"approve"\n', '"approve"\noutput = "short"\n'),
+    ],
+)
+def test_what_the_user_has_added_to_an_entry_stays_with_it(
+    client: str, old: str, new: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, PEOPLES[client])
+    Said(capsys, client, "--yes")
+    wanted = agent(client, PROGRAM, {}).wanted[0]
+    text = Path(wanted.path).read_text()
+    assert old in text
+    Path(wanted.path).write_text(text.replace(old, new))
+    said = Said(capsys, client, "--undo", "--yes")
+    keys = ".".join(wanted.keys)
+    assert f"{wanted.path} has changed since, and was left: take out {keys}" in said.err
+    assert said.code == 1
+    assert Path(wanted.path).read_text() == text.replace(old, new)
+    again = Said(capsys, client, "--undo", "--yes")
+    assert (again.code, f"take out {keys}" in again.err) == (1, True)
+    write(home, PEOPLES[client])  # the user has
+    assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
+    assert not list((home / ".local/state/nsm/setup").glob("*.json"))
+
+
 def test_a_file_that_its_program_has_written_anew(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Claude Code writes its file whole, in an order and form of its own."""
+    """Claude Code writes its file whole, in its own form, which nsm's entry has."""
     file = home / ".claude.json"
-    write(home, PEOPLES["claude"])
+    file.write_text(json.dumps(json.loads(CLAUDE), indent=2))
     Said(capsys, "claude", "--yes")
     value = json.loads(file.read_text())
-    value["mcpServers"]["nsm"]["env"] = {"PROJECT_DIR": "/x"}  # an entry that its user has changed
-    file.write_text(json.dumps({"new": 1} | value))
-    Said(capsys, "claude", "--undo", "--yes")
-    assert json.loads(file.read_text()) == {"new": 1} | json.loads(CLAUDE)
+    value["mcpServers"]["third"] = {"command": "x"}
+    file.write_text(json.dumps({"new": 1} | value, indent=2))
+    assert Said(capsys, "claude", "--undo", "--yes").code == 0
+    del value["mcpServers"]["nsm"]
+    assert file.read_text() == json.dumps({"new": 1} | value, indent=2)
+
+
+def test_two_installations_between_which_the_file_was_changed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = agent("cursor", "/old/nsm-mcp", {})
+    with record.locked(lambda: None):
+        plan.apply(plan.plan_setup(older))
+    file = home / ".cursor/mcp.json"
+    file.write_text(file.read_text().replace('{\n  "mcp', '{\n  "mine": 1,\n  "mcp'))
+    assert Said(capsys, "cursor", "--yes").code == 0
+    assert json.loads(file.read_text())["mcpServers"]["nsm"]["command"] == PROGRAM
+    said = Said(capsys, "cursor", "--undo", "--yes")
+    assert (said.code, "take out mcpServers.nsm by hand" in said.err) == (1, True)
+    assert json.loads(file.read_text())["mine"] == 1
 
 
 def test_an_entry_of_an_older_installation(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,7 +376,7 @@ def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
     wanted = [*older.wanted[:-1]]
     wanted.append(type(older.wanted[-1])(path=str(skill), kind="file", value="older\n"))
     older = type(older)(name="vscode", title="VS Code", wanted=tuple(wanted))
-    with files.locked(lambda: None):
+    with record.locked(lambda: None):
         plan.apply(plan.plan_setup(older))
     assert skill.read_text() == "older\n"
     assert Said(capsys, "vscode", "--yes").code == 0

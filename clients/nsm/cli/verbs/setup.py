@@ -12,8 +12,9 @@ from nsm.cli import terminal
 from nsm.cli.confirm import agreed, may_ask
 from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
 from nsm.cli.render.formats import visible, visible_lines
-from nsm.setup import files, plan
+from nsm.setup import plan, record
 from nsm.setup.agents import PROGRAM, TITLES, agent, is_installed, skill
+from nsm.setup.settings_file import SettingsFileError
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ model how to use sessions, jobs, plots and overlays, and the permission to call 
 without asking. You see the difference first. Comments, order and indentation of the files stay.
 Without a CLIENT, all that seem to be installed here are set up, one after the other.
 
---undo takes back exactly what was changed, and what was there before comes back. What you have
-changed since stays. Where the record of the changes is gone, it takes out what nsm would write.
+--undo takes back exactly what was changed, and what was there before comes back. Where you have
+changed the same lines since, or the record of the changes is gone, it says what to take out.
 
 examples:
   nsm setup
@@ -79,11 +80,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _carry_out(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
-    with files.locked(lambda: terminal.note("waiting for another `nsm setup`")):
+    with record.locked(lambda: terminal.note("waiting for another `nsm setup`")):
         planned = plan.plan_undo(chosen) if undo else plan.plan_setup(chosen)
         if not planned.changes:
             plan.apply(planned)  # the record may change: another agent's file is used here, too
             _tell(planned)
+            if planned.left:
+                return EXIT_FAILED
             state = "has nothing of nsm's" if undo else "is set up already"
             terminal.out(f"{chosen.title} {state}: nothing to change.")
             return EXIT_OK
@@ -99,13 +102,15 @@ def _carry_out(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
                 terminal.note("nothing was written")
                 return EXIT_FAILED
         plan.apply(planned)
+    if planned.left:
+        return EXIT_FAILED
     done = "has nothing of nsm's any more" if undo else "is set up"
     terminal.out(f"{chosen.title} {done}. Start it again, or a new session in it.")
     return EXIT_OK
 
 
 def _tell(planned: SetupPlan) -> None:
-    for note in planned.notes:
+    for note in (*planned.notes, *planned.left):
         terminal.note(visible(note))
 
 
@@ -119,7 +124,7 @@ def _program() -> str:
             return path
     found = shutil.which(PROGRAM, path=search_path)
     if found is None:
-        raise files.SettingsFileError(f"{PROGRAM} is not beside `nsm`", hint="Install nsm again.")
+        raise SettingsFileError(f"{PROGRAM} is not beside `nsm`", hint="Install nsm again.")
     return found
 
 

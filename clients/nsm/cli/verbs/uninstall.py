@@ -16,7 +16,7 @@ from nsm.cli.render.formats import visible
 from nsm.cli.verbs import service, shutdown
 from nsm.hosts.address import configured_hosts, find_host
 from nsm.hosts.tunnel import INSTALLED
-from nsm.setup import files, plan
+from nsm.setup import plan, record
 from nsm.setup.agents import PROGRAM, TITLES, agent
 from nsm.wire.errors import NsmError
 
@@ -54,11 +54,14 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("NSM_HOST", None)  # another machine's supervisor stays
     agents = [agent(name, PROGRAM, os.environ) for name in TITLES]
     code = EXIT_OK
-    with files.locked(lambda: terminal.note("waiting for another `nsm setup`")):
+    with record.locked(lambda: terminal.note("waiting for another `nsm setup`")):
         titles: dict[str, list[str]] = {}  # several agents read the same file
+        left: list[str] = []
         for each in agents:
             try:
-                for change in plan.plan_undo(each).changes:
+                planned = plan.plan_undo(each)
+                left += planned.left
+                for change in planned.changes:
                     what = "remove" if change.after is None else "take nsm out of"
                     titles.setdefault(f"{what} {visible(change.path)}", []).append(each.title)
             except (NsmError, OSError) as error:
@@ -79,7 +82,7 @@ def main(arguments: list[str]) -> int:
         if not agreed("Remove all of this?"):
             terminal.note("nothing was removed")
             return EXIT_FAILED
-    with files.locked(lambda: None):
+    with record.locked(lambda: None):
         code = max(code, *(_attempt(_undo_setup, each) for each in agents))
     if has_units:
         code = max(code, _attempt(service.main, ["uninstall", "--yes"]))
@@ -88,10 +91,12 @@ def main(arguments: list[str]) -> int:
     terminal.out(
         "The programs stay: `uv tool uninstall nsm-sessions`, or as you have installed them."
     )
+    for line in left:
+        terminal.note(visible(line))
     terminal.out("So does what agents in boxes keep of their own, in ~/.claudebox and the like.")
     for command in remote:
         terminal.out(f"On another machine: {visible(command)}")
-    return code
+    return EXIT_FAILED if left else code
 
 
 def _has_boxes() -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsm.cli import main as cli
-from nsm.setup import files
+from nsm.setup import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +99,7 @@ def test_a_directory_of_another_user_stays(
     def locked(_waits: object) -> nullcontext[None]:
         return nullcontext()
 
-    monkeypatch.setattr(files, "locked", locked)
+    monkeypatch.setattr(record, "locked", locked)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert cli.main(["uninstall", "--yes"]) == 1
     assert f"{tmp_path}/nsm belongs to another user, and stays" in capsys.readouterr().err

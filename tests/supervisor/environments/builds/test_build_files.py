@@ -61,7 +61,7 @@ def test_a_broken_row_is_left_out(tmp_path: Path, row: object) -> None:
 def test_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "environments.json"
     saved_records.save(str(path), "environments", [ROW])
-    (tmp_path / "environments.json.new").mkdir()
+    (tmp_path / "environments.json.nsm-new").mkdir()
     with pytest.raises(OSError, match="directory"):
         saved_records.save(str(path), "environments", [])
     assert load_builds(str(path)) == {"a1": ROW}
