@@ -30,7 +30,7 @@ from nsmd.model.values import NetworkRule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsm.http.exchange import Application, Message
+    from nsm.http.connection import Application, Message
 
 
 YEAR_S = 366 * 86400.0

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsm.dataclass import dataclass, field
-from nsm.http.token import TokenFile
+
+if TYPE_CHECKING:
+    from nsm.http.token import TokenFile
 
 PATH = b"/mcp"
 METHODS = (b"POST", b"GET", b"DELETE")
@@ -35,14 +37,8 @@ PREFLIGHT_S = b"600"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answer to a request that does not reach the endpoint.
-
-    Attributes:
-        status: HTTP status.
-        text: one line for people.
-        headers: headers, besides those of every answer.
-        why: reason for the log and the counts; empty if it is no refusal.
-    """
+    """Answer to a request that does not reach the endpoint: its text is one line for people; `why`,
+    for the log and the counts, is empty if it is no refusal."""
 
     status: HTTPStatus
     text: str = ""
@@ -52,17 +48,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedRequest:
-    """An admitted request.
-
-    Attributes:
-        headers: headers of its answer, besides those of the endpoint.
-    """
+    """An admitted request, and headers of its answer besides those of the endpoint."""
 
     headers: Headers = ()
 
 
 class Guard(Protocol):
-    """Interface of what admits clients."""
+    """What admits clients: `AccessCheck`, or the keys of E2B's clients."""
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> AdmittedRequest | Answer:
         """Admit a request, or make its answer, by the parts of its head."""
@@ -92,11 +84,7 @@ class AccessCheck:
     headers: Headers = ()
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> AdmittedRequest | Answer:
-        """Admit a request, or make its answer.
-
-        Args:
-            method, target, headers: parts of its head.
-        """
+        """Admit a request, or make its answer."""
         refusal = refuse_page(headers, self.hosts, {*self.origins, *self.own_origins})
         if refusal is not None:
             return refusal
@@ -173,11 +161,7 @@ def _no(status: HTTPStatus, text: str, why: str, headers: Headers = ()) -> Answe
 
 
 def all_of(headers: Headers, name: bytes) -> list[bytes]:
-    """Return the values of a header.
-
-    Args:
-        name: in lower case.
-    """
+    """The values of a header, whose name is in lower case."""
     return [value for each, value in headers if each == name]
 
 

@@ -1,9 +1,11 @@
-"""One connection: requests one after another, each within its limits.
+"""One connection: requests one after another, each within its limits, for an ASGI application (the
+ASGI specification, HTTP, 2.3).
 
 Everything that a client can do is bounded: time and size of a head and a body, time without reading
 what it gets, and bytes that it sends while it waits for an answer. No body is read before the guard
 has admitted its head. There is no HTTP/2 and no upgrade of any kind: both are ignored, as a server
-may (RFC 9110, 7.8).
+may (RFC 9110, 7.8). The application never waits for a client that is gone: its further messages are
+dropped, and it gets `http.disconnect`.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
 
 import h11
 import trio
 
 from nsm.dataclass import dataclass
 from nsm.http.access import AdmittedRequest, Answer, Guard, Headers
-from nsm.http.bodies import Bodies, BodyShare
-from nsm.http.exchange import Application, Exchange, date, response
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,9 @@ token.
 MAX_AHEAD_BYTES = 64 * 1024
 """Bytes to read while a request is answered, to notice when the client goes."""
 
+SMALL_BYTES = 64 * 1024
+"""Bytes of a body that are not counted, since the number of connections is limited."""
+
 _SPACES = b" " * (MAX_SPACES + 1)
 _HEAD_END = re.compile(rb"\n\r?\n")  # the same as in h11
 
@@ -72,10 +78,27 @@ the checks here.
 """
 _SLICE_BYTES = 64 * 1024
 
+_RETRY_SOON: Headers = ((b"retry-after", b"1"),)
+
+_TOO_MANY = Answer(
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    text="There are too many connections.",
+    headers=_RETRY_SOON,
+)
+
 CONTINUE = h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
 
-Note = Callable[[str], None]
-"""Called with the reason of a refusal."""
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+"""An ASGI 3 application: takes a scope, and functions to receive and to send."""
+
+_OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+"""Headers for the connection and not for the application (RFC 9110, 7.6.1)."""
+
+_NOT_FOR_APPLICATIONS = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
+"""Secret headers, which reach neither application nor log."""
 
 
 class _RefusedError(Exception):
@@ -86,32 +109,56 @@ class _RefusedError(Exception):
         super().__init__(answer.text)
 
 
+class Bodies:
+    """Bound on the bytes of request bodies in memory, for all clients together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+
+class BodyShare:
+    """Part of the bound that one request holds until `free`."""
+
+    def __init__(self, of: Bodies) -> None:
+        self._of = of
+        self._bytes = 0
+
+    def grow(self, size: int) -> bool:
+        """Hold so many bytes in all; False if there is no room."""
+        more = max(0, size - SMALL_BYTES) - self._bytes
+        if more > 0:
+            if self._of.taken + more > self._of.most:
+                return False
+            self._of.taken += more
+            self._bytes += more
+        return True
+
+    def free(self) -> None:
+        """Free the share: the request was answered."""
+        self._of.taken -= self._bytes
+        self._bytes = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """State that all connections of a listener share.
 
     Attributes:
-        application: answers admitted requests.
-        refused: called for each refusal.
+        refused: called with the reason of each refusal.
         admitted: called for a connection with an admitted request.
-        max_body_bytes: largest body of a request.
-        bodies: bound of all bodies together.
     """
 
     guard: Guard
     application: Application
-    refused: Note
+    refused: Callable[[str], None]
     admitted: Callable[[], None]
     max_body_bytes: int
     bodies: Bodies
 
 
 class Connection:
-    """One connection with its requests, one after another.
-
-    Args:
-        stream: stream to the client; closed at the end.
-        client: name of the client, for logs.
+    """One connection with its requests, one after another. It closes the stream at its end.
 
     Attributes:
         admitted: its last request had the token.
@@ -152,12 +199,16 @@ class Connection:
             except Exception:  # the fault of one connection must not end the others
                 log.exception("a connection over HTTP failed")
 
-    async def refuse(self, answer: Answer) -> None:
-        """Answer any request, and close the connection."""
+    async def refuse(self, *, silently: bool) -> None:
+        """Close the connection, as there are too many; the answer to any request says so."""
+        self._served.refused("number")
+        if silently:
+            await trio.aclose_forcefully(self._stream)
+            return
         with self._scope:
             try:
                 async with self._stream:
-                    await self._answer(answer, last=True)
+                    await self._answer(_TOO_MANY, last=True)
                     await self._linger()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 log.debug("a client over HTTP went away")
@@ -205,11 +256,7 @@ class Connection:
     # What comes in.
 
     async def _head(self) -> h11.Request | None:
-        """Read the head of the next request; None at the end.
-
-        Raises:
-            _RefusedError: it is invalid or too slow.
-        """
+        """Read the head of the next request; None at the end."""
         head_bytes = len(self._h11.trailing_data[0])
         event = self._next_head()
         begun = head_bytes > 0 or bool(self._ahead)
@@ -231,15 +278,7 @@ class Connection:
         return None
 
     async def _body(self, headers: Headers, held: BodyShare, most: int | None = None) -> bytes:
-        """Read the body.
-
-        Args:
-            held: counts it.
-            most: largest size; None for the configured one.
-
-        Raises:
-            _RefusedError: it is too large, too slow, or not as announced.
-        """
+        """Read the body, which `held` counts and which has at most as many bytes as configured."""
         most = self._served.max_body_bytes if most is None else most
         said = next((value for name, value in headers if name == b"content-length"), b"0")
         if int(said) > most:  # h11 has checked that these are digits
@@ -301,7 +340,7 @@ class Connection:
         exchange = Exchange(request, body, headers, self._write)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, exchange)
-            await exchange.run(self._served.application, client=self._client)
+            await exchange.run(self._served.application, self._client)
             nursery.cancel_scope.cancel()
         return exchange.whole and self._next_cycle()
 
@@ -335,11 +374,7 @@ class Connection:
         await self._write(h11.EndOfMessage())
 
     async def _write(self, event: h11.Event) -> None:
-        """Send an event.
-
-        Raises:
-            trio.BrokenResourceError: the client is gone, or does not read.
-        """
+        """Send an event; `trio.BrokenResourceError` if the client is gone, or does not read."""
         data = self._h11.send(event) or b""
         for start in range(0, len(data), _SLICE_BYTES):
             with trio.move_on_after(WRITE_TIMEOUT_S) as scope:
@@ -361,12 +396,117 @@ class Connection:
                 pass
 
 
-def _check_form(request: h11.Request, headers: Headers) -> None:
-    """Refuse some requests that h11 accepts.
+class Exchange:
+    """One request and its answer, which has these headers besides those of the application.
 
-    Raises:
-        _RefusedError: it is another protocol, or has two lengths (RFC 9112, 6.3: a proxy may have
-            used the other one, and take the rest for another request).
+    Attributes:
+        whole: the answer is complete.
+    """
+
+    def __init__(
+        self,
+        request: h11.Request,
+        body: bytes,
+        headers: Headers,
+        write: Callable[[h11.Event], Awaitable[None]],
+    ) -> None:
+        self._request = request
+        self._body: bytes | None = body
+        self._headers = headers
+        self._write = write
+        self._gone = trio.Event()
+        self._begun = False
+        self.whole = False
+
+    def client_gone(self) -> None:
+        """Note that nobody waits for the answer any more."""
+        self._gone.set()
+
+    async def run(self, application: Application, client: str) -> None:
+        """Let the application answer a client of that name."""
+        try:
+            await application(self._scope(client), self._receive, self._send)
+        except Exception:  # the fault of one request must not end the others
+            log.exception("a request over HTTP failed")
+            if not self._begun and not self._gone.is_set():
+                await self._fail()
+            self.whole = False  # nothing more over this connection
+
+    async def _fail(self) -> None:
+        body = b"nsm failed to answer; the log of this server has the details.\n"
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": 500,
+                "headers": [
+                    (b"content-type", b"text/plain; charset=utf-8"),
+                    (b"content-length", str(len(body)).encode()),
+                ],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    def _scope(self, client: str) -> dict[str, Any]:
+        path, _, query = self._request.target.partition(b"?")
+        headers = [
+            (name, value)
+            for name, value in self._request.headers
+            if name not in _NOT_FOR_APPLICATIONS
+        ]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": self._request.http_version.decode("ascii"),
+            "method": self._request.method.decode("ascii"),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": headers,
+            "client": (client, 0),
+            "server": None,
+        }
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._gone.is_set():
+            await trio.lowlevel.checkpoint()  # it may send without end
+            return
+        try:
+            match message["type"]:
+                case "http.response.start":
+                    self._begun = True
+                    await self._write(response(message["status"], self._answer_headers(message)))
+                case "http.response.body":
+                    if body := message.get("body", b""):
+                        await self._write(h11.Data(data=body))
+                    if not message.get("more_body", False):
+                        await self._write(h11.EndOfMessage())
+                        self.whole = True
+                case _:
+                    await trio.lowlevel.checkpoint()  # an extension that was not offered
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._gone.set()
+
+    def _answer_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
+        given = [
+            (name, value)
+            for name, value in message.get("headers", ())
+            if name.lower() not in _OF_CONNECTIONS
+        ]
+        return [*given, *self._headers, (b"date", date())]
+
+
+def _check_form(request: h11.Request, headers: Headers) -> None:
+    """Refuse requests that h11 accepts: of other protocols, and with two lengths (RFC 9112, 6.3: a
+    proxy may have used the other one, and take the rest for another request).
     """
     if request.http_version not in (b"1.0", b"1.1"):
         raise _no_http(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
@@ -379,29 +519,17 @@ def _has_row_of_spaces(data: bytes) -> bool:
 
 
 def _slow() -> _RefusedError:
-    text = "The request took too long."
-    return _RefusedError(Answer(status=HTTPStatus.REQUEST_TIMEOUT, text=text, why="slow"))
+    return _refused(HTTPStatus.REQUEST_TIMEOUT, "The request took too long.", "slow")
 
 
 def _too_large(most: int) -> _RefusedError:
-    return _RefusedError(
-        Answer(
-            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            text=f"A body has at most {most} bytes.",
-            why="body",
-        )
-    )
+    text = f"A body has at most {most} bytes."
+    return _refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "body")
 
 
 def _no_room() -> _RefusedError:
-    return _RefusedError(
-        Answer(
-            status=HTTPStatus.SERVICE_UNAVAILABLE,
-            text="Too much is being asked at once.",
-            headers=((b"retry-after", b"1"),),
-            why="memory",
-        )
-    )
+    text = "Too much is being asked at once."
+    return _refused(HTTPStatus.SERVICE_UNAVAILABLE, text, "memory", _RETRY_SOON)
 
 
 def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
@@ -410,6 +538,19 @@ def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
 
 
 def _no_http(status: HTTPStatus) -> _RefusedError:
-    return _RefusedError(
-        Answer(status=status, text="This is no request of HTTP/1.1.", why="protocol")
-    )
+    return _refused(status, "This is no request of HTTP/1.1.", "protocol")
+
+
+def _refused(status: HTTPStatus, text: str, why: str, headers: Headers = ()) -> _RefusedError:
+    return _RefusedError(Answer(status=status, text=text, why=why, headers=headers))
+
+
+def response(status: int, headers: Headers) -> h11.Response:
+    """Make the head of an answer, with the usual words for its status."""
+    reason = HTTPStatus(status).phrase.encode()
+    return h11.Response(status_code=status, headers=[*headers], reason=reason)
+
+
+def date() -> bytes:
+    """Time in the format of answers (RFC 9110, 6.6.1)."""
+    return formatdate(usegmt=True).encode("ascii")

@@ -24,12 +24,7 @@ _ORIGIN = re.compile(r"(null|[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A TCP port of one of this machine's loopback addresses.
-
-    Attributes:
-        host: address.
-        number: port number; 0 for any free one.
-    """
+    """A TCP port of one of this machine's loopback addresses; 0 for any free one."""
 
     host: str
     number: int
@@ -37,11 +32,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class UnixPath:
-    """A Unix socket.
-
-    Attributes:
-        path: absolute path.
-    """
+    """A Unix socket, by its absolute path."""
 
     path: str
 
@@ -84,12 +75,8 @@ _EXPECTED = 'expected an address of loopback with a port, like "127.0.0.1:7643",
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredPort:
-    """A port of a session that the configuration opens.
-
-    Attributes:
-        session: name of the session.
-        number: port in the session.
-        address: where people connect; empty for any free port of the loopback.
+    """A port of a session, by the session's name, that the configuration opens at an address; where
+    that is empty, at any free port of the loopback.
     """
 
     session: str

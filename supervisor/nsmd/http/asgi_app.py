@@ -43,7 +43,7 @@ from sse_starlette import EventSourceResponse
 
 from nsm import jsonlines
 from nsm.dataclass import dataclass
-from nsm.http.exchange import Application, Message, Receive, Send
+from nsm.http.connection import Application, Message, Receive, Send
 from nsmd.bridge.bridge import BridgeService
 from nsmd.manager.run_service import RunService
 from nsmd.mcp import messages

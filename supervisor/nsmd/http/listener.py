@@ -8,18 +8,14 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from http import HTTPStatus
 from typing import Any
 
 import trio
 
-from nsm.http.accept import accept
-from nsm.http.access import PATH, AccessCheck, Answer
-from nsm.http.bodies import Bodies
-from nsm.http.connection import Connection, Served
-from nsm.http.connection_limit import ConnectionLimit
-from nsm.http.exchange import Application
+from nsm.http.access import PATH, AccessCheck
+from nsm.http.connection import Application, Bodies, Connection, Served
 from nsm.http.listen_address import Port, UnixPath, own_hosts, own_url, parse_listen
+from nsm.http.listening import ConnectionLimit, accept
 from nsm.http.token import TokenFile
 from nsmd.control.outgoing import CountedStream
 from nsmd.host.listeners import check_way, listening_socket
@@ -41,9 +37,6 @@ a processor.
 CONNECTIONS_BURST = 500
 """Largest number of them at once."""
 
-MAX_TURNED_AWAY = 16
-"""Refused connections that get an answer at the same time. More are closed without one."""
-
 MAX_BODIES = 4
 """Bodies of the largest size that are held at once, for all clients together."""
 
@@ -51,13 +44,6 @@ PROTOCOL = "http"
 """Name under which such clients are counted."""
 
 _MEGABYTE = 1024 * 1024
-
-_FULL = Answer(
-    status=HTTPStatus.SERVICE_UNAVAILABLE,
-    text="There are too many connections.",
-    headers=((b"retry-after", b"1"),),
-)
-
 
 Bind = Callable[[Port], socket.socket]
 
@@ -83,7 +69,6 @@ class HttpListener:
         self._connections = ConnectionLimit(settings.max_connections)
         self._bodies = Bodies(MAX_BODIES * settings.max_body_mb * _MEGABYTE)
         self._refused: Counter[str] = Counter()
-        self._turned_away = 0
         self.secret = TokenFile(token_path, self._connections.end_admitted)
         self.url = ""
 
@@ -134,28 +119,11 @@ class HttpListener:
 
     async def _serve_one(self, stream: trio.abc.HalfCloseableStream, guard: AccessCheck) -> None:
         connection = Connection(stream, self._served(guard), self._settings.listen)
-        if not self._connections.admit(connection):
-            await self._turn_away(stream, connection)
-            return
         try:
-            await connection.serve()
+            await self._connections.serve(connection)
         finally:
-            self._connections.leave(connection)
             if connection.welcome:
                 self._events.publish("client_left", protocol=PROTOCOL)
-
-    async def _turn_away(
-        self, stream: trio.abc.HalfCloseableStream, connection: Connection
-    ) -> None:
-        self._note_refusal("number")
-        if self._turned_away >= MAX_TURNED_AWAY:
-            await trio.aclose_forcefully(stream)
-            return
-        self._turned_away += 1
-        try:
-            await connection.refuse(_FULL)
-        finally:
-            self._turned_away -= 1
 
     def _served(self, guard: AccessCheck) -> Served:
         return Served(

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from nsm.http.accept import accept
 from nsm.http.listen_address import Port, own_hosts
+from nsm.http.listening import accept
 from nsmd.host.listeners import PlaceError, listening_socket
 from nsmd.http.service import bound
 
 if TYPE_CHECKING:
-    from nsm.http.connection import Served
-    from nsm.http.exchange import Receive, Send
+    from nsm.http.connection import Receive, Send, Served
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +108,7 @@ async def serve_scrapes(listener: socket.socket, text: Text) -> None:
 
 def _served(listener: socket.socket, text: Text) -> Served:
     from nsm.http.access import AccessCheck  # noqa: PLC0415  # see above
-    from nsm.http.bodies import Bodies  # noqa: PLC0415
-    from nsm.http.connection import Served  # noqa: PLC0415
+    from nsm.http.connection import Bodies, Served  # noqa: PLC0415
 
     hosts = None  # everybody who reaches a Unix socket may ask
     if listener.family != socket.AF_UNIX:

@@ -33,7 +33,7 @@ from nsmd.model.values import ProjectMount
 from nsmd.telemetry import Traffic
 
 if TYPE_CHECKING:
-    from nsm.http.exchange import Application, Receive, Send
+    from nsm.http.connection import Application, Receive, Send
     from nsmd.http.listener import HttpListener
 
 

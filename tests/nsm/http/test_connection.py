@@ -15,9 +15,7 @@ import trio.testing
 
 from nsm.http import connection as limits
 from nsm.http.access import AccessCheck
-from nsm.http.bodies import SMALL_BYTES, Bodies
-from nsm.http.connection import Connection, Served
-from nsm.http.exchange import Application, Receive, Send
+from nsm.http.connection import SMALL_BYTES, Application, Bodies, Connection, Receive, Send, Served
 from nsm.http.token import TokenFile
 
 TOKEN = "t" * 43

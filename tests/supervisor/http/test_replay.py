@@ -25,7 +25,7 @@ from fake_programs import FakePrograms
 from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
 from nsm import httptoken
-from nsm.http.exchange import Message, Receive, Send
+from nsm.http.connection import Message, Receive, Send
 from nsmd.http import asgi_app
 from nsmd.http.asgi_app import Replays, SentEvents
 from nsmd.http.service import HttpService

@@ -24,8 +24,8 @@ from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
 from http_support import sdk_client
 from nsm import httptoken
 from nsm.http.listen_address import Port
+from nsm.http.listening import MAX_TURNED_AWAY
 from nsm.wire.errors import BadProjectError, InternalError
-from nsmd.http.listener import MAX_TURNED_AWAY
 from nsmd.http.service import HTTP_PORT, SCOPE, HeldPort, HttpService, bound
 from nsmd.mcp.messages import MAX_VALUES
 from nsmd.model.events import Events, SupervisorEvent

@@ -21,7 +21,7 @@ from nsm.integrations.e2b.errors import RefusalError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsm.http.exchange import Receive, Send
+    from nsm.http.connection import Receive, Send
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Largest body that is read as JSON. Only files may be larger."""

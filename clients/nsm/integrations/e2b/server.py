@@ -9,19 +9,15 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import trio
 
 from nsm import AsyncClient, httptoken, paths
 from nsm.dataclass import dataclass, replace
-from nsm.http.accept import accept
-from nsm.http.access import Answer
-from nsm.http.bodies import Bodies
-from nsm.http.connection import Connection, Served
-from nsm.http.connection_limit import ConnectionLimit
+from nsm.http.connection import Bodies, Connection, Served
 from nsm.http.listen_address import Port, own_hosts, own_url
+from nsm.http.listening import ConnectionLimit, accept
 from nsm.http.token import TokenFile
 from nsm.integrations.e2b import access, contexts, control, files, processes
 from nsm.integrations.e2b.access import RPC, Key, KeyCheck
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from nsm.http.exchange import Receive, Send
+    from nsm.http.connection import Receive, Send
     from nsm.integrations.e2b.sandboxes import E2bSandbox, ServeSettings
 
 log = logging.getLogger(__name__)
@@ -56,12 +52,6 @@ MAX_BODIES_BYTES = 512 * 1024 * 1024
 
 WORKSPACE = "/workspace"
 """Home directory where sessions can have no copy of a directory."""
-
-_FULL = Answer(
-    status=HTTPStatus.SERVICE_UNAVAILABLE,
-    text="There are too many connections.",
-    headers=((b"retry-after", b"1"),),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +144,7 @@ async def serve(
         on_ready(Ready(url=own_url(port), keys=tokens, settings=settings, note=note))
         while True:
             stream = await accept(listener)
-            nursery.start_soon(_serve_one, Connection(stream, served, "e2b"), limit)
-
-
-async def _serve_one(connection: Connection, limit: ConnectionLimit) -> None:
-    if not limit.admit(connection):
-        await connection.refuse(_FULL)
-        return
-    try:
-        await connection.serve()
-    finally:
-        limit.leave(connection)
+            nursery.start_soon(limit.serve, Connection(stream, served, "e2b"))
 
 
 async def _tried(sandboxes: Sandboxes) -> tuple[ServeSettings, str]:

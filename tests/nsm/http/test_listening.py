@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nsm.http.connection_limit import ConnectionLimit
+from nsm.http.listening import ConnectionLimit
 
 
 class FakeConnection:

@@ -1,4 +1,4 @@
-"""Limit of connections, and the choice of one to close for another.
+"""Connections of a listening socket: their acceptance, and the limit of their number.
 
 Anybody on this machine may connect to a port and send nothing. So if there is no room, a connection
 is closed that nobody with the token has used yet, the oldest first; then one that has nothing to
@@ -7,17 +7,46 @@ answer. Only if all have something to answer, the new one is refused.
 
 from __future__ import annotations
 
+import errno
+import logging
 import math
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from nsm.http.connection import Connection
+import trio
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
+    from nsm.http.connection import Connection
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+"""Pause after a connection could not be accepted because descriptors ran out."""
+
+MAX_TURNED_AWAY = 16
+"""Refused connections that get an answer at the same time. More are closed without one."""
+
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+async def accept(listener: socket.socket) -> trio.SocketStream:
+    """Wait for the next connection of a non-blocking socket, even while there are no descriptors
+    for it."""
+    waiting = trio.socket.from_stdlib_socket(listener)
+    while True:
+        try:
+            accepted, _ = await waiting.accept()
+            return trio.SocketStream(accepted)
+        except OSError as error:
+            if error.errno in _SHORT_OF:
+                log.warning("a client over HTTP has to wait: %s", error.strerror)
+                await trio.sleep(PAUSE_S)
 
 
 class ConnectionLimit:
     """Limit on the number of connections; a new one may close an older one.
-
-    Args:
-        most: connections at once.
 
     Attributes:
         displaced: number of connections closed for others.
@@ -27,13 +56,25 @@ class ConnectionLimit:
         self._most = most
         self._connections: set[Connection] = set()
         self._leaving: set[Connection] = set()
+        self._turned_away = 0
         self.displaced = 0
-
-    def __repr__(self) -> str:
-        return f"<ConnectionLimit of {len(self)}>"
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve a connection to its end, or refuse it."""
+        if self.admit(connection):
+            try:
+                await connection.serve()
+            finally:
+                self.leave(connection)
+            return
+        self._turned_away += 1
+        try:
+            await connection.refuse(silently=self._turned_away > MAX_TURNED_AWAY)
+        finally:
+            self._turned_away -= 1
 
     def admit(self, connection: Connection) -> bool:
         """Admit a connection; False if there is no room."""
