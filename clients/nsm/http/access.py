@@ -54,7 +54,7 @@ class AdmittedRequest:
 
 
 class Guard(Protocol):
-    """What admits clients: `AccessCheck`, or the keys of E2B's clients."""
+    """Interface of what admits clients: an `AccessCheck`, or the keys of E2B's clients."""
 
     def check(self, method: bytes, target: bytes, headers: Headers) -> AdmittedRequest | Answer:
         """Admit a request, or make its answer, by the parts of its head."""

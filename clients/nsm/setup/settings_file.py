@@ -103,8 +103,8 @@ class Document:
             raise self._unusable(f"its {'.'.join(keys)} is no array")
 
     def without(self, unwanted: Sequence[Wanted]) -> Any:
-        """What the text means without these things, and without objects and arrays around them that
-        are empty then."""
+        """The value without these things, and without objects and arrays around them that are empty
+        then."""
         value = self._value
         for each in unwanted:
             value = _without(value, each.keys, each.value if each.kind == "item" else None)
