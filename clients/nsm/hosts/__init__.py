@@ -5,17 +5,13 @@
     projects.py   the project of a client, as a host has it
     copies.py     copies of projects: where they lie, and how they get there
     received.py   the same, on the machine that has them
-    ssh.py        one OpenSSH connection to a host, and commands over it
-    connections.py  the connection that a socket of a host belongs to
-    ports.py      ports of sessions there, opened here
-    port_keeper.py  the process that keeps the connection to a host while its ports are open here
-    setup.py      `nsm host setup`
-    archive.py    the file that it copies
+    ssh.py        one OpenSSH connection to a host, commands over it, and facts beside its socket
+    ports.py      ports of sessions there, opened here, and the process that keeps the connection
+    setup.py      `nsm host setup`, and the file that it copies
     installer.py  the program of that file, which runs there
     tunnel.py     the way to a host: connects, has a supervisor run there, and forwards its socket
 
 A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`
-opens the tunnel where there is none. These modules use the standard library only; `archive`, which
-`setup` alone needs, uses `packaging`, too. `place` imports little of that, because
-the shim loads `place` at each start.
+opens the tunnel where there is none. These modules use the standard library only; `setup` uses
+`packaging`, too. `place` imports little of that, because the shim loads `place` at each start.
 """

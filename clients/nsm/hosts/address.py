@@ -36,7 +36,7 @@ class RemoteHost(NamedTuple):
 
     Attributes:
         name: as people name it: a name in config.toml, or the address.
-        host, user, port: as for ssh; a user or port of None is ssh's own choice.
+        user, port: None is ssh's own choice.
         ssh: the program with options that come before all others.
         program: path of nsm there; None to look for it.
         project: how the client's project gets there (`PROJECT_WAYS`).
@@ -99,11 +99,7 @@ def find_host(wanted: str) -> RemoteHost:
 
 
 def configured_hosts() -> list[str]:
-    """The names of the hosts in config.toml.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """The names of the hosts in config.toml; a `HostError` if it cannot be read."""
     return sorted(_configured())
 
 

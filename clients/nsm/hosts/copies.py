@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nsm import below, git, paths
-from nsm.hosts.connections import connection_of, host_of, locked, read_facts
 from nsm.hosts.place import socket_of
 from nsm.hosts.received import Seen, copies_dir, names_below, open_directory, seen_in
+from nsm.hosts.ssh import connection_of, host_of, locked, read_facts
 from nsm.hosts.tunnel import open_tunnel, read_answer, run_there
 from nsm.wire.errors import HostError, HostUnreachableError, NotRunningError
 
@@ -35,11 +35,7 @@ _OTHER_WAYS = "Correct that there, or set `project` of the host to another way (
 
 
 def place_there(host: RemoteHost, path: str) -> str:
-    """The directory of a host that has the copy of a project.
-
-    Raises:
-        HostError, HostUnreachableError: the host cannot be asked.
-    """
+    """The directory of a host that has the copy of a project; the host may have to be asked."""
     far_socket = socket_of(host)
     facts = read_facts(far_socket)
     if facts is None:
@@ -62,10 +58,6 @@ def bring(far_socket: str, path: str, *, anew: bool = False) -> None:
 
     Args:
         anew: ask the host which files it has, since somebody may have removed some.
-
-    Raises:
-        HostError: it cannot be read here, or not be written there.
-        HostUnreachableError: the connection ended.
     """
     host = host_of(far_socket)
     if anew:
@@ -170,11 +162,8 @@ class _Exactly(io.RawIOBase):
 
 
 def _files(path: str) -> list[str]:
-    """The files of a project that git does not ignore; all, where there is no repository.
-
-    Raises:
-        HostError: there is one, and nobody knows what it ignores.
-    """
+    """The files of a project that git does not ignore; all, where there is no repository. A
+    `HostError` if there is one, and nobody knows what it ignores."""
     try:
         names = git.list_files(path, os.environ)
     except git.GitError as error:

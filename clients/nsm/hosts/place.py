@@ -34,14 +34,7 @@ def client_socket(host: str | None = None) -> str:
 
 
 def wanted_host(host: str | None = None) -> RemoteHost | None:
-    """The host that a client wants; None for this machine.
-
-    Args:
-        host: as for `client_socket`.
-
-    Raises:
-        HostError: nobody knows that host.
-    """
+    """The host that a client wants, as `client_socket` is told; None for this machine."""
     wanted = os.environ.get("NSM_HOST", "") if host is None else host
     if not wanted:
         return None
@@ -51,11 +44,8 @@ def wanted_host(host: str | None = None) -> RemoteHost | None:
 
 
 def socket_of(host: RemoteHost) -> str:
-    """The socket of a host; its directory is made if it is missing.
-
-    Raises:
-        PathError: it can't be made, or is not safe.
-    """
+    """The socket of a host; its directory is made if it is missing. A `PathError` if that is not
+    safe."""
     directory = hosts_dir()
     for each in (os.path.dirname(directory), directory):
         paths.ensure_private_dir(each)

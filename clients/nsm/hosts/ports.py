@@ -2,11 +2,15 @@
 
 There, a port is a Unix socket in nsm's own directory, so that other users of that machine cannot
 connect. ssh forwards an address of this machine to it. A file has both, so that a connection that
-is made again brings the ports back, and a process keeps the connection as long as there are any.
+is made again brings the ports back. As long as there are any, a process keeps the connection, and
+closes here what was closed there:
+
+    python -m nsm.hosts.ports SOCKET
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -18,35 +22,39 @@ from typing import TYPE_CHECKING, cast
 
 from nsm import paths
 from nsm.client.steps import ask
-from nsm.hosts.connections import connection_of, locked, remote_socket
+from nsm.hosts.ssh import connection_of, locked, remote_socket
 from nsm.http.listen_address import UNIX, Port, UnixPath, parse_listen
 from nsm.startup.spawn import detached
 from nsm.wire import host as wire
-from nsm.wire.errors import BadRequestError, HostUnreachableError
+from nsm.wire.errors import BadRequestError, HostUnreachableError, NotRunningError, NsmError
+from nsm.wire.messages import read
 
 if TYPE_CHECKING:
     from nsm.client.steps import Steps
     from nsm.hosts.ssh import SshConnection
     from nsm.wire.host import PortRow
+    from nsm.wire.messages import Event
 
 _ANY_PORT = "127.0.0.1:0"
 
 _TRIES = 5
 """Attempts at a free port of this machine: another program may take the one that was found."""
 
+_ENDS = ("port_closed", "session_ended")
+"""Events after which a port may be gone."""
+
+_PAST_EVENTS = 100
+"""Number of past events to ask for: a port may have gone while the ports were listed."""
+
+
 Forwards = dict[str, str]
 """Address here by address there."""
 
 
 def open_port(path: str, target: str, port: int, listen: str | None) -> Steps[PortRow]:
-    """Open a port of a session on this machine.
+    """Open a port of a session at an address of this machine; None for any free port.
 
-    Args:
-        path: path of the host's socket.
-        listen: address here; None for any free port.
-
-    Raises:
-        BadRequestError: nobody can listen there.
+    Here and below, `path` is that of the host's socket.
     """
     wanted = _checked(listen or _ANY_PORT)
     row = yield from _open_there(path, target, port)
@@ -137,7 +145,7 @@ def restore(path: str, connection: SshConnection) -> None:
 def keep(path: str) -> None:
     """Have a process keep the connection as long as there are ports; a second one ends at once."""
     subprocess.Popen(
-        [*detached(), sys.executable, "-P", "-m", "nsm.hosts.port_keeper", path],
+        [*detached(), sys.executable, "-P", "-m", "nsm.hosts.ports", path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -207,3 +215,60 @@ def _shown(here: str) -> str:
 
 def _file(path: str) -> str:
     return os.path.join(os.path.dirname(path), "ports.json")
+
+
+class _ChangedError(Exception):
+    """Ports may have gone."""
+
+
+def _keep_connection(path: str) -> None:
+    """Keep the connection while there are ports, unless another process does."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    while load(path):
+        lock = os.open(f"{path}.ports", flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _follow_while_open(path)
+        except BlockingIOError:
+            return  # that process looks again when it has given the lock back
+        except NotRunningError as error:
+            if isinstance(error, HostUnreachableError):
+                return  # for too long; the next connection brings the ports back, and one of us
+            forget(path, set(load(path)))  # all sessions have ended
+        except (NsmError, OSError):
+            return
+        finally:
+            os.close(lock)
+
+
+def _follow_while_open(path: str) -> None:
+    while load(path):
+        try:
+            _follow(path)
+        except _ChangedError:
+            continue
+
+
+def _follow(path: str) -> None:
+    """Follow the events of the supervisor there. If the connection is lost, the client opens it
+    again, with its ports."""
+    from nsm.client.blocking import Client  # noqa: PLC0415  # clients import this module
+    from nsm.client.retry import RECONNECTED  # noqa: PLC0415
+
+    with Client(socket_path=path, autostart=False, project=None, name="nsm port") as client:
+        seen = read(int, client.call("events", {"last": 0}), "number")
+
+        def take(event: Event) -> None:
+            if event.event == RECONNECTED:
+                raise _ChangedError
+            if event.data.get("kind") in _ENDS and read(int, event.data, "number") > seen:
+                raise _ChangedError
+
+        rows = client.ask(wire.ports())
+        forget(path, load(path).keys() - {row.address.removeprefix(UNIX) for row in rows})
+        if load(path):
+            client.call("events", {"follow": True, "last": _PAST_EVENTS}, on_event=take)
+
+
+if __name__ == "__main__":
+    _keep_connection(sys.argv[1])

@@ -39,11 +39,8 @@ def copies_dir(home: str) -> str:
 
 
 def open_copy(key: str, name: str) -> str:
-    """Make and mark the directory of a copy; returns its path.
-
-    Raises:
-        HostError: something else is there.
-    """
+    """Make and mark the directory of a copy; returns its path. A `HostError` if something else is
+    there."""
     if not _KEY.fullmatch(key) or name in ("", ".", "..") or "/" in name:
         raise HostError(f"{key!r}, {name!r} name no copy of a project")
     marked = os.path.join(copies_dir(paths.home()), key)
@@ -58,11 +55,7 @@ def open_copy(key: str, name: str) -> str:
 
 
 def _mark(marked: str) -> None:
-    """Make a directory with its mark in it, both or neither: the disk may be full.
-
-    Raises:
-        HostError: something else is there.
-    """
+    """Make a directory with its mark in it, both or neither: the disk may be full."""
     os.makedirs(os.path.dirname(marked), mode=0o700, exist_ok=True)
     made = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(marked))
     try:

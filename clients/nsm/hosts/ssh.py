@@ -2,24 +2,29 @@
 
 OpenSSH does all of it: keys, agents, jump hosts, known hosts, and what the user has configured. A
 master process (ControlMaster in ssh_config(5)) keeps the connection, and goes when nothing has used
-it for a while. The other calls here are short ssh commands that the master carries out.
+it for a while. The other calls here are short ssh commands that the master carries out. Files
+beside the socket that clients use say which connection it belongs to, and where it leads.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import shlex
 import subprocess
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
+from nsm.hosts.address import RemoteHost
+from nsm.hosts.place import FACTS
+from nsm.wire.decode import decode
 from nsm.wire.errors import HostError, HostUnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import IO
-
-    from nsm.hosts.address import RemoteHost
 
 IDLE_S = 900
 """The connection ends after so many seconds in which no client was connected through it."""
@@ -54,19 +59,12 @@ _OPTIONS = (
 
 
 class SshConnection:
-    """The connection to one host.
-
-    Args:
-        directory: directory of its control socket and its log.
-    """
+    """The connection to one host, whose control socket and log are in a directory."""
 
     def __init__(self, host: RemoteHost, directory: str) -> None:
         self._host = host
         self._control = os.path.join(directory, "ssh")
         self._log = os.path.join(directory, "ssh.log")
-
-    def __repr__(self) -> str:
-        return f"<SshConnection to {self._host.name}>"
 
     def is_up(self) -> bool:
         """Return whether there is a master that answers."""
@@ -122,11 +120,7 @@ class SshConnection:
     def run(
         self, command: str, *, stdin: IO[bytes] | int = subprocess.DEVNULL
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command of the host's shell; returns its end, with what it printed.
-
-        Raises:
-            HostUnreachableError: the connection ended.
-        """
+        """Run a command of the host's shell; a `HostUnreachableError` if the connection ends."""
         done = subprocess.run(
             self.command(command), stdin=stdin, cwd="/", capture_output=True, check=False
         )
@@ -149,13 +143,8 @@ class SshConnection:
         ]
 
     def forward(self, here: str, there: str) -> None:
-        """Have the connections to an address here lead to one of the host.
-
-        Args:
-            here, there: path of a Unix socket, or ``HOST:PORT``.
-
-        Raises:
-            HostUnreachableError: it cannot be done; the message has ssh's own words.
+        """Have the connections to an address here lead to one of the host, each the path of a Unix
+        socket or ``HOST:PORT``. A `HostUnreachableError` has ssh's own words.
         """
         done = self._ask_master("forward", "-L", f"{_literal(here)}:{_literal(there)}")
         if done.returncode != 0:
@@ -170,10 +159,6 @@ class SshConnection:
     def unforward(self, here: str, there: str) -> None:
         """Take back what `forward` did; connections that are open go on."""
         self._ask_master("cancel", "-L", f"{_literal(here)}:{_literal(there)}")
-
-    def close(self) -> None:
-        """End the connection, and all that goes through it."""
-        self._ask_master("exit")
 
     def _end_command(self) -> str:
         """Command that ends the connection, for people. It works while nsm gets no answer, too."""
@@ -260,3 +245,65 @@ def _literal(path: str) -> str:
     if not path.startswith("/"):
         return path
     return path.replace("%", "%%").replace("\\", "\\\\").replace(":", "\\:")
+
+
+def host_of(path: str) -> RemoteHost:
+    """The host that a socket leads to; a `HostError` if nobody can tell."""
+    place = os.path.join(os.path.dirname(path), FACTS)
+    try:
+        with open(place, encoding="utf-8") as file:
+            return decode(RemoteHost, json.load(file))
+    except (OSError, ValueError) as error:
+        raise HostError(
+            f"{place} cannot be read: {error}", hint="Remove it and try again."
+        ) from error
+
+
+def connection_of(path: str) -> SshConnection:
+    """The connection to the host that a socket leads to; it need not be up."""
+    return SshConnection(host_of(path), os.path.dirname(path))
+
+
+def remote_socket(path: str) -> str:
+    """The path there of the socket that one of ours leads to; a `HostUnreachableError` if it leads
+    nowhere."""
+    try:
+        with open(forwarded_file(path), encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise HostUnreachableError(
+            "there is no connection to the host", hint="Try again."
+        ) from None
+
+
+def read_facts(path: str) -> dict[str, Any] | None:
+    """Facts that the host of a socket last told of itself; None if it never did."""
+    try:
+        with open(facts_file(path), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def facts_file(path: str) -> str:
+    """The file that has these facts."""
+    return f"{path}.facts"
+
+
+def forwarded_file(path: str) -> str:
+    """The file that has the path there of the socket that one of ours leads to."""
+    return f"{path}.there"
+
+
+@contextmanager
+def locked(path: str, name: str = "start.lock") -> Generator[None]:
+    """Keep other programs from changing the connection that a socket belongs to, or what `name` is
+    for.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(os.path.join(os.path.dirname(path), name), flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

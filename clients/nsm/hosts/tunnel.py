@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from nsm import paths
 from nsm._version import program_version
 from nsm.hosts import ports
-from nsm.hosts.connections import (
+from nsm.hosts.ssh import (
     connection_of,
     facts_file,
     forwarded_file,
@@ -49,9 +49,8 @@ class HostAnswer(NamedTuple):
 
     Attributes:
         protocol: version of the control protocol.
-        version: version of the program.
-        socket: path of its control socket.
-        home: the user's home directory.
+        version: of the program.
+        socket: path of the control socket.
         running: a supervisor listens there.
         error, hint: why none could be started; empty if all is well.
         final: none can start, which another try does not change.
@@ -114,12 +113,8 @@ def run_there(
     *,
     stdin: IO[bytes] | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Run nsm on a host; returns its exit code, and what it printed on both streams.
-
-    Raises:
-        HostError: there is no nsm.
-        HostUnreachableError: the connection ended.
-    """
+    """Run nsm on a host; returns its exit code, and what it printed on both streams. Without nsm
+    there, a `HostError`."""
     command = nsm_command(host, arguments)
     done = connection.run(command) if stdin is None else connection.run(command, stdin=stdin)
     if done.returncode == _EXIT_MISSING and _MISSING.encode() in done.stderr:
@@ -163,14 +158,7 @@ def read_answer(output: bytes) -> dict[str, Any] | None:
 
 
 def ask_ready(host: RemoteHost, connection: SshConnection, *, autostart: bool) -> HostAnswer:
-    """Ask a host's nsm where its supervisor listens.
-
-    Args:
-        autostart: start one if none runs.
-
-    Raises:
-        HostError, HostUnreachableError, NotRunningError: as `open_tunnel`, but none may run.
-    """
+    """Ask a host's nsm where its supervisor listens. Without `autostart`, none may run."""
     arguments = ["host", "ready", *([] if autostart else ["--no-start"])]
     code, output, said = run_there(host, connection, arguments)
     facts = read_answer(output)
