@@ -63,6 +63,7 @@ class FakeSession:
             "started_at": 1e9,
             "dropped": 0,
         } | session
+        self._own: dict[str | None, Own] = {}
         self._lock = threading.Lock()
         self._events: list[tuple[str, dict[str, Any]]] = []
         self._followers: list[Exchange] = []
@@ -168,7 +169,7 @@ class FakeSession:
 
     def _run_in(self, exchange: Exchange) -> dict[str, Any]:
         self.ran.append(exchange.args["code"])
-        own = Own(self, exchange)
+        own = self._own[exchange.args["execution_id"]] = Own(self, exchange)
         return samples.run_result(execution_id=own.id, **self.on_run(own))
 
     def _check(self, exchange: Exchange) -> dict[str, Any]:
@@ -189,8 +190,10 @@ class FakeSession:
             "available": not self.busy,
         }
 
-    def _interrupt(self, _exchange: Exchange) -> dict[str, Any]:
+    def _interrupt(self, exchange: Exchange) -> dict[str, Any]:
         self.interrupts += 1
+        if (own := self._own.get(exchange.args.get("execution_id"))) is not None:
+            own.interrupted.set()
         return {"interrupted": True, "session": ID}
 
 
@@ -212,6 +215,7 @@ class Own:
         self.exchange = exchange
         self.id: str = exchange.args["execution_id"]
         self._session = session
+        self.interrupted = threading.Event()
 
     def start(self) -> None:
         self._session.start(self.exchange.args["code"], client="nsm attach", execution_id=self.id)
@@ -222,5 +226,9 @@ class Own:
     def finish(self, **changes: Any) -> None:
         self._session.finish(self.id, **changes)
 
-    def wait_for_cancel(self) -> None:
+    def wait_for_end(self) -> None:
+        """Wait until the client goes away."""
         assert self.exchange.cancelled.wait(PATIENCE_S)
+
+    def wait_for_interrupt(self) -> None:
+        assert self.interrupted.wait(PATIENCE_S)

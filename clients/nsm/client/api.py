@@ -353,11 +353,15 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         return (yield from ask(session_fork(target, names, count)))
 
     @method
-    def interrupt(self, target: str) -> Steps[bool]:
-        """Interrupt what runs in a session; False when nothing did."""
+    def interrupt(self, target: str, execution_id: str | None = None) -> Steps[bool]:
+        """Interrupt what runs in a session; False when nothing did.
+
+        Args:
+            execution_id: interrupt only this one, which may also still wait for others.
+        """
         from nsm.wire.code import interrupt
 
-        return read(bool, (yield from ask(interrupt(target))), "interrupted")
+        return read(bool, (yield from ask(interrupt(target, execution_id))), "interrupted")
 
     @method
     def inspect(self, target: str) -> Steps[Inspection]:

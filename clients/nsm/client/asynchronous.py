@@ -204,10 +204,14 @@ class AsyncClient(ClientMethods, Async):
 
         return await call_feeding(self, op, args, source=stdin, on_event=on_event)
 
+    async def wait_lost(self) -> None:
+        """Wait until the connection has ended. The next call makes another."""
+        await self._wire_in_use().wait_ended()
+
     async def _follow_reload(self) -> None:
         """Wait until the supervisor has closed this connection."""
         with anyio.move_on_after(ANSWER_TIMEOUT_S) as scope:
-            await self._wire_in_use().wait_ended()
+            await self.wait_lost()
         if scope.cancelled_caught:
             raise DisconnectedError(
                 f"the supervisor has not ended within {ANSWER_TIMEOUT_S:.0f} s",

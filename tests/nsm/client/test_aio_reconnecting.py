@@ -120,6 +120,7 @@ async def test_between_calls_nobody_notices(path: str, stack: ExitStack) -> None
     async with client(path) as it:
         await it.run("x", env="python")
         first.close()
+        await it.wait_lost()
         nothing: dict[str, Any] = {"killed": [], "errors": []}
         second = stack.enter_context(FakeSupervisor(path, kill=lambda _exchange: nothing))
         await it.kill("a")

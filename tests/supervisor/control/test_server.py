@@ -128,6 +128,25 @@ async def test_a_cancel_right_behind_its_request_is_not_lost(
         assert (await peer.answer(id_))["interrupted"] is True
 
 
+async def test_one_execution_is_interrupted_and_no_other(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with bench() as it:
+        peer, other = await it.connect(), await it.connect()
+        args = {"env": "python", "code": "wait", "session": "a"}
+        first = await peer.start("run", execution_id="first", **args)
+        await trio.testing.wait_all_tasks_blocked()
+        second = await peer.start("run", execution_id="second", **args)
+        await trio.testing.wait_all_tasks_blocked()
+        answer = await other.call("interrupt", target="a", execution_id="gone")
+        assert not answer["interrupted"]
+        answer = await other.call("interrupt", target="a", execution_id="second")
+        assert answer["interrupted"]
+        assert (await peer.answer(second))["stderr"] == "interrupted before it began\n"
+        assert (await other.call("interrupt", target="a", execution_id="first"))["interrupted"]
+        assert (await peer.answer(first))["interrupted"]
+
+
 async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
     autojump_clock: trio.abc.Clock,
 ) -> None:

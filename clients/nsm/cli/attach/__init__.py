@@ -1,7 +1,6 @@
 """The screen of `nsm attach`.
 
 program.py    the composition root: connects, runs, ends
-link.py       the connection, for the tasks of one asyncio loop
 feed.py       the transcript as it comes: whose code runs, what is to be shown of it; pure
 excerpt.py    others' output in short: whole lines, the beginning and the end; pure
 own_execution.py   one execution of the person's own, from Enter to its result

@@ -14,17 +14,17 @@ from nsm.cli import terminal
 from nsm.cli.attach import tty
 from nsm.cli.attach.feed import Feed, label, others
 from nsm.cli.attach.history import FileHistory, history_path
-from nsm.cli.attach.link import Link
 from nsm.cli.attach.own_execution import OwnExecution
-from nsm.cli.attach.prompt import Prompt
+from nsm.cli.attach.prompt import Prompt, in_background
 from nsm.cli.attach.screen import AttachScreen
 from nsm.cli.files.pictures import Folder
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.cli.targets import TargetSession, tell_found
+from nsm.client.asynchronous import AsyncClient
 from nsm.client.places import checked_code
-from nsm.client.projects import DEFAULT, project_of
+from nsm.client.retry import CutOffError
 from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire import transcripts
@@ -35,10 +35,8 @@ from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import ExecutionStart, LogEnd, SessionStart
 
 if TYPE_CHECKING:
-    import socket
     from typing import Any
 
-    from nsm.cli.attach.link import PendingRequest
     from nsm.wire.messages import Event
     from nsm.wire.transcripts import Entry
 
@@ -55,6 +53,9 @@ is told later is not shown again.)"""
 
 IMPATIENCE_S = 1.0
 """After Ctrl-C, code has that long to stop before the person is told what else there is to do."""
+
+AGAIN_S = 0.1
+"""Pause before code is interrupted again that the supervisor did not know yet."""
 
 _STILL_WAITING = "nsm: asked to stop; Ctrl-C again stops waiting for it"
 
@@ -91,9 +92,9 @@ def attach(
         OSError: the directory for pictures can't be made.
     """
     folder = Folder(images)
-    path = client_socket()
-    connection = start.connect(path, autostart=False)
-    ending = asyncio.run(_attach(connection, path, target, executions, timeout_s, folder))
+    # To another machine, ssh may ask for a password: here, and not in a thread, Ctrl-C ends it.
+    start.connect(client_socket(), autostart=False).close()
+    ending = asyncio.run(_attach(target, executions, timeout_s, folder))
     if ending.text:
         terminal.note(ending.text)
     if ending.signal:
@@ -101,39 +102,29 @@ def attach(
     return ending.code
 
 
-async def _attach(
-    connection: socket.socket,
-    path: str,
-    target: str,
-    executions: int,
-    timeout_s: float | None,
-    folder: Folder,
-) -> Ending:
-    link = await Link.open(
-        connection, name=CLIENT_NAME, scope="cli", path=path, project=project_of(DEFAULT).path
-    )
-    try:
-        with suppress(NsmError):  # the session may have ended, or the supervisor be an older one
-            tell_found(read(TargetSession, await link.call("find", {"target": target})))
-        attachment = Attachment(link, AttachScreen(sys.stdout), folder, timeout_s)
+async def _attach(target: str, executions: int, timeout_s: float | None, folder: Folder) -> Ending:
+    async with AsyncClient(name=CLIENT_NAME, autostart=False) as client:
+        with suppress(NsmError):  # it may have ended
+            found = read(TargetSession, await client.call("find", {"target": target}))
+            tell_found(found)
+            target = found.id  # after a lost connection, the name may be another's
+        attachment = Attachment(client, AttachScreen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
             handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}
             stack.enter_context(tty.handled({**handlers, signal.SIGINT: attachment.interrupt}))
             stack.enter_context(tty.quiet(sys.stdin.fileno()))
             await attachment.join(target, executions)
             return await attachment.stay()
-    finally:
-        link.close()
 
 
 class Attachment:
     """A person's place in a session."""
 
     def __init__(
-        self, link: Link, screen: AttachScreen, folder: Folder, timeout_s: float | None
+        self, client: AsyncClient, screen: AttachScreen, folder: Folder, timeout_s: float | None
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._link = link
+        self._client = client
         self._screen = screen
         self._folder = folder
         self._timeout_s = timeout_s
@@ -143,7 +134,8 @@ class Attachment:
         self._session: asyncio.Future[SessionStart] = loop.create_future()
         self._early: list[Entry] | None = []
         self._prompt: Prompt | None = None
-        self._call: PendingRequest | None = None
+        self._call: asyncio.Task[RunResult] | None = None
+        self._execution_id = ""
         self._given_up = asyncio.Event()
         self._impatience: asyncio.TimerHandle | None = None
 
@@ -159,15 +151,13 @@ class Attachment:
             NsmError: there is none, or the supervisor does not tell.
         """
         wanted = logs(target, executions=executions, follow=True).args
-        reading = self._link.begin("logs", wanted, self._take_event)
-        answer = reading.answer
-        await _first_of(self._session, answer)
-        if answer.done():
-            answer.result()
-        answer.add_done_callback(self._ended)
+        reading = in_background(self._client.call("logs", wanted, on_event=self._take_event))
+        await _first_of(self._session, reading)
+        if reading.done():
+            reading.result()
+        reading.add_done_callback(self._ended)
         session = await self._session
-        reading.means(session.id)
-        rows = await self._link.sessions()
+        rows = await self._client.sessions()
         early, self._early = self._early or [], None
         clients = [entry.client for entry in early if isinstance(entry, ExecutionStart)]
         row = next((row for row in rows if row.id == session.id), None)
@@ -180,7 +170,7 @@ class Attachment:
         session = self._session.result()
         history = FileHistory(history_path(session.env))
         prompt = self._prompt = Prompt(
-            self._link,
+            self._client,
             self._feed,
             self._screen,
             session_id=session.id,
@@ -222,7 +212,7 @@ class Attachment:
             if self._impatience is not None:
                 self._given_up.set()
                 return
-            self._call.cancel()
+            in_background(self._stop(self._call, self._execution_id))
             loop = asyncio.get_running_loop()
             self._impatience = loop.call_later(IMPATIENCE_S, self._screen.lines, _STILL_WAITING)
         elif self._prompt is not None and self._prompt.app.is_running:
@@ -230,40 +220,49 @@ class Attachment:
         else:
             self.die(signal.SIGINT)
 
+    async def _stop(self, call: asyncio.Task[RunResult], execution_id: str) -> None:
+        """Interrupt the person's own execution, and no other; nothing if it has ended."""
+        session = self._session.result().id
+        while not call.done():
+            with suppress(CutOffError):
+                if await self._client.interrupt(session, execution_id):
+                    return
+            await asyncio.sleep(AGAIN_S)  # a supervisor that has just begun hears of this first
+
     async def _run(self, code: str, prompt: Prompt) -> None:
         """Run the person's code; returns when it has ended or is no longer waited for."""
-        execution_id = secrets.token_hex(16)
+        execution_id = self._execution_id = secrets.token_hex(16)
         try:
             options = RunOptions(self._timeout_s, execution_id)
-            arguments = run_in(self._session.result().id, options, checked_code(code)).args
+            request = run_in(self._session.result().id, options, checked_code(code))
         except NsmError as error:
             self._tell(error)
             return
         running = self._feed.running
         own = OwnExecution(self._screen, self._folder)
         self._feed.view(execution_id, own)
-        call = self._call = self._link.begin("run_in", arguments)
+        call = self._call = in_background(self._client.ask(request))
         self._given_up.clear()
         if running is not None:
             self._screen.lines(f"nsm: waiting behind {label(running)}; Ctrl-C withdraws your code")
         given_up = asyncio.ensure_future(self._given_up.wait())
         try:
             with tty.typing_ahead(prompt.app.input, self.leave):
-                await _first_of(call.answer, given_up, self._over)
+                await _first_of(call, given_up, self._over)
         finally:
             given_up.cancel()
             self._call = None
             if self._impatience is not None:
                 self._impatience.cancel()
                 self._impatience = None
-        if call.answer.done():
+        if call.done():
             await self._finish(own, call)
         elif not self._over.done():
             self._screen.lines("nsm: no longer waiting; it goes on")
             self._feed.unview(execution_id)
 
-    async def _finish(self, own: OwnExecution, call: PendingRequest) -> None:
-        error = call.answer.exception()
+    async def _finish(self, own: OwnExecution, call: asyncio.Task[RunResult]) -> None:
+        error = call.exception()
         if isinstance(error, SessionEndedError):
             await asyncio.wait({self._over}, timeout=TRANSCRIPT_GRACE_S)
             if self._over.done():
@@ -274,7 +273,7 @@ class Attachment:
         grace_s = TRANSCRIPT_GRACE_S if own.has_started else WITHDRAWN_GRACE_S
         with suppress(TimeoutError):
             await asyncio.wait_for(own.over.wait(), grace_s)
-        own.finish(read(RunResult, call.answer.result()))
+        own.finish(call.result())
 
     def _tell(self, error: NsmError) -> None:
         self._screen.lines(f"nsm: {formats.error(error.message, error.hint)}")

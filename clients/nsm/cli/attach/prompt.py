@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.layout.processors import TabsProcessor
@@ -16,13 +15,10 @@ from nsm.cli.attach.feed import label
 from nsm.cli.attach.keys import bindings
 from nsm.cli.attach.whole_input import UNKNOWN, check_bash, check_python, with_indent
 from nsm.cli.render import formats
-from nsm.wire.code import RunResult
 from nsm.wire.errors import NsmError
-from nsm.wire.messages import read
-from nsm.wire.sessions import Check, Completions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Coroutine, Iterable
 
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
@@ -32,8 +28,11 @@ if TYPE_CHECKING:
     from prompt_toolkit.output import Output
 
     from nsm.cli.attach.feed import Feed
-    from nsm.cli.attach.link import Link
     from nsm.cli.attach.screen import AttachScreen
+    from nsm.client.asynchronous import AsyncClient
+    from nsm.wire.sessions import Check, Completions
+
+T = TypeVar("T")
 
 CHECK_TIMEOUT_S = 1.0
 """How long Enter waits for what Node says in the session; without an answer it runs the code."""
@@ -65,7 +64,7 @@ class Prompt:
 
     def __init__(
         self,
-        link: Link,
+        client: AsyncClient,
         feed: Feed,
         screen: AttachScreen,
         *,
@@ -83,7 +82,7 @@ class Prompt:
             interpreter: ``python``, ``bash`` or ``node``.
             keyboard, output: in place of the terminal.
         """
-        self._link = link
+        self._client = client
         self._feed = feed
         self._screen = screen
         self._id = session_id
@@ -153,23 +152,18 @@ class Prompt:
         if self._interpreter == "bash":
             return await asyncio.to_thread(check_bash, code)
         try:
-            wire = await self._link.call(
-                "check", {"target": self._id, "code": code}, timeout_s=CHECK_TIMEOUT_S
-            )
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                return with_indent((await self._client.check(self._id, code)).status, code)
         except (NsmError, TimeoutError):
             return UNKNOWN
-        return with_indent(read(Check, wire).status, code)
 
     async def complete(self, document: Document) -> Completions | None:
         """Ask the session what could stand at the cursor; None if it does not tell in time."""
-        arguments = {
-            "target": self._id,
-            "code": document.text,
-            "cursor": document.cursor_position,
-        }
         try:
-            wire = await self._link.call("complete", arguments, timeout_s=COMPLETE_TIMEOUT_S)
-            found = read(Completions, wire)
+            async with asyncio.timeout(COMPLETE_TIMEOUT_S):
+                found = await self._client.complete(
+                    self._id, document.text, document.cursor_position
+                )
         except NsmError as error:
             self.hint(f"no completions: {formats.visible(error.message)}")
         except TimeoutError:
@@ -201,8 +195,7 @@ class Prompt:
             self.hint(f"Ctrl-C again interrupts {label(running)}")
         else:
             self._armed = ""
-            call = self._link.begin("interrupt", {"target": self._id})
-            call.answer.add_done_callback(partial(self._interrupted, label(running)))
+            in_background(self._interrupt(label(running)))
 
     def undo(self) -> None:
         """Ctrl-X Ctrl-U at an empty prompt: explain, then take back the session's last call."""
@@ -211,22 +204,23 @@ class Prompt:
             self._armed = _UNDO
             return
         self._end_hint()
-        call = self._link.begin("undo", {"target": self._id, "calls": 1})
-        call.answer.add_done_callback(self._undone)
+        in_background(self._undo())
 
-    def _undone(self, answer: asyncio.Future[dict[str, object]]) -> None:
-        """Show what the transcript does not: an error, or notes."""
-        error = answer.exception()
-        notes = [str(error)] if error is not None else read(RunResult, answer.result()).notes
+    async def _undo(self) -> None:
+        """Undo, and show what the transcript does not: an error, or notes."""
+        try:
+            notes = (await self._client.undo(self._id)).notes
+        except NsmError as error:
+            notes = (str(error),)
         for note in notes:
             self._screen.lines(f"nsm: {formats.visible_lines(note)}")
 
-    def _interrupted(self, what: str, answer: asyncio.Future[dict[str, object]]) -> None:
-        error = answer.exception()
-        if error is not None:
+    async def _interrupt(self, what: str) -> None:
+        try:
+            interrupted = await self._client.interrupt(self._id)
+        except NsmError as error:
             self._screen.lines(f"nsm: {formats.visible_lines(str(error))}")
         else:
-            interrupted = read(bool, answer.result(), "interrupted")
             self.hint(f"interrupted {what}" if interrupted else f"{what} had ended already")
 
     def _end_hint(self) -> None:
@@ -297,3 +291,23 @@ def end_of_line(line: str, width: int) -> str:
     while at and (columns := columns + get_cwidth(line[at - 1])) < width:
         at -= 1
     return line[at:]
+
+
+_background = set[asyncio.Task[Any]]()
+"""Tasks that nobody else may hold; asyncio forgets those."""
+
+
+def in_background(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin a call of the client. It goes on when nobody waits for it any more, and asyncio is not
+    to complain of its error then.
+    """
+
+    def ended(task: asyncio.Task[T]) -> None:
+        _background.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    task = asyncio.get_running_loop().create_task(call)
+    _background.add(task)
+    task.add_done_callback(ended)
+    return task

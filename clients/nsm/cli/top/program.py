@@ -20,23 +20,24 @@ from nsm.cli import main as cli
 from nsm.cli.all_hosts import HERE
 from nsm.cli.all_hosts import all_hosts as every_host
 from nsm.cli.attach import tty
-from nsm.cli.attach.link import Link
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
+from nsm.client.asynchronous import AsyncClient
 from nsm.hosts.place import client_socket
 from nsm.startup import start
 from nsm.wire.errors import HostUnreachableError, NotRunningError, NsmError
-from nsm.wire.host import BoxRow
-from nsm.wire.messages import read
-from nsm.wire.sessions import KillReport, SessionRow
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
 
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.key_binding import KeyPressEvent
+
+    from nsm.wire.host import BoxRow
+    from nsm.wire.sessions import SessionRow
 
 CLIENT_NAME = "nsm top"
 
@@ -157,12 +158,12 @@ class TopScreen:
         self._board = board
         self._delay_s = delay_s
         self._hosts = {"" if host is None else host or HERE: host for host in hosts}
-        self._links: dict[str, Link] = {}
+        self._clients: dict[str, AsyncClient] = {}
         self._away: dict[str, HostAway] = {}
         self._asked_again_s: dict[str, float] = {}  # hosts that cannot be reached, and until when
         self._look_now = asyncio.Event()
         self._connecting = asyncio.Lock()
-        self._deeds: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         control = FormattedTextControl(self._text, focusable=True, show_cursor=False)
         self._app: Application[Action] = Application(
             Layout(Window(control, always_hide_cursor=True)),
@@ -189,10 +190,10 @@ class TopScreen:
             with tty.handled(handlers):
                 return await self._app.run_async(handle_sigint=False)
         finally:
-            for task in (looking, *self._deeds):
+            for task in (looking, *self._tasks):
                 task.cancel()
-            for link in self._links.values():
-                link.close()
+            for client in self._clients.values():
+                await client.aclose()
 
     def _die(self, number: int) -> None:
         if self._app.is_running and not self._app.is_done:
@@ -217,12 +218,12 @@ class TopScreen:
                 if self._asked_again_s.get(name, 0.0) > asked_s:
                     continue
                 try:
-                    link = await self._connected(name)
-                    rows[name] = await link.sessions()
-                    boxes += read(list[BoxRow], await link.call("boxes"), "boxes")
+                    client = await self._connected(name)
+                    rows[name] = await client.sessions()
+                    boxes += await client.boxes.list()
                     self._away.pop(name, None)
                 except (NsmError, OSError) as error:
-                    self._away[name] = self._lost(name, error)
+                    self._away[name] = await self._lost(name, error)
             if rows:
                 now = loop.time()
                 self._board.take_of_hosts(rows, now, boxes)
@@ -234,40 +235,46 @@ class TopScreen:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), pause_s)
 
-    async def _connected(self, name: str) -> Link:
-        """Return the link to a host, a new one if it was lost; two tasks may ask at the same time.
+    async def _connected(self, name: str) -> AsyncClient:
+        """Return the client of a host, a new one if it was lost; two tasks may ask at the same
+        time.
 
         Args:
             name: the host as it is shown; empty if there is only one.
         """
         async with self._connecting:
-            link = self._links.get(name)
-            if link is None or link.lost.done():
-                connect = partial(
-                    start.connect, client_socket(self._hosts[name]), autostart=False, again=True
+            client = self._clients.get(name)
+            if client is None:
+                client = AsyncClient(
+                    name=CLIENT_NAME,
+                    host=self._hosts[name],
+                    autostart=False,
+                    reconnect=False,
+                    project=None,
                 )
-                connection = await asyncio.get_running_loop().run_in_executor(None, connect)
-                link = await Link.open(connection, name=CLIENT_NAME, scope="cli")
-                self._links[name] = link
-                link.lost.add_done_callback(partial(self._went, name, link))
-                status = await link.call("status")
+                self._clients[name] = await client.__aenter__()
+                self._begin(self._follow(name, client))
+                status = await client.status()
                 self._board.heading = (
-                    f"{len(self._hosts)} hosts"
-                    if name
-                    else heading(read(str, status, "version"), read(int, status, "pid"))
+                    f"{len(self._hosts)} hosts" if name else heading(status.version, status.pid)
                 )
-            return link
+            return client
 
-    def _went(self, name: str, link: Link, _: object) -> None:
-        """A link has ended: if it is not one that we closed, the next look is now."""
-        if link is self._links.get(name):
+    async def _follow(self, name: str, client: AsyncClient) -> None:
+        """Wait for the end of a connection: if it is not one that we closed, the next look is
+        now.
+        """
+        await client.wait_lost()
+        if client is self._clients.get(name):
+            del self._clients[name]
+            await client.aclose()
             self._look_now.set()
 
-    def _lost(self, name: str, error: NsmError | OSError) -> HostAway:
-        """Close a link; returns what to show meanwhile."""
-        link = self._links.pop(name, None)
-        if link is not None:
-            link.close()
+    async def _lost(self, name: str, error: NsmError | OSError) -> HostAway:
+        """Close the connection to a host; returns what to show meanwhile."""
+        client = self._clients.pop(name, None)
+        if client is not None:
+            await client.aclose()
         self._look_now.clear()  # it may have told so already; who hangs up is not asked at once
         none = isinstance(error, NotRunningError) and not isinstance(error, HostUnreachableError)
         if name:
@@ -290,22 +297,23 @@ class TopScreen:
             case "suspend":
                 self._app.suspend_to_background()
             case "kill" | "interrupt":
-                task = asyncio.ensure_future(self._carry_out(action))
-                self._deeds.add(task)
-                task.add_done_callback(self._deeds.discard)
+                self._begin(self._carry_out(action))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, action: Action) -> None:
         label = self._board.label_of(action.session)
         try:
-            link = await self._connected(self._board.host_of(action.session))
+            client = await self._connected(self._board.host_of(action.session))
             if action.deed == "kill":
-                wire = await link.call("kill", {"targets": [action.session]})
-                errors = read(KillReport, wire).errors
+                errors = (await client.kill(action.session)).errors
                 message = errors[0].error.message if errors else f"Session {label} was ended."
             else:
-                answer = await link.call("interrupt", {"target": action.session})
                 message = f"Nothing was running in {label}."
-                if read(bool, answer, "interrupted"):
+                if await client.interrupt(action.session):
                     message = f"What ran in {label} was interrupted."
         except (NsmError, OSError) as error:
             message = str(error)

@@ -454,7 +454,9 @@ def _killed(session: Session) -> dict[str, Any]:
     return {"id": session.id, "name": session.name, **fork_of}
 
 
-async def interrupt(call: Call, target: str) -> dict[str, Any]:
-    """Interrupt the code that a session runs."""
-    session = call.find(target)
-    return {"interrupted": session.runs.interrupt(), "session": session.id}
+async def interrupt(call: Call, target: str, execution_id: str | None = None) -> dict[str, Any]:
+    """Interrupt the code that a session runs, or one execution of it that runs or waits."""
+    runs = (session := call.find(target)).runs
+    execution = None if execution_id is None else runs.find(execution_id)
+    meant = execution_id is None or execution is not None
+    return {"interrupted": meant and runs.interrupt(execution), "session": session.id}

@@ -187,7 +187,7 @@ def test_ctrl_c_interrupts_own_code(session: FakeSession, person: Terminal) -> N
     def run(own: Own) -> dict[str, Any]:
         own.start()
         own.output("working\n")
-        own.wait_for_cancel()
+        own.wait_for_interrupt()
         own.finish(interrupted=True, exit_code=130)
         return {"stdout": "working\n", "interrupted": True, "exit_code": 130}
 
@@ -204,7 +204,7 @@ def test_a_second_ctrl_c_stops_waiting(session: FakeSession, person: Terminal) -
     def run(own: Own) -> dict[str, Any]:
         own.start()
         own.output("working\n")
-        own.wait_for_cancel()
+        own.wait_for_interrupt()
         assert go_on.wait(PATIENCE_S)
         own.output("still here\n")
         own.finish()
@@ -295,7 +295,7 @@ def test_the_end_of_the_session(
     def run(own: Own) -> dict[str, Any]:
         own.start()
         started.set()
-        own.wait_for_cancel()
+        own.wait_for_end()
         return {}
 
     session.on_run = run
@@ -391,7 +391,7 @@ def test_ctrl_d_leaves_while_own_code_runs(session: FakeSession, person: Termina
     def run(own: Own) -> dict[str, Any]:
         own.start()
         own.output("working\n")
-        own.wait_for_cancel()
+        own.wait_for_end()
         return {}
 
     session.on_run = run

@@ -6,9 +6,6 @@ import asyncio
 import io
 import json
 import os
-import socket
-import threading
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,19 +15,14 @@ from hypothesis import strategies as st
 from prompt_toolkit.document import Document
 
 import samples
-from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli.attach import history, screen
 from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, OutputExcerpt
 from nsm.cli.attach.feed import Feed, others
 from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.keys import is_at_last_line, is_in_indentation
-from nsm.cli.attach.link import Link
 from nsm.cli.attach.program import banner
 from nsm.cli.attach.prompt import completions, end_of_line
 from nsm.cli.attach.screen import AttachScreen
-from nsm.client.retry import RECONNECTED
-from nsm.wire.errors import BadRequestError, DisconnectedError, UnknownSessionError
-from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import read
 from nsm.wire.sessions import Completions, SessionRow
 from nsm.wire.transcripts import (
@@ -389,141 +381,3 @@ def test_where_a_history_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert history_path("data-3.11") == "/state/nsm/history-data-3.11"
     assert history_path("../x") == "/state/nsm/history-.._x"
-
-
-# The connection.
-
-
-def linked(
-    use: Callable[[Link], Awaitable[None]], **handlers: Callable[[Exchange], dict[str, Any]]
-) -> FakeSupervisor:
-    async def main(supervisor: FakeSupervisor) -> None:
-        link = await Link.open(supervisor.connect(), name="test", scope="cli")
-        try:
-            await use(link)
-        finally:
-            link.close()
-
-    with FakeSupervisor(None, **handlers) as supervisor:
-        asyncio.run(main(supervisor))
-    return supervisor
-
-
-def test_calls_meet_their_answers() -> None:
-    def echo(exchange: Exchange) -> dict[str, Any]:
-        exchange.emit("said", exchange.args)
-        if exchange.args.get("fail"):
-            raise UnknownSessionError("no such session")
-        return exchange.args
-
-    async def use(link: Link) -> None:
-        heard: list[dict[str, Any]] = []
-        calls = [
-            link.begin("echo", {"n": n}, lambda event: heard.append(event.data)) for n in range(9)
-        ]
-        assert [(await call.answer)["n"] for call in calls] == list(range(9))
-        assert sorted(data["n"] for data in heard) == list(range(9))
-        with pytest.raises(UnknownSessionError):
-            await link.call("echo", {"fail": True})
-
-    linked(use, echo=echo)
-
-
-def test_an_answer_that_is_waited_for_no_longer() -> None:
-    def late(exchange: Exchange) -> dict[str, Any]:
-        exchange.cancelled.wait(20)
-        return {}
-
-    async def use(link: Link) -> None:
-        call = link.begin("late")
-        with pytest.raises(TimeoutError):
-            await link.call("late", timeout_s=0.01)
-        call.cancel()
-        assert await call.answer == {}
-        call.cancel()  # too late, and no harm
-
-    assert linked(use, late=late).cancelled == [1]
-
-
-def test_a_request_that_fits_into_no_frame() -> None:
-    async def use(link: Link) -> None:
-        with pytest.raises(BadRequestError):
-            await link.call("check", {"code": "x" * MAX_FRAME_BYTES})
-        assert await link.call("ping") == {}
-
-    linked(use, ping=lambda _exchange: {})
-
-
-def test_a_connection_that_is_lost() -> None:
-    def hang_up(exchange: Exchange) -> dict[str, Any]:
-        exchange.hang_up()
-        return {}
-
-    async def use(link: Link) -> None:
-        call = link.begin("hang_up")
-        with pytest.raises(DisconnectedError):
-            await call.answer
-        with pytest.raises(DisconnectedError):
-            await link.lost
-        with pytest.raises(DisconnectedError):
-            await link.call("anything")
-
-    linked(use, hang_up=hang_up)
-
-
-def test_a_connection_that_is_made_again(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    asked = threading.Event()
-    events: list[str] = []
-
-    def answer(exchange: Exchange) -> dict[str, Any]:
-        if exchange.args.get("cancelled"):
-            exchange.cancelled.wait(20)
-        return exchange.args
-
-    def wait(exchange: Exchange) -> dict[str, Any]:
-        asked.set()
-        exchange.cancelled.wait(20)
-        return {}
-
-    async def main() -> None:
-        link = await Link.open(connected(path), name="test", scope="cli", path=path)
-        run = link.begin("run_in", {"code": "x"}, lambda event: events.append(event.event))
-        gone = link.begin("kill", {})
-        cancelled = link.begin("logs", {"cancelled": True})
-        assert await asyncio.to_thread(asked.wait, 20)
-        first.stop_listening()
-        stack.enter_context(FakeSupervisor(path, run_in=answer, logs=answer, ping=answer))
-        first.close()
-        cancelled.cancel()
-        args = await run.answer
-        assert args == {"code": "x", "execution_id": args["execution_id"], "again": True}
-        with pytest.raises(DisconnectedError, match="'kill' was carried out is unknown"):
-            await gone.answer
-        assert await cancelled.answer == {"cancelled": True}
-        assert await link.call("ping") == {}
-        link.close()
-
-    with ExitStack() as stack:
-        first = stack.enter_context(FakeSupervisor(path, run_in=wait, kill=wait, logs=wait))
-        asyncio.run(main())
-    assert events == [RECONNECTED]
-
-
-def connected(path: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
-    return connection
-
-
-def test_a_supervisor_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nsm.cli.attach import link as module
-
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.01)
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, pytest.raises(DisconnectedError, match="has not answered"):
-            await Link.open(ours, name="test", scope="cli")
-
-    asyncio.run(main())
