@@ -68,7 +68,7 @@ def test_its_shim_starts_its_supervisor_which_has_its_presets(
     programs = built("default") / "bin"
     told = home.run(sys.executable, "-I", CLIENT, programs / "nsm-mcp")
     assert told.count("\nok ") == 15, told
-    listed = json.loads(home.run(programs / "nsm", "env", "show", "--json"))
+    listed = json.loads(home.run(programs / "nsm", "env", "--json"))
     sources = {row["name"]: row["source"] for row in listed if row["available"]}
     assert sources == dict.fromkeys(("bash", "node", "python"), "NIX_SANDBOX_METADATA")
     program = home.run(programs / "nsm", "run", "-e", "bash", "command -v jq")

@@ -111,7 +111,7 @@ class ExecutionEnd(NamedTuple):
     interpreter_restarted: bool
     restart_reason: str
     displays: tuple[DisplayedValue, ...]
-    truncated: dict[str, Truncation]
+    truncated: Mapping[str, Truncation]
     error: ErrorField | None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import trio
 
@@ -100,6 +99,7 @@ class RunService:
         self.events = session_manager.events
         self.session_manager = session_manager
         self.catalog = catalog
+        self._environments = catalog.environments  # one object for all calls, which keep it
         self._search = search or EnvironmentSearch()
         self._ending = ending or Shutdown()
         self._settings = settings
@@ -223,7 +223,7 @@ class RunService:
             timeout_s=timeout_s,
             clamped_from_s=clamped_from_s,
             one_shot=session is None and name is None,
-            environments=partial(self.catalog.environments, request.client),
+            environments=self._environments,
             notes=((note,) if note else ()) + self.catalog.notes(request.client, environment),
         )
         finished = self._first_finished if origin.created else self._executions.finished

@@ -14,6 +14,7 @@ from nsm.dataclass import dataclass, replace
 from nsm.wire.errors import NsmError
 from nsmd.denials.suspicion import looks_suspicious
 from nsmd.model.values import (
+    ClientIdentity,
     Environment,
     LimitEvent,
     Outcome,
@@ -62,7 +63,7 @@ class Origin:
     clamped_from_s: float | None
     one_shot: bool
     notes: tuple[str, ...] = ()
-    environments: Callable[[], Sequence[Environment]] = tuple
+    environments: Callable[[ClientIdentity], Sequence[Environment]] = lambda _: ()
 
 
 class Execution:
@@ -296,7 +297,7 @@ class Execution:
             network=network.rule,
             refused=_refused(network.refused_since(self._decided)),
             keeps_state=not self.origin.one_shot,
-            environments=self.origin.environments(),
+            environments=self.origin.environments(self.request.client),
             environment=self.session.spec.environment,
             has_input=self.request.stdin,
         )

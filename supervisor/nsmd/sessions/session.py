@@ -149,13 +149,16 @@ class Session:
             requests=self.requests,
             nursery=nursery,
             listener=earlier.listener if earlier is not None else None,
-            changed=lambda: manager.session_changed(self),
+            changed=self._on_network_change,
         )
         self._transcripts = transcripts
         self.transcript = transcripts.open(session_id, spec.environment, None)
         self._agent_session = AgentSession(
             self, launcher, start_limiter, nursery, timers, enforcer, earlier
         )
+
+    def _on_network_change(self) -> None:
+        self._manager.session_changed(self)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.state.value} pid={self.pid}>"

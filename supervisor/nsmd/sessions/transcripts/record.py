@@ -231,7 +231,7 @@ class TranscriptRecord:
             argv_omitted=len(request.argv) - kept,
         )
         self.end: ExecutionEnd | None = None
-        self._printed: list[OutputPiece] = []
+        self._printed: tuple[OutputPiece, ...] = ()
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else "running"
@@ -268,9 +268,9 @@ class TranscriptRecord:
                 self.live = None
             # Standard output first, since nobody knows the order.
             if answer.stdout:
-                self._printed += self._pieces("stdout", answer.stdout)
+                self._printed = tuple(self._pieces("stdout", answer.stdout))
             if answer.stderr:
-                self._printed += self._pieces("stderr", answer.stderr)
+                self._printed += tuple(self._pieces("stderr", answer.stderr))
             shown = tuple(_shown(answer.displays)) if answer.displays else ()
             self.end = ExecutionEnd(
                 execution_id=self.start.execution_id,
@@ -281,7 +281,7 @@ class TranscriptRecord:
                 interpreter_restarted=answer.interpreter_restarted,
                 restart_reason=answer.restart_reason,
                 displays=shown,
-                truncated=dict(answer.truncated),
+                truncated=answer.truncated,
                 error=None,
             )
             # Code chooses these texts, too, and may run a thousand times: all of them count.

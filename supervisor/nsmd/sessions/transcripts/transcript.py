@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import trio
@@ -99,7 +99,7 @@ class Transcript:
         self._store = store
         self._items: dict[int, Item] = {}  # by place, in order, with gaps
         self._places = 0
-        self._illustrated: deque[int] = deque()  # places of executions that keep images
+        self._illustrated: list[int] = []  # places of executions with images; few
         self._kept = 0  # executions
         self.size_bytes = 0
         self._running: TranscriptRecord | None = None
@@ -252,7 +252,7 @@ class Transcript:
         """Drop a note, or an execution that has ended."""
         del self._items[item.place]
         if self._illustrated and self._illustrated[0] == item.place:
-            self._illustrated.popleft()
+            self._illustrated.pop(0)
         if isinstance(item, TranscriptRecord):
             self._kept -= 1
         self.size_bytes -= item.size_bytes
@@ -293,7 +293,7 @@ class Transcript:
         self._store.grown(self, item)
         while self.size_bytes > MAX_TRANSCRIPT_BYTES:
             if self._illustrated:
-                self._drop_images(self._items.get(self._illustrated.popleft()))
+                self._drop_images(self._items.get(self._illustrated.pop(0)))
             else:
                 self.drop(next(item for item in self._items.values() if item.ended))
         self.wake_readers()
