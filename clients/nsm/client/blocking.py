@@ -47,8 +47,8 @@ class Client(ClientMethods, Blocking):
     thread has a client of its own. A process that is forked gets a connection of its own at its
     first call. Everything raised on purpose is an `NsmError` (with `code`,
     `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
-    error leave the client usable; any other exception in the middle of a call, such as
-    `KeyboardInterrupt` or what a callback raises, closes it.
+    error leave the client usable, and so does an exception of a callback, which ends the call, in
+    the session as well; `KeyboardInterrupt` in the middle of a call closes it.
     """
 
     def __init__(

@@ -325,6 +325,10 @@ class BlockingWire:
         except BaseException:
             self.close()  # half a frame may have been sent or read
             raise
+        if isinstance(answer, Exception):
+            if self._closed:  # by another thread, meanwhile
+                self.close()
+            raise answer
         if isinstance(answer, Failure):
             if answer.id == CONNECTION_ID and isinstance(answer.error, ShuttingDownError):
                 self._drop()
@@ -345,19 +349,24 @@ class BlockingWire:
         id_: int,
         on_event: Callable[[Event], object] | None,
         interrupts: Interrupts | None,
-    ) -> Result | Failure:
+    ) -> Result | Failure | Exception:
+        """Wait for the answer to a request, or for an error of `on_event`, which ends the request;
+        what is still told of it is passed over by the next one.
+        """
         while True:
             message = self._next_message(interrupts)
             if message is None:
                 self._write(self._protocol.send(Cancel(id_)))
+            elif isinstance(message, Hello) or message.id not in (id_, CONNECTION_ID):
+                continue
             elif isinstance(message, Result | Failure):
                 return message
-            elif isinstance(message, Event) and on_event is not None:
+            elif on_event is not None:
                 try:
                     on_event(message)
-                except BaseException:
+                except Exception as error:  # noqa: BLE001  # the caller gets it
                     self._write(self._protocol.send(Cancel(id_)))
-                    raise
+                    return error
 
     def _next_message(self, interrupts: Interrupts | None = None) -> ServerMessage | None:
         """The next message, or None when Ctrl-C came first."""

@@ -228,6 +228,13 @@ async def test_what_a_callback_raises_cancels_the_run() -> None:
             await server.give(Event(1, "output", {"stream": "stdout", "text": "x"}))
             messages.append(await server.take())
 
+        async def answer() -> None:
+            await server.give(Event(1, "output", {"stream": "stdout", "text": "y"}))
+            await server.give(Result(1, samples.run_result()))
+            ping = await server.take()
+            assert isinstance(ping, Request)
+            await server.give(Result(ping.id, {}))
+
         def on_output(_stream: str, _text: str) -> None:
             raise ZeroDivisionError
 
@@ -236,6 +243,8 @@ async def test_what_a_callback_raises_cancels_the_run() -> None:
             await client.run("x", env="python", on_output=on_output)
         await trio.testing.wait_all_tasks_blocked()
         assert messages[1] == Cancel(1)
+        nursery.start_soon(answer)
+        await client.ping()  # the client is as before, whatever is still told of that run
 
 
 @pytest.mark.parametrize("words", [b"", b"\xff" * 8])

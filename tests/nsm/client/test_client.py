@@ -348,16 +348,22 @@ def test_what_a_callback_raises_cancels_and_comes_out(
         exchange.output("stdout", "x")
         exchange.cancelled.wait()
         cancelled.set()
+        exchange.output("stdout", "y")
         return samples.run_result()
 
     def on_output(_stream: str, _text: str) -> None:
         raise BrokenPipeError
 
-    supervisor.handlers["run"] = run
+    supervisor.handlers.update(run=run, ping=lambda _exchange: {}, kill=lambda _exchange: killed)
+    killed: dict[str, Any] = {"killed": [], "errors": []}
     with pytest.raises(BrokenPipeError):
         client.run("x", env="python", on_output=on_output)
+    client.ping()  # the client is as before, whatever is still told of that run
     assert cancelled.wait(120)
     assert supervisor.cancelled == [1]
+    client.ping()
+    assert client.kill("a").errors == ()
+    assert len(supervisor.hellos) == 1
 
 
 def interrupt_us() -> None:
