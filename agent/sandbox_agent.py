@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.agent import Agent
-from sandbox.framing import from_json
+from sandbox.framing import as_object, from_json
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import ForkedWorker
 from sandbox.interpreters.framed import ImageWorkers, PythonInterpreter
@@ -27,7 +27,6 @@ from sandbox.linux import (
     shut_abstract_sockets,
 )
 from sandbox.overlay_layers import OverlayLayers
-from sandbox.requests import as_object
 from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import PythonWorker, run_worker

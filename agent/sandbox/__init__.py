@@ -18,7 +18,6 @@ import each other's names at the top only and without `as`, and only `resources`
 - `template`: the process that sessions are forked from, whose entry is `sandbox_template.py`.
 - `agent`: requests of the supervisor, and who answers them.
 - `session`: the channel to the supervisor, and what all parts of the agent share.
-- `requests`: fields of requests, read and checked, and requests to run code as values.
 - `execution`: pieces of code that run, from a request to its result; set-ups before them.
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
 - `checkpoints`: states of a session after its last calls, and undo.
@@ -43,7 +42,8 @@ import each other's names at the top only and without `as`, and only `resources`
 - `polling`: the poll loop, and streams that never block.
 - `ports`: connections to the session's ports, for a relay outside.
 - `certificates`: certificates that programs of the session trust.
-- `framing`: bytes to messages and back, version and capabilities; the supervisor uses it, too.
+- `framing`: bytes to messages and back, capabilities, and fields of requests; the supervisor uses
+  it, too.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `gpus`: GPUs that a process uses; the supervisor looks for them, too.
 - `variables`: environment variables of a Python that runs already.

@@ -14,15 +14,19 @@ from sandbox.framing import (
     CAPABILITIES,
     PROTOCOL,
     RESUMED,
+    RequestError,
+    as_object,
+    as_texts,
     encode_frame,
+    is_id,
     resume_marker,
+    whole_field,
 )
 from sandbox.jobs import JOB_REQUESTS, Jobs
 from sandbox.limits import Limits
 from sandbox.linux import DEFAULT_ACTION, listen_on_loopback, set_handler
 from sandbox.ports import PortConnector
 from sandbox.processes import ProcessTrees
-from sandbox.requests import RequestError, as_object, as_texts, is_id, whole_field
 from sandbox.session import Channel, SharedSession
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
@@ -54,9 +58,8 @@ class Agent:
         questions = Questions(session, self.interpreters)
         self._ports: PortConnector | None = None
         self._jobs: Jobs | None = None
+        self._transfers: Transfers | None = None
         self._token = ""
-        self._transfers = Transfers(session, trees.helpers)
-        trees.exit_handlers.append(lambda pid, status, _usage: self._transfers.reap(pid, status))
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "execute": self._executions.execute,
             "interrupt": self._executions.interrupt,
@@ -130,7 +133,8 @@ class Agent:
 
     def _end(self) -> NoReturn:
         """End the agent; as PID 1 with it everything, else what it started."""
-        self._transfers.drop_all()
+        if self._transfers is not None:
+            self._transfers.drop_all()
         if self.session.pid != 1:
             for owner in self._trees.owners():
                 self._trees.kill(owner)
@@ -138,7 +142,8 @@ class Agent:
 
     def _on_progress(self) -> None:
         self._executions.go_on_with_output()
-        self._transfers.go_on()
+        if self._transfers is not None:
+            self._transfers.go_on()
         if self._jobs is not None:
             self._jobs.go_on()
 
@@ -215,7 +220,8 @@ class Agent:
             self._jobs.forget_requests()
         if self._executions.input is not None:
             self._executions.input.forget_requests()
-        self._transfers.end_watches()
+        if self._transfers is not None:
+            self._transfers.end_watches()
         checkpoints = self._executions.checkpoints
         executions = dict.fromkeys(self.session.channel.kept_results, "finished")
         if (running := self._executions.running_id()) is not None:
@@ -224,7 +230,7 @@ class Agent:
             {
                 "type": "resumed",
                 "executions": executions,
-                "files": self._transfers.ids,
+                "files": [] if self._transfers is None else self._transfers.ids,
                 "notes": {
                     known: self._executions.notes[known]
                     for known in executions
@@ -238,6 +244,8 @@ class Agent:
         )
 
     def _on_transfer(self, message: Mapping[str, Any]) -> None:
+        if self._transfers is None:
+            self._transfers = Transfers(self.session, self._trees)
         if self._executions.checkpoints is not None:
             self._executions.checkpoints.is_stale = True
         self._transfers.take(message["id"], message)

@@ -12,10 +12,9 @@ import os
 import sys
 import time
 
-from sandbox.framing import READ_BYTES
+from sandbox.framing import READ_BYTES, as_object
 from sandbox.limits import MAX_REPLY_BYTES
 from sandbox.linux import identity_of
-from sandbox.requests import as_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

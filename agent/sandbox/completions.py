@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from sandbox.framing import RequestError, text_field, whole_field
 from sandbox.interpreters.base import InterpreterQuestion
-from sandbox.requests import RequestError, text_field, whole_field
 from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False

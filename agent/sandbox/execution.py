@@ -12,20 +12,20 @@ import time
 from sandbox.capture import Preview
 from sandbox.checkpoints import Checkpoints
 from sandbox.fork_bombs import ForkBombs
-from sandbox.framing import FrameError
-from sandbox.input import StandardInput
-from sandbox.interpreters import INTERPRETERS
-from sandbox.interpreters.base import CurrentExecution, InterpreterEvents, Interpreters
-from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
-from sandbox.requests import (
+from sandbox.framing import (
     GRACE_S,
     ExecuteRequest,
+    FrameError,
     RequestError,
     Step,
     as_object,
     is_whole,
     steps_of,
 )
+from sandbox.input import StandardInput
+from sandbox.interpreters import INTERPRETERS
+from sandbox.interpreters.base import CurrentExecution, InterpreterEvents, Interpreters
+from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
 from sandbox.stopping import Stopper
 
 TYPE_CHECKING = False

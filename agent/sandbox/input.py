@@ -6,10 +6,9 @@ import os
 import select
 import signal
 
-from sandbox.framing import READ_BYTES
+from sandbox.framing import READ_BYTES, data_field, whole_field
 from sandbox.linux import PR_SET_DUMPABLE, become_helper, prctl
 from sandbox.processes import signal_child
-from sandbox.requests import data_field, whole_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,7 @@ import signal
 import time
 
 from sandbox.capture import cut_character
-from sandbox.job import JobProcess
-from sandbox.job_output import OutputStore
-from sandbox.job_start import JobRefusal, terminal_type, write_program
-from sandbox.requests import (
+from sandbox.framing import (
     GRACE_S,
     RequestError,
     are_arguments,
@@ -25,6 +22,9 @@ from sandbox.requests import (
     text_field,
     whole_field,
 )
+from sandbox.job import JobProcess
+from sandbox.job_output import OutputStore
+from sandbox.job_start import JobRefusal, terminal_type, write_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,8 +238,8 @@ class Jobs:
         job = self._live.get(pid)
         if job is None:
             return
-        for timer in ("limit", "term", "kill", "oom", "news"):
-            self._session.poller.cancel(f"job {job.id} {timer}")
+        timers = ("limit", "term", "kill", "oom", "news")
+        self._session.poller.cancel(*(f"job {job.id} {timer}" for timer in timers))
         self._trees.note_orphans(job)
         if job.stopping:
             self._trees.kill(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from sandbox.requests import is_whole
+from sandbox.framing import is_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

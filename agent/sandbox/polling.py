@@ -62,8 +62,9 @@ class Poller:
         """
         self._timers[name] = (when, callback)
 
-    def cancel(self, name: str) -> None:
-        self._timers.pop(name, None)
+    def cancel(self, *names: str) -> None:
+        for name in names:
+            self._timers.pop(name, None)
 
     def turn(self) -> None:
         """Wait for an event or a timer and handle what is due."""

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 
-from sandbox.requests import RequestError
+from sandbox.framing import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -168,5 +168,4 @@ class Stopper:
             self._signal(execution, wide=False)
 
     def cancel_timers(self) -> None:
-        for timer in ("stop", "repeat", "early", "job", "again"):
-            self._poller.cancel(timer)
+        self._poller.cancel("stop", "repeat", "early", "job", "again")

@@ -9,6 +9,7 @@ import stat
 
 from sandbox.archives import ArchiveProcess
 from sandbox.files import FileReader, FileWriter, append_to
+from sandbox.framing import RequestError, data_field, flag_field, text_field, whole_field
 from sandbox.linux import c_library
 from sandbox.paths import (
     MAX_PAGE,
@@ -27,26 +28,15 @@ from sandbox.paths import (
     page_of,
     refuse_virtual,
 )
-from sandbox.requests import RequestError, data_field, flag_field, text_field, whole_field
 from sandbox.watches import FileWatches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
-
-
-FILE_REQUESTS = (
-    "file_mkdir",
-    "file_get",
-    "file_put",
-    "file_stat",
-    "file_entries",
-    "file_remove",
-    "file_rename",
-)
 
 
 CHUNK_BYTES = 256 * 1024
@@ -57,168 +47,136 @@ RENAME_NOREPLACE = 1
 """Flag of renameat2(2), from linux/fs.h."""
 
 
-class FileRequests:
-    """Answers to requests that leave nothing open.
+def make_requested_directory(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if flag_field(message, "parents", default=False):
+        make_directories(path)
+    else:
+        make_directory(path)
+    directory = open_directory(path)
+    try:
+        room = free_bytes(directory)
+        return {"type": "file_directory", "path": name_of(directory), "free_bytes": room}
+    finally:
+        os.close(directory)
 
-    Args:
-        workspace: where relative paths begin.
-    """
 
-    def __init__(self, workspace: str) -> None:
-        self._workspace = workspace
-
-    def answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer, without its id; None for one that takes a process of its own.
-
-        Raises:
-            TransferError, OSError, ValueError: it cannot be done.
-        """
-        kind, path = message["type"], absolute_path(self._workspace, message.get("path"))
-        if kind == "file_get":
-            return self._get(path, message)
-        if kind == "file_put":
-            return self._put(path, message)
-        if kind == "file_stat":
-            return self._stat(path, follow=flag_field(message, "follow", default=False))
-        if kind == "file_entries":
-            return self._entries(path, message)
-        if kind == "file_remove":
-            return self._remove(path, recursive=flag_field(message, "recursive", default=False))
-        if kind == "file_rename":
-            return self._rename(path, message)
-        return self._make(path, parents=flag_field(message, "parents", default=False))
-
-    @staticmethod
-    def _make(path: str, *, parents: bool) -> dict[str, Any]:
-        if parents:
-            make_directories(path)
-        else:
-            make_directory(path)
-        directory = open_directory(path)
-        try:
-            room = free_bytes(directory)
-            return {"type": "file_directory", "path": name_of(directory), "free_bytes": room}
-        finally:
-            os.close(directory)
-
-    @staticmethod
-    def _entries(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        after = text_field(message, "after") if "after" in message else ""
-        count = whole_field(message, "count", MAX_PAGE, low=1, high=MAX_PAGE)
-        directory = open_directory(path)
-        try:
-            entries, more = page_of(directory, after, count)
-            return {
-                "type": "file_entries",
-                "path": name_of(directory),
-                "entries": entries,
-                "more": more,
-                "free_bytes": free_bytes(directory),
-            }
-        finally:
-            os.close(directory)
-
-    @staticmethod
-    def _get(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        offset = whole_field(message, "offset", 0)
-        count = whole_field(message, "bytes", CHUNK_BYTES, high=CHUNK_BYTES)
-        file = FileReader(path)
-        try:
-            data, eof = file.read_at(offset, count)
-        finally:
-            file.close()
+def list_requested_directory(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    after = text_field(message, "after") if "after" in message else ""
+    count = whole_field(message, "count", MAX_PAGE, low=1, high=MAX_PAGE)
+    directory = open_directory(path)
+    try:
+        entries, more = page_of(directory, after, count)
         return {
-            "type": "file_content",
+            "type": "file_entries",
+            "path": name_of(directory),
+            "entries": entries,
+            "more": more,
+            "free_bytes": free_bytes(directory),
+        }
+    finally:
+        os.close(directory)
+
+
+def read_requested_file(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    offset = whole_field(message, "offset", 0)
+    count = whole_field(message, "bytes", CHUNK_BYTES, high=CHUNK_BYTES)
+    file = FileReader(path)
+    try:
+        data, eof = file.read_at(offset, count)
+    finally:
+        file.close()
+    return {
+        "type": "file_content",
+        "path": file.path,
+        "size": file.size,
+        "permissions": file.permissions,
+        "data": text_of_data(data),
+        "eof": eof,
+    }
+
+
+def write_requested_file(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    data, permissions = data_of(message), whole_field(message, "permissions", None)
+    if flag_field(message, "parents", default=False):
+        make_directories(os.path.dirname(path) or "/")
+    if flag_field(message, "append", default=False):
+        where, size = append_to(path, data, permissions)
+        return {"type": "file_closed", "path": where, "size": size}
+    overwrite = flag_field(message, "overwrite", default=True)
+    file = FileWriter(path, permissions, overwrite=overwrite)
+    try:
+        file.write(data)
+        file.keep()
+        return {
+            "type": "file_closed",
             "path": file.path,
             "size": file.size,
             "permissions": file.permissions,
-            "data": text_of_data(data),
-            "eof": eof,
         }
+    finally:
+        file.close()
 
-    @staticmethod
-    def _put(path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        data, permissions = data_of(message), whole_field(message, "permissions", None)
-        if flag_field(message, "parents", default=False):
-            make_directories(os.path.dirname(path) or "/")
-        if flag_field(message, "append", default=False):
-            where, size = append_to(path, data, permissions)
-            return {"type": "file_closed", "path": where, "size": size}
-        overwrite = flag_field(message, "overwrite", default=True)
-        file = FileWriter(path, permissions, overwrite=overwrite)
-        try:
-            file.write(data)
-            file.keep()
-            return {
-                "type": "file_closed",
-                "path": file.path,
-                "size": file.size,
-                "permissions": file.permissions,
-            }
-        finally:
-            file.close()
 
-    @staticmethod
-    def _stat(path: str, *, follow: bool) -> dict[str, Any]:
-        name = path.rstrip("/").rpartition("/")[2]
-        if follow or name in {"", ".", ".."}:
-            found = open_path(path)
-        else:
-            directory, name = open_parent(path)
-            try:
-                flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-                found = os.open(name, flags, dir_fd=directory)
-            finally:
-                os.close(directory)
-        try:
-            refuse_virtual(found, path)
-            status = os.fstat(found)
-            if path.endswith("/") and not stat.S_ISDIR(status.st_mode):
-                fail_with(errno.ENOTDIR)
-            where = name_of(found)
-            answer: dict[str, Any] = {"type": "file_entries", "path": where}
-            if stat.S_ISLNK(status.st_mode):
-                answer["target"] = os.readlink("", dir_fd=found)
-        finally:
-            os.close(found)
-        answer["entries"] = [entry_of(where.rpartition("/")[2] or "/", status)]
-        return answer
-
-    @staticmethod
-    def _remove(path: str, *, recursive: bool) -> dict[str, Any] | None:
+def stat_requested_path(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    name = path.rstrip("/").rpartition("/")[2]
+    if flag_field(message, "follow", default=False) or name in {"", ".", ".."}:
+        found = open_path(path)
+    else:
         directory, name = open_parent(path)
         try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            if not stat.S_ISDIR(status.st_mode):
-                if path.endswith("/"):
-                    fail_with(errno.ENOTDIR)
-                os.unlink(name, dir_fd=directory)
-            elif not remove_empty(directory, name, status):
-                if not recursive:
-                    fail_with(errno.ENOTEMPTY)
-                return None
-            where = name_of(directory).rstrip("/")
-            return {"type": "file_closed", "path": f"{where}/{name}", "size": 0, "entries": 1}
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         finally:
             os.close(directory)
+    try:
+        refuse_virtual(found, path)
+        status = os.fstat(found)
+        if path.endswith("/") and not stat.S_ISDIR(status.st_mode):
+            fail_with(errno.ENOTDIR)
+        where = name_of(found)
+        answer: dict[str, Any] = {"type": "file_entries", "path": where}
+        if stat.S_ISLNK(status.st_mode):
+            answer["target"] = os.readlink("", dir_fd=found)
+    finally:
+        os.close(found)
+    answer["entries"] = [entry_of(where.rpartition("/")[2] or "/", status)]
+    return answer
 
-    def _rename(self, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        target = absolute_path(self._workspace, message.get("to"))
-        overwrite = flag_field(message, "overwrite", default=True)
-        here, name = open_parent(path)
+
+def remove_requested_path(message: Mapping[str, Any], path: str) -> dict[str, Any] | None:
+    recursive = flag_field(message, "recursive", default=False)
+    directory, name = open_parent(path)
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            if path.endswith("/"):
+                fail_with(errno.ENOTDIR)
+            os.unlink(name, dir_fd=directory)
+        elif not remove_empty(directory, name, status):
+            if not recursive:
+                fail_with(errno.ENOTEMPTY)
+            return None
+        where = name_of(directory).rstrip("/")
+        return {"type": "file_closed", "path": f"{where}/{name}", "size": 0, "entries": 1}
+    finally:
+        os.close(directory)
+
+
+def rename_requested_path(message: Mapping[str, Any], path: str) -> dict[str, Any]:
+    overwrite = flag_field(message, "overwrite", default=True)
+    here, name = open_parent(path)
+    try:
+        there, new_name = open_parent(text_field(message, "to"))
         try:
-            there, new_name = open_parent(target)
-            try:
-                if overwrite:
-                    os.rename(name, new_name, src_dir_fd=here, dst_dir_fd=there)
-                else:
-                    rename_to_free(here, name, there, new_name)
-                where = name_of(there).rstrip("/")
-                return {"type": "file_closed", "path": f"{where}/{new_name}", "size": 0}
-            finally:
-                os.close(there)
+            if overwrite:
+                os.rename(name, new_name, src_dir_fd=here, dst_dir_fd=there)
+            else:
+                rename_to_free(here, name, there, new_name)
+            where = name_of(there).rstrip("/")
+            return {"type": "file_closed", "path": f"{where}/{new_name}", "size": 0}
         finally:
-            os.close(here)
+            os.close(there)
+    finally:
+        os.close(here)
 
 
 def remove_empty(around: int, name: str, status: os.stat_result) -> bool:
@@ -267,15 +225,26 @@ def data_of(message: Mapping[str, Any]) -> bytes:
     return data
 
 
-WATCH_REQUESTS = ("file_watch", "file_unwatch")
+FILE_REQUESTS: dict[str, Callable[[Mapping[str, Any], str], dict[str, Any] | None]] = {
+    "file_mkdir": make_requested_directory,
+    "file_entries": list_requested_directory,
+    "file_get": read_requested_file,
+    "file_put": write_requested_file,
+    "file_stat": stat_requested_path,
+    "file_remove": remove_requested_path,
+    "file_rename": rename_requested_path,
+}
+"""Functions that answer requests that leave nothing open. They get absolute paths, and return an
+answer without its id; None if it takes a process of its own."""
 
 TRANSFER_REQUESTS = (
     "file_open",
     "file_read",
     "file_write",
     "file_close",
+    "file_watch",
+    "file_unwatch",
     *FILE_REQUESTS,
-    *WATCH_REQUESTS,
 )
 
 
@@ -292,19 +261,15 @@ class Transfers:
 
     Each request has its answer at once, but for two: a read while the supervisor lags behind with
     what it has been sent waits, so that what is kept for it stays bounded. The end of an archive
-    waits for the process that makes or unpacks it.
-
-    Args:
-        helpers: takes the children that archive, unpack or remove directories.
+    waits for the process that makes or unpacks it. Made when the first request comes.
     """
 
-    def __init__(self, session: SharedSession, helpers: set[int]) -> None:
+    def __init__(self, session: SharedSession, trees: ProcessTrees) -> None:
         self._session = session
         self._send = session.send
-        self._workspace = session.workspace
-        self._helpers = helpers
+        self._helpers = trees.helpers
+        trees.exit_handlers.append(self._on_exit)
         self._watches = FileWatches(session)
-        self._requests = FileRequests(session.workspace)
         self._files: dict[str | int, FileReader | FileWriter | ArchiveProcess] = {}
         self._waiting: dict[str | int, Mapping[str, Any]] = {}
 
@@ -312,15 +277,25 @@ class Transfers:
     def ids(self) -> list[str]:
         return [str(request_id) for request_id in self._files]
 
+    def _path_in(self, message: Mapping[str, Any], name: str = "path") -> str:
+        return absolute_path(self._session.workspace, message.get(name))
+
     def take(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         """Answer a request, now or when that is possible."""
         path = message.get("path") or getattr(self._files.get(request_id), "path", "")
         try:
-            if message["type"] in FILE_REQUESTS:
+            kind = message["type"]
+            if kind in FILE_REQUESTS:
                 self._answer(request_id, message)
-            elif message["type"] in WATCH_REQUESTS:
-                self._watch(request_id, message)
-            elif message["type"] == "file_open":
+            elif kind == "file_watch":
+                recursive = flag_field(message, "recursive", default=False)
+                watched = self._path_in(message)
+                answer = self._watches.begin(request_id, watched, recursive=recursive)
+                self._send({"id": request_id, **answer})
+            elif kind == "file_unwatch":
+                self._watches.end(request_id)
+                self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
+            elif kind == "file_open":
                 self._open(request_id, message)
             else:
                 self._continue(request_id, message)
@@ -334,12 +309,17 @@ class Transfers:
             self._fail(request_id, f"{path!r:.200}: {error}", "EINVAL")
 
     def _answer(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        """Do what leaves no file open."""
+        """Do what leaves no file open; a directory with all in it is removed by a process."""
         if request_id in self._files:
             raise TransferError("a file is open under this id: its transfer is over")
-        answer = self._requests.answer(message)
+        path = self._path_in(message)
+        if "to" in message:
+            message = {**message, "to": self._path_in(message, "to")}
+        answer = FILE_REQUESTS[message["type"]](message, path)
         if answer is None:
-            self._remove(request_id, message)
+            self._check_room(request_id)
+            self._start(request_id, "remove", path, None)
+            self._waiting[request_id] = {"type": "file_close", "keep": True}
         else:
             self._send({"id": request_id, **answer})
 
@@ -351,23 +331,13 @@ class Transfers:
             if not isinstance(self._files.get(request_id), ArchiveProcess):
                 self.take(request_id, self._waiting.pop(request_id))
 
-    def reap(self, pid: int, wait_status: int) -> None:
-        """Take the end of a child, if it is one of an archive."""
+    def _on_exit(self, pid: int, wait_status: int, _usage: object) -> None:
+        """Handle the end of a child, if it is one of an archive."""
         for request_id, file in list(self._files.items()):
             if isinstance(file, ArchiveProcess) and file.pid == pid:
                 file.ended(wait_status)
                 if request_id in self._waiting:
                     self.take(request_id, self._waiting.pop(request_id))
-
-    def _watch(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        if message["type"] == "file_unwatch":
-            self._watches.end(request_id)
-            self._send({"type": "file_closed", "id": request_id, "path": "", "size": 0})
-            return
-        path = absolute_path(self._workspace, message.get("path"))
-        recursive = flag_field(message, "recursive", default=False)
-        answer = self._watches.begin(request_id, path, recursive=recursive)
-        self._send({"id": request_id, **answer})
 
     def end_watches(self) -> None:
         """Stop watching: nobody waits for what happens any more."""
@@ -393,7 +363,7 @@ class Transfers:
     def _open(self, request_id: str | int, message: Mapping[str, Any]) -> None:
         self._check_room(request_id)
         mode, passes = message.get("mode"), flag_field(message, "descriptor", default=False)
-        whole = absolute_path(self._workspace, message.get("path"))
+        whole = self._path_in(message)
         limit = whole_field(message, "limit", None)
         passes = passes and self._session.channel.passes_descriptors
         if mode in ("archive", "unpack"):
@@ -423,13 +393,6 @@ class Transfers:
             raise TransferError(
                 f"{MAX_OPEN_FILES} files are open already: close one first", errno.EMFILE
             )
-
-    def _remove(self, request_id: str | int, message: Mapping[str, Any]) -> None:
-        """Remove a directory with all that is in it, in a process of its own."""
-        self._check_room(request_id)
-        whole = absolute_path(self._workspace, message.get("path"))
-        self._start(request_id, "remove", whole, None)
-        self._waiting[request_id] = {"type": "file_close", "keep": True}
 
     def _start(
         self, request_id: str | int, mode: str, path: str, limit: int | None

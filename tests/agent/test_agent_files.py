@@ -25,6 +25,7 @@ from sandbox.files import FileWriter
 from sandbox.framing import RESUMED, MessageReader, encode_frame, resume_marker
 from sandbox.paths import TransferError, open_path
 from sandbox.polling import Poller
+from sandbox.processes import ProcessTrees
 from sandbox.transfers import TRANSFER_REQUESTS, Transfers
 
 CHUNK = 256 * 1024
@@ -835,7 +836,7 @@ def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) 
             channel=SimpleNamespace(passes_descriptors=True),
             poller=Poller(),
         )
-        transfers = Transfers(session, set())
+        transfers = Transfers(session, ProcessTrees(session))
         for request_id, request, lag in asked:
             lags = lag
             transfers.take(request_id, request)

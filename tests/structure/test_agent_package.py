@@ -25,7 +25,7 @@ LAYERS = [
     names.split()
     for names in """
 linux framing paths limits resources variables certificates gpus file_facts \
-requests shared_page bundle
+shared_page bundle
 polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing
 interpreters

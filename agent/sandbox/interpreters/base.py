@@ -18,7 +18,14 @@ from sandbox.capture import (
     OutputPipe,
     is_deep,
 )
-from sandbox.framing import FrameError, encode_frame
+from sandbox.framing import (
+    FrameError,
+    RequestError,
+    as_object,
+    encode_frame,
+    is_module_name,
+    is_seconds,
+)
 from sandbox.limits import Limits, apply_limits
 from sandbox.linux import (
     DEFAULT_ACTION,
@@ -35,7 +42,6 @@ from sandbox.linux import (
 )
 from sandbox.polling import NonblockingStream
 from sandbox.processes import is_ending
-from sandbox.requests import RequestError, as_object, is_module_name, is_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +49,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.capture import Preview
+    from sandbox.framing import Step
     from sandbox.processes import Process, ProcessTrees
-    from sandbox.requests import Step
     from sandbox.session import SharedSession
     from sandbox.shared_page import SharedPage
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
+    from sandbox.framing import Step
     from sandbox.interpreters.base import InterpreterEvents
     from sandbox.processes import ProcessTrees
-    from sandbox.requests import Step
     from sandbox.session import SharedSession
 
 

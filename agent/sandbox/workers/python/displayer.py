@@ -13,8 +13,7 @@ import os
 import sys
 
 from sandbox.capture import DISPLAY_BYTES, DISPLAY_CHARS, DISPLAY_LEFT_OUT, PLACE
-from sandbox.framing import from_json, to_json
-from sandbox.requests import as_object
+from sandbox.framing import as_object, from_json, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
