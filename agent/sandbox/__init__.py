@@ -22,7 +22,6 @@ import each other's names at the top only and without `as`, and only `resources`
 - `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
 - `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.
-- `file_facts`: facts of files beside their content.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
 - `completions`: questions to an interpreter: is a text whole, how could it go on, fork.
 - `jobs`: programs that run beside the interpreters, and requests about them.
@@ -45,9 +44,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `framing`: bytes to messages and back, capabilities, and fields of requests; the supervisor uses
   it, too.
 - `shared_page`: memory that the agent shares with a Python worker.
-- `gpus`: GPUs that a process uses; the supervisor looks for them, too.
-- `variables`: environment variables of a Python that runs already.
-- `linux`: calls of Linux and the C library.
+- `linux`: calls of Linux and the C library, variables and GPUs of a process.
 - `resources`: texts of the files beside these modules.
 - `bundle`: makes one file of an entry and what it imports.
 """

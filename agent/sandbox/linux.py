@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import functools
@@ -13,7 +14,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 
@@ -210,3 +211,37 @@ def dup_high(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PRIVATE_FD)
     except OSError:  # above the limit of descriptors, which may be set from outside at any moment
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set variables, and have what a Python that runs reads of them at its start read again."""
+    os.environ.update(variables)
+    if "TZ" in variables:
+        import_module("time").tzset()
+    if any(name == "LANG" or name.startswith("LC_") for name in variables):
+        locale = import_module("_locale")
+        with contextlib.suppress(locale.Error):  # one that is not there: the other one stays
+            locale.setlocale(locale.LC_CTYPE, "")
+
+
+GPU_PATHS = ("/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/dxg")
+"""Beginnings of the paths of GPUs in jails."""
+
+
+def gpu_of(pid: int | str) -> str:
+    """Path of a GPU that a process, or ``self``, has open or in its memory; empty if it uses none.
+
+    Its state belongs to one process: no fork and no copy has it. A context of CUDA, ROCm or Vulkan
+    keeps at least one device open.
+    """
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+            if path.startswith(GPU_PATHS):
+                return path
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, _, _, _, _, *mapped = line.rstrip("\n").split(None, 5)
+            if mapped and mapped[0].startswith(GPU_PATHS):
+                return mapped[0]
+    return ""

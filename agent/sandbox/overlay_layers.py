@@ -12,9 +12,10 @@ import errno
 import os
 import stat
 
-from sandbox.file_facts import (
+from sandbox.file_states import (
     DEEPEST_REMOVED,
     OPEN_DIRECTORY,
+    OPEN_FILE,
     attributes_of,
     check_socket,
     is_opaque,
@@ -24,7 +25,6 @@ from sandbox.file_facts import (
     set_facts,
     transfer,
 )
-from sandbox.file_states import OPEN_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

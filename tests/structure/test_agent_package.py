@@ -24,7 +24,7 @@ TOOLS = {"bundle.py"}
 LAYERS = [
     names.split()
     for names in """
-linux framing paths limits resources variables certificates gpus file_facts \
+linux framing paths limits resources certificates \
 shared_page bundle
 polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing

@@ -32,6 +32,7 @@ from sandbox.template.mounts import keep_mounts, make_root
 from sandbox.template.preloading import COMMON, SINGLE_THREADED, one_line
 from sandbox.template.session import drop_privileges
 from sandbox.tracing.fork_checks import (
+    KINDS,
     CannotForkError,
     check_filters,
     check_gpu,
@@ -39,7 +40,6 @@ from sandbox.tracing.fork_checks import (
     filters_of,
     page_of,
 )
-from sandbox.tracing.namespace_entry import KINDS
 from sandbox.tracing.ptrace import WALL, Traced, TracedEndedError
 
 TYPE_CHECKING = False

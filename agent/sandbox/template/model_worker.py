@@ -14,18 +14,25 @@ from sandbox.template.kernel import (
     PR_CAP_AMBIENT_CLEAR_ALL,
     PR_CAPBSET_DROP,
 )
-from sandbox.tracing.call_lists import CallLists
 from sandbox.tracing.fork_checks import (
     CannotForkError,
     check_filters,
     check_gpu,
     check_threads,
+    enter_namespaces,
     inner_pid,
+    missing_isolation,
     page_of,
     status_of,
 )
-from sandbox.tracing.namespace_entry import enter_namespaces, missing_isolation
-from sandbox.tracing.ptrace import CLONE_PARENT, CLONE_SHARED, CLONE_VFORK, CLONE_VM, Traced
+from sandbox.tracing.ptrace import (
+    CLONE_PARENT,
+    CLONE_SHARED,
+    CLONE_VFORK,
+    CLONE_VM,
+    CallLists,
+    Traced,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from sandbox.gpus import gpu_of
+from sandbox.linux import gpu_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

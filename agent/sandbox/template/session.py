@@ -12,7 +12,7 @@ import struct
 import sys
 
 from sandbox.limits import FIXED_LIMITS, at_most
-from sandbox.linux import DEFAULT_ACTION, set_handler
+from sandbox.linux import DEFAULT_ACTION, set_handler, set_variables
 from sandbox.template.kernel import (
     CAPABILITY_VERSION_3,
     CLONE_NEWCGROUP,
@@ -44,7 +44,6 @@ from sandbox.template.mounts import (
     told_by_proc,
     write_files,
 )
-from sandbox.variables import set_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

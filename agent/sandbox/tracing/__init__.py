@@ -3,8 +3,6 @@
 A live fork and a worker of an image's Python are both made like this: their memory belongs to code
 that nsm does not trust, so they run no instruction of their own before they are shut in.
 
-- `ptrace`: system calls that a stopped process makes for its tracer (x86-64).
-- `call_lists`: many such calls with one stop.
-- `fork_checks`: what of a process no fork may share, as /proc shows it.
-- `namespace_entry`: namespaces and descriptors that a stopped process is given.
+- `ptrace`: system calls that a stopped process makes for its tracer, also many with one stop.
+- `fork_checks`: what of a process no fork may share, and what a fork is given in its place.
 """

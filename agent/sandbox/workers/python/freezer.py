@@ -18,8 +18,7 @@ import sys
 from importlib import import_module
 
 from sandbox.framing import from_json
-from sandbox.gpus import GPU_PATHS
-from sandbox.linux import c_library, go_first_without_memory
+from sandbox.linux import GPU_PATHS, c_library, go_first_without_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

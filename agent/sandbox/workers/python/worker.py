@@ -18,9 +18,8 @@ from types import ModuleType
 
 from sandbox.framing import READ_BYTES, MessageReader, encode_frame
 from sandbox.limits import apply_limits
-from sandbox.linux import dup_high, identity_of, set_handler
+from sandbox.linux import dup_high, identity_of, set_handler, set_variables
 from sandbox.shared_page import INTERRUPT, SharedPage
-from sandbox.variables import set_variables
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer, Shows
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop, Unfinished

@@ -42,7 +42,7 @@ from sandbox.template.session import (
     session_limits,
     start_loopback,
 )
-from sandbox.tracing.namespace_entry import KINDS
+from sandbox.tracing.fork_checks import KINDS
 
 PIECE = 1 << 30
 

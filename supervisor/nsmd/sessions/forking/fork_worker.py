@@ -24,12 +24,14 @@ from sandbox.template.kernel import (
     PR_CAP_AMBIENT_CLEAR_ALL,
     PR_CAPBSET_DROP,
 )
-from sandbox.tracing.call_lists import CallList, CallLists, ResultOf
 from sandbox.tracing.fork_checks import CannotForkError, proc_text
 from sandbox.tracing.ptrace import (
     CALLS,
     NO_CALL,
+    CallList,
+    CallLists,
     Registers,
+    ResultOf,
     Traced,
     TracedEndedError,
     checked,

@@ -50,7 +50,6 @@ from sandbox.linux import (
     landlock_attributes,
 )
 from sandbox.template.kernel import SetupError, libc, set_option
-from sandbox.tracing.call_lists import CallLists
 from sandbox.tracing.fork_checks import (
     PAGE,
     CannotForkError,
@@ -58,12 +57,13 @@ from sandbox.tracing.fork_checks import (
     check_gpu,
     check_memory,
     check_threads,
+    enter_namespaces,
     filters_of,
     inner_pid,
+    missing_isolation,
     page_of,
     status_of,
 )
-from sandbox.tracing.namespace_entry import enter_namespaces, missing_isolation
 from sandbox.tracing.ptrace import (
     CLONE_SHARED,
     CLONE_VFORK,
@@ -72,6 +72,7 @@ from sandbox.tracing.ptrace import (
     NO_CALL,
     RESULT,
     WALL,
+    CallLists,
     Registers,
     Traced,
     TracedEndedError,

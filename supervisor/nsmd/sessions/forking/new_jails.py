@@ -33,8 +33,7 @@ from nsmd.sessions.forking.traced_session import (
 )
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNET, clone
-from sandbox.tracing.fork_checks import CannotForkError
-from sandbox.tracing.namespace_entry import KINDS
+from sandbox.tracing.fork_checks import KINDS, CannotForkError
 
 MESSAGE_BYTES = 256 * 1024
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nsmd.sessions.forking.new_jails import NewJail
-from sandbox.tracing.namespace_entry import missing_isolation
+from sandbox.tracing.fork_checks import missing_isolation
 
 
 def test_to_kill_a_jail_that_has_ended_kills_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
