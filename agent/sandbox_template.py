@@ -73,12 +73,7 @@ def load_agent(path: str) -> Any:
 
 
 def prepare_worker(agent: Any, hooks: Sequence[Mapping[str, Callable[[], object]]]) -> Any:
-    """A Python worker, made while descriptors 1 and 2 are pipes, as they will be in a session.
-
-    Args:
-        agent: the agent's module.
-        hooks: arguments of `os.register_at_fork`.
-    """
+    """A Python worker, made while descriptors 1 and 2 are pipes, as they will be in a session."""
     saved = {fd: os.dup(fd) for fd in (1, 2)}
     pipe = os.pipe()
     try:

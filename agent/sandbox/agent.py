@@ -45,9 +45,6 @@ class Agent:
 
     It can be made before a fork: until `run` it has no descriptor, no random number and nothing
     else that belongs to one process.
-
-    Args:
-        programs: interpreter name → path of the program.
     """
 
     def __init__(self, session: SharedSession, programs: Mapping[str, str]) -> None:
@@ -100,14 +97,7 @@ class Agent:
         rehearse: bool = True,
         adopted: Sequence[int] = (),
     ) -> NoReturn:
-        """Serve until the channel ends.
-
-        Args:
-            read_fd, write_fd: the channel; may be the same.
-            prestart: name of the interpreter that is up before `ready` is sent.
-            rehearse: if that is Python, it runs code that does nothing before `ready`.
-            adopted: as for `serve`.
-        """
+        """Serve until the channel ends; arguments as of `sandbox_agent.serve`."""
         self._open(read_fd, write_fd)
         if prestart is not None:
             self._executions.prestart(prestart, adopted, rehearse=rehearse)

@@ -65,11 +65,7 @@ def modified_ns_of(member: TarInfo) -> int:
 
 
 class PipeSink:
-    """An archive on its way into a pipe. Small pieces go together; the kernel moves large files.
-
-    Args:
-        pipe: its write end.
-    """
+    """An archive on its way into a pipe. Small pieces go together; the kernel moves large files."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -116,11 +112,7 @@ class PipeSink:
 
 
 class PipeSource:
-    """An archive that comes out of a pipe, as a file that tarfile can read, forward only.
-
-    Args:
-        pipe: its read end.
-    """
+    """An archive that comes out of a pipe, as a file that tarfile can read, forward only."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -206,16 +198,14 @@ _NO_WAIT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class ArchiveProcess:
     """A child that archives a directory, unpacks an archive into one, or removes one.
 
+    Raise TransferError if it is no directory.
+
     Args:
         mode: ``archive``, ``unpack`` or ``remove``.
         path: absolute, of the directory. To unpack, it is made if it is missing.
-        limit: largest size of a file; None for no limit.
 
     Attributes:
         path: without links.
-
-    Raises:
-        TransferError: it is no directory.
     """
 
     size = permissions = moved = 0
@@ -270,11 +260,7 @@ class ArchiveProcess:
         self.has_ended, self._status = True, wait_status
 
     def outcome(self) -> dict[str, Any]:
-        """Size, number of entries, and what was left out.
-
-        Raises:
-            TransferError: it failed.
-        """
+        """Size, number of entries, and what was left out. Raise TransferError if it failed."""
         said = os.pread(self._answer, os.fstat(self._answer).st_size, 0)
         answer: dict[str, Any] = from_json(said.decode()) if self._status == 0 and said else {}
         if "size" not in answer:
@@ -309,7 +295,6 @@ class DirectoryTree:
     Args:
         directory: its descriptor, or that of the directory around it.
         path: its path, for people.
-        limit: largest size of a file.
     """
 
     def __init__(self, directory: int, path: str, limit: int | None) -> None:

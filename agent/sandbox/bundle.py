@@ -26,11 +26,7 @@ UNBUNDLED = "# unbundled\n"
 
 
 def bundle(entry: str) -> str:
-    """Make one program of an entry and its modules.
-
-    Args:
-        entry: path of a file beside the package `sandbox`.
-    """
+    """Make one program of an entry, a file beside the package `sandbox`, and its modules."""
     folder = os.path.dirname(entry)
 
     def text_of(found: re.Match[str]) -> str:
@@ -50,11 +46,8 @@ def bundle(entry: str) -> str:
 
 
 def modules_of(entry: str) -> Iterator[tuple[str, str]]:
-    """Paths and texts of the modules that a program consists of, imported ones first.
-
-    Args:
-        entry: its main file, which comes last.
-    """
+    """Paths and texts of the modules that a program consists of: imported ones first, its entry
+    last."""
     folder = os.path.dirname(entry)
     seen: set[str] = set()
 

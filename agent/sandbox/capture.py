@@ -187,11 +187,7 @@ class NoFile:
 
 
 class Capture:
-    """Output of one stream for one execution: the whole, or head and tail and a file.
-
-    Args:
-        spills: makes the file; None for head and tail only.
-    """
+    """Output of one stream for one execution: the whole, or head, tail and, of `spills`, a file."""
 
     def __init__(self, stream: str, spills: Spills | None, limits: Limits) -> None:
         self.total_bytes = 0
@@ -300,10 +296,6 @@ class OutputPipe:
     Attributes:
         child_fd: the end for the interpreter. It stays open here as well: a pipe that nobody can
             write to would wake the agent for ever.
-        paused: the agent does not wait for what is printed.
-
-    Args:
-        ends: both ends of one that exists; default a new one.
     """
 
     def __init__(self, ends: tuple[int, int] | None = None) -> None:
@@ -344,12 +336,7 @@ class OutputPipe:
 
 
 class Preview:
-    """Output on its way to whoever watches an execution: coalesced, bounded, never waited for.
-
-    Args:
-        send: called with stream and text.
-        may_send: False while the supervisor lags behind.
-    """
+    """Output on its way to whoever watches an execution: coalesced, bounded, never waited for."""
 
     def __init__(
         self, poller: Poller, send: Callable[[str, str], None], may_send: Callable[[], bool]

@@ -274,11 +274,8 @@ class Checkpoints:
     # Going back.
 
     def undo(self, execution: CurrentExecution, steps: object) -> int | None:
-        """Go back by so many calls, as the running execution.
-
-        Returns:
-            The exit code; None if the interpreter is still to say that it is done, or was ended.
-        """
+        """Go back by so many calls, as the running execution. Return the exit code; None if the
+        interpreter is still to say that it is done, or was ended."""
         interpreter = execution.interpreter
         try:
             target = self._find(interpreter, steps)
@@ -359,11 +356,8 @@ class Checkpoints:
         target.link, target.pid = None, 0
 
     def _find(self, interpreter: Interpreter, steps: object) -> Checkpoint:
-        """Find the checkpoint to go back to, and see that it is there.
-
-        Raises:
-            UnkeptError: there is none; the message says why.
-        """
+        """Find the checkpoint to go back to, and see that it is there. Raise UnkeptError if there
+        is none; the message says why."""
         if interpreter.name in OTHERS:
             raise UnkeptError(
                 f"{OTHERS[interpreter.name]}; `nsm save` and `nsm restore` keep what can be kept"

@@ -55,16 +55,11 @@ REHEARSAL_S = 10.0
 class Executor:
     """Runs the code of requests, one after another, and answers each with a result.
 
-    Args:
-        programs: interpreter name → path of the program.
-
     Attributes:
-        running: what runs; None while nothing does.
         checkpoints: None where there is no undo, or nothing to undo yet.
         count: executions so far that a request asked for.
         number: number of the newest execution, steps of set-ups included.
         waiting: a request to run code, which waits for the set-up of its interpreter.
-        input: standard input of the execution that runs or waits; None if it is empty.
         notes: notes about executions for a new supervisor, by their ids.
     """
 
@@ -98,12 +93,7 @@ class Executor:
         self._newest.open()
 
     def prestart(self, name: str, adopted: Sequence[int], *, rehearse: bool) -> None:
-        """Have an interpreter up.
-
-        Args:
-            adopted: arguments of `Interpreter.adopt`, if it runs already.
-            rehearse: if it is Python, it runs code that does nothing.
-        """
+        """Have an interpreter up; `adopted` are arguments of its `adopt`, if it runs already."""
         interpreter = self.interpreters[name]
         if adopted:
             interpreter.adopt(*adopted)
@@ -462,11 +452,7 @@ class Executor:
     # Set-up.
 
     def read_setup(self, message: Mapping[str, Any]) -> tuple[Interpreter, list[Step]] | None:
-        """Read the first set-up of a `hello`.
-
-        Raises:
-            RequestError: it is not valid.
-        """
+        """Read the first set-up of a `hello`. Raise RequestError if it is not valid."""
         given = as_object(message.get("setup"))
         if given is None or self._knows_setup:
             return None

@@ -67,23 +67,15 @@ def set_facts(fd: int, mode: int, modified: int, attributes: Mapping[str, bytes]
 
 
 def check_socket(inode: int, mode: int, status: os.stat_result | None) -> None:
-    """Check that a socket is still there: no undo can bring one back.
-
-    Args:
-        inode, mode: of the socket.
-        status: of what has its name now; None if nothing has.
-    """
+    """Check that a socket is still there, by the status of what has its name now: no undo can bring
+    one back."""
     if status is None or (status.st_ino, status.st_mode) != (inode, mode):
         raise OSError(0, "is gone: only its process can make a socket")
 
 
 @contextlib.contextmanager
 def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generator[int, None, None]:
-    """Open for reading a file whose mode may forbid that, and leave its mode as it was.
-
-    Args:
-        mode: that it has.
-    """
+    """Open for reading a file whose mode may forbid that, and leave its mode as it was."""
     needed = 0o500 if flags & os.O_DIRECTORY else 0o400
     closed = mode & needed != needed
     if closed:
@@ -103,11 +95,7 @@ def opened_again(directory: int, name: bytes, flags: int, mode: int) -> Generato
 def opened_to_change(
     directory: int, name: bytes, flags: int, mode: int
 ) -> Generator[int, None, None]:
-    """Open a file whose mode may forbid to change it. The caller sets the mode within the block.
-
-    Args:
-        mode: that it has.
-    """
+    """Open a file whose mode may forbid to change it. The caller sets the mode within the block."""
     if mode & stat.S_IRWXU != stat.S_IRWXU and not flags & os.O_CREAT:
         os.chmod(name, stat.S_IMODE(mode) | stat.S_IRWXU, dir_fd=directory)
     fd = os.open(name, flags, 0o600, dir_fd=directory)
@@ -184,11 +172,7 @@ class UnkeptError(Exception):
 
 
 class TooMuchError(UnkeptError):
-    """Not all files have room among what is kept.
-
-    Attributes:
-        total_bytes: size of all files.
-    """
+    """Not all files have room among what is kept."""
 
     def __init__(self, total_bytes: int) -> None:
         super().__init__("the files of the session take more memory than checkpoints may")
@@ -196,11 +180,7 @@ class TooMuchError(UnkeptError):
 
 
 class ContentStore:
-    """Store of contents, in memory that has no name.
-
-    Attributes:
-        bytes: size of all that is kept.
-    """
+    """Store of contents, in memory that has no name."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -256,10 +236,6 @@ class Entry:
     """A file, directory or link as it was.
 
     Attributes:
-        attributes: extended ones, of a file or a directory.
-        entries: of a directory.
-        content: of a file.
-        target: of a link.
         is_mapped: it may have changed without a trace.
         is_linked: it has several names.
         is_opaque: a directory of an overlay's upper layer that hides the one below it.
@@ -312,7 +288,6 @@ class FileLook:
         mapped: inodes of files that are mapped into memory.
 
     Attributes:
-        total_bytes: size of all files that were seen.
         lacks_room: not all of them are kept.
     """
 
@@ -328,11 +303,7 @@ class FileLook:
     def layer(self, directory: int, before: Entry | None) -> Entry:
         """The same for the upper layer of an overlay, with what marks deletions in it.
 
-        Args:
-            directory: its descriptor.
-
-        Raises:
-            UnkeptError: there is too much.
+        Raise UnkeptError if there is too much.
         """
         self._is_layer = True
         entry = Entry(os.fstat(directory))
@@ -341,13 +312,8 @@ class FileLook:
         return entry
 
     def at(self, path: str, before: Entry | None) -> Entry:
-        """
-        Args:
-            before: from an earlier look.
-
-        Raises:
-            UnkeptError: there is too much.
-        """
+        """Look at a directory, of which an earlier look has found `before`. Raise UnkeptError if
+        there is too much."""
         fd = os.open(path, OPEN_DIRECTORY)
         try:
             entry = Entry(os.fstat(fd))
@@ -430,11 +396,7 @@ class FileLook:
 
 
 class FileReturn:
-    """The way back: makes a directory what it was.
-
-    Attributes:
-        failed: names that could not be made what they were.
-    """
+    """The way back: makes a directory what it was."""
 
     def __init__(self, contents: ContentStore, mapped: Collection[int]) -> None:
         self.failed: list[str] = []

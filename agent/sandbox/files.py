@@ -25,16 +25,11 @@ MAX_NUMBER = 2**53
 class FileReader:
     """A file on its way out of the session, as long as it was when it was opened.
 
-    Args:
-        path: absolute.
+    Raise TransferError for what is no regular file, or one that the kernel makes up.
 
     Attributes:
         path: without links.
         size: bytes that it had; `moved` is what has been read of them.
-        permissions: the lower nine bits of its mode.
-
-    Raises:
-        TransferError: no regular file, or one that the kernel makes up.
     """
 
     def __init__(self, path: str) -> None:
@@ -88,7 +83,8 @@ class FileWriter:
     """A file on its way into the session. It appears, whole, when it is kept.
 
     Until then it has no name, so that no reader sees half of it and nothing is left behind by
-    whatever ends this process; on a file system without such files it has a name of its own.
+    whatever ends this process; on a file system without such files it has a name of its own. Raise
+    TransferError if what is there can't be replaced by a file.
 
     Args:
         path: absolute; what is there must be a regular file or nothing, and no link.
@@ -97,10 +93,6 @@ class FileWriter:
         directory: descriptor of the directory, if it is known. Then the path is for people, but
             for its last name, and what is there is looked at when the file is kept. Ours from now
             on.
-        limit: largest size that is kept; None for no limit.
-
-    Raises:
-        TransferError: what is there can't be replaced by a file.
     """
 
     UNNAMED = os.O_TMPFILE
@@ -192,10 +184,7 @@ class FileWriter:
         return f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
 
     def write(self, data: bytes) -> None:
-        """
-        Raises:
-            OSError: as of write(2), such as ENOSPC.
-        """
+        """Write all; raise OSError as of write(2), such as ENOSPC."""
         view = memoryview(data)
         while view:
             written = os.write(self.fd, view)
@@ -207,11 +196,7 @@ class FileWriter:
         os.utime(self.fd, ns=(modified_ns, modified_ns))
 
     def keep(self) -> None:
-        """Put the file, whole, in its place.
-
-        Raises:
-            TransferError: it is larger than the limit.
-        """
+        """Put the file, whole, in its place. Raise TransferError if it is larger than the limit."""
         if self._limit is not None and self.size > self._limit:
             raise TransferError(
                 f"{self.path}: has {self.size} bytes; the limit is {self._limit}", errno.EFBIG
@@ -268,11 +253,8 @@ def is_temporary(name: str) -> bool:
 
 
 def find_regular(directory: int, name: str, path: str) -> int:
-    """A descriptor with O_PATH of a regular file that may be written to, which no link names.
-
-    Raises:
-        TransferError: it is something else.
-    """
+    """A descriptor with O_PATH of a regular file that may be written to, which no link names. Raise
+    TransferError if it is something else."""
     found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         mode = os.fstat(found).st_mode
@@ -295,11 +277,8 @@ def refuse_link(found: int, mode: int, path: str) -> None:
 
 
 def append_to(path: str, data: bytes, permissions: int | None) -> tuple[str, int]:
-    """Add bytes at the end of a file, or make it of them; return its path and size.
-
-    Raises:
-        TransferError: it is no regular file.
-    """
+    """Add bytes at the end of a file, or make it of them; return its path and size. Raise
+    TransferError if it is no regular file."""
     parent, _, name = path.rpartition("/")
     if name in {"", ".", ".."}:
         raise TransferError(f"{path}: {WORDS[errno.EISDIR]}", errno.EISDIR)

@@ -82,12 +82,10 @@ class ForkBombs:
     def end(self, interpreter: Interpreter, *, may_wait: bool) -> bool:
         """End a fork bomb that code has left behind, and note it for the next result.
 
-        Args:
-            interpreter: its code has just ended.
-            may_wait: wait while its copies multiply, unless earlier code has left them behind.
+        Return True if there was one, of this code.
 
-        Returns:
-            True if there was one, of this code.
+        Args:
+            may_wait: wait while its copies multiply, unless earlier code has left them behind.
         """
         if not self._limit:
             return False

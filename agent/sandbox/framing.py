@@ -81,10 +81,7 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
     """`message` as a frame: 4-byte big-endian length and UTF-8 JSON.
 
     Lone surrogates stand for bytes of output and names that are not UTF-8. They are escaped as JSON
-    does.
-
-    Raises:
-        FrameError: it holds NaN or an infinity, or is larger than `MAX_FRAME_BYTES`.
+    does. Raise FrameError if it holds NaN or an infinity, or is larger than `MAX_FRAME_BYTES`.
     """
     try:
         data = message.get("data")
@@ -110,10 +107,8 @@ def _is_plain(text: str) -> bool:
 def resume_marker(token: str) -> bytes:
     """The 20 bytes by which a new holder of the channel resumes; `token` is 32 hex digits.
 
-    They occur nowhere else in a channel: 0xFFFFFFFF is no valid length and 0xFF not in UTF-8.
-
-    Raises:
-        ValueError: `token` is not 16 bytes in hexadecimal.
+    They occur nowhere else in a channel: 0xFFFFFFFF is no valid length and 0xFF not in UTF-8. Raise
+    ValueError if `token` is not 16 bytes in hexadecimal.
     """
     raw = bytes.fromhex(token)
     if len(raw) != 16:
@@ -146,18 +141,12 @@ _json_scan = _json_decoder.scan_once
 
 
 def to_json(value: object) -> str:
-    """
-    Raises:
-        TypeError, ValueError, RecursionError: JSON has no such value.
-    """
+    """Raise TypeError, ValueError or RecursionError if JSON has no such value."""
     return "".join(_json_pieces(value, 0))
 
 
 def from_json(text: str) -> Any:
-    """
-    Raises:
-        ValueError, RecursionError: the text is not JSON.
-    """
+    """Raise ValueError or RecursionError if the text is not JSON."""
     try:
         value, end = _json_scan(text, 0)
         if end == len(text):
@@ -181,9 +170,6 @@ def _decode_body(body: bytes) -> dict[str, Any]:
 class MessageReader:
     """Cuts a byte stream into messages; does no I/O.
 
-    Args:
-        limit: largest accepted frame body, bytes.
-
     Attributes:
         marker: resume marker to look for, at any point of the stream; empty for none. A torn
             frame before it is dropped.
@@ -206,10 +192,7 @@ class MessageReader:
 
     def next_message(self) -> dict[str, Any] | None:
         """The next whole message, `RESUMED` for a resume marker, None when it takes more bytes.
-
-        Raises:
-            FrameError: the next frame is invalid. It is skipped unless the error is `fatal`.
-        """
+        Raise FrameError if the next frame is invalid. It is skipped unless the error is `fatal`."""
         buffer = self._buffer
         if self._skipping:
             return RESUMED if self._cut_at_marker() else None
@@ -318,11 +301,8 @@ def flag_field(message: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def data_field(message: Mapping[str, Any]) -> bytes:
-    """The bytes of `data`, which is base64; none where it is left out.
-
-    Raises:
-        RequestError: it is something else.
-    """
+    """The bytes of `data`, which is base64; none where it is left out. Raise RequestError if it is
+    something else."""
     try:
         return b64decode(message.get("data", ""), validate=True)
     except (ValueError, TypeError):
@@ -379,11 +359,7 @@ MAX_SETUP_STEPS = 16
 
 
 class ExecuteRequest:
-    """An `execute`.
-
-    Raises:
-        RequestError: it is not as in docs/contributing/agent-protocol.md.
-    """
+    """An `execute`. Raise RequestError if it is not as in docs/contributing/agent-protocol.md."""
 
     def __init__(self, message: Mapping[str, Any]) -> None:
         self.id: str | int = message["id"]
@@ -407,10 +383,6 @@ class ExecuteRequest:
 class Step:
     """Code that an interpreter runs before any other, each time it starts.
 
-    Args:
-        name: for people.
-        timeout_s, grace_s: after that it is interrupted like any execution, and then killed.
-
     Attributes:
         told: its failure was reported; later failures are not.
         preloads: it imports modules that a fork of an image's Python has already.
@@ -431,11 +403,8 @@ class Step:
 
 
 def steps_of(setup: Mapping[str, Any]) -> list[Step]:
-    """Read the steps of the set-up of an interpreter.
-
-    Raises:
-        RequestError: they are not as in docs/contributing/agent-protocol.md.
-    """
+    """Read the steps of the set-up of an interpreter. Raise RequestError if they are not as in
+    docs/contributing/agent-protocol.md."""
     steps: list[Any] | None = setup.get("steps")
     if type(steps) is not list or len(steps) > MAX_SETUP_STEPS:
         raise RequestError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")

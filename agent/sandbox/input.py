@@ -36,7 +36,6 @@ class Input:
         changed: called when something was written, or nobody reads any more.
 
     Attributes:
-        taken_bytes: how many were taken so far.
         ended: no more are taken, since the end of the input was told.
         broken: no more are taken, since nobody reads them.
     """
@@ -127,9 +126,6 @@ MAX_INPUT_REQUESTS = 16
 
 class StandardInput:
     """Standard input of one execution.
-
-    Args:
-        execution: id of the execution.
 
     Attributes:
         pid: the child that holds the read end; 0 while there is none.

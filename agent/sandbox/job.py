@@ -59,9 +59,9 @@ class JobStream:
 class JobProcess:
     """The process of a job, from its start until the job is forgotten.
 
+    Raise JobRefusal if it cannot be started.
+
     Args:
-        job_id: short, unique in the session.
-        argv: the program and its arguments.
         cwd: directory, absolute or relative to the workspace.
         env: variables besides the session's.
         stdin: input follows; else it is empty at once.
@@ -74,12 +74,7 @@ class JobProcess:
         leader: the same, and kept after the end, to find processes that the job left behind.
         written: how many bytes were taken of each piece of input, by the piece's key.
         answered_reads: offset and size of the output that each reader got, by the reader's name.
-        next_read_offset: offset of the output for the next reader.
-        file: the code that it runs, if it was started with code.
         wait_status: as of wait(2); None while it runs.
-
-    Raises:
-        JobRefusal: it cannot be started.
     """
 
     is_job = True
@@ -266,11 +261,8 @@ class JobProcess:
         return self.input is None or not self.input.takes_more or self.input.room > 0
 
     def write(self, data: bytes) -> int:
-        """Take input for the job; returns how many bytes of it there was room for.
-
-        Raises:
-            JobRefusal: the job reads no more.
-        """
+        """Take input for the job; returns how many bytes of it there was room for. Raise JobRefusal
+        if the job reads no more."""
         if self.input is None or not self.input.takes_more:
             raise JobRefusal(self._why_no_input(), errno.EPIPE)
         taken = data[: self.input.room]
@@ -299,11 +291,7 @@ class JobProcess:
     # Signals and terminal.
 
     def send_signal(self, number: int) -> None:
-        """Signal the job's process group.
-
-        Raises:
-            JobRefusal: it has ended.
-        """
+        """Signal the job's process group. Raise JobRefusal if it has ended."""
         if not self.pid:
             raise JobRefusal(f"job {self.id} has ended", errno.ESRCH)
         signal_group(self.pid, number)
@@ -326,11 +314,8 @@ class JobProcess:
             signal_group(self.pid, signal.SIGCONT)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size of its terminal; the kernel tells the program.
-
-        Raises:
-            JobRefusal: it has none.
-        """
+        """Change the size of its terminal; the kernel tells the program. Raise JobRefusal if it has
+        none."""
         if not self.tty:
             raise JobRefusal(f"job {self.id} has no terminal", errno.ENOTTY)
         self._set_size(rows, columns)

@@ -53,11 +53,7 @@ class OutputStore:
         self._logs: list[JobLog] = []
 
     def open_log(self, now: Callable[[], float]) -> JobLog:
-        """Make the log of another job.
-
-        Args:
-            now: the monotonic clock.
-        """
+        """Make the log of another job."""
         log = JobLog(self, now)
         self._logs.append(log)
         return log
@@ -240,12 +236,8 @@ class JobLog:
     def read(self, offset: int, count: int) -> tuple[int, list[tuple[str, int]], bytes]:
         """Read from an offset on.
 
-        Args:
-            count: bytes at most.
-
-        Returns:
-            The offset at which the bytes begin, later than asked for where output is lost; the
-            streams of the bytes, with their lengths; and the bytes.
+        Return the offset at which the bytes begin, later than asked for where output is lost; the
+        streams of the bytes, with their lengths; and the bytes.
         """
         place = begin = min(offset, self.size)
         pieces: list[tuple[str, int]] = []
@@ -286,12 +278,8 @@ def _cut(
     count: int,
     pieces: list[tuple[str, int]],
 ) -> bytes:
-    """Cut bytes out of a block, and add their streams and lengths to `pieces`.
-
-    Args:
-        skip: bytes before them.
-        count: bytes at most.
-    """
+    """Cut at most `count` bytes out of a block, after the first `skip`, and add their streams and
+    lengths to `pieces`."""
     place = 0
     last = min(len(block), skip + count)
     for run in runs:

@@ -53,16 +53,11 @@ def start_program(
     """Start a program with posix_spawn(3): a fork would copy the agent's memory for nothing.
 
     The program is the leader of a session and of a process group. Everything that the agent has
-    open is close-on-exec.
+    open is close-on-exec. Raise JobRefusal or OSError if it cannot be started.
 
     Args:
-        cwd: absolute.
-        variables: its whole environment.
         actions: for its descriptors 0 to 2, as of posix_spawn(3).
         has_forks: the session has forks, which the program must not reach.
-
-    Raises:
-        JobRefusal, OSError: it cannot be started.
     """
     try:
         os.chdir(cwd)
@@ -147,13 +142,11 @@ UNBUFFERED = {"python": ("-u",)}
 def write_program(name: str, program: str, code: Sequence[str], directory: str) -> tuple[str, ...]:
     """Write code as a program for an interpreter; returns its arguments, the file last.
 
+    Raise JobRefusal if the file cannot be written.
+
     Args:
-        name, program: the interpreter's, and the path of its program.
         code: that of its set-up comes first, as in its own process.
         directory: where it looks for modules that belong to the code.
-
-    Raises:
-        JobRefusal: the file cannot be written.
     """
     path = os.path.join(directory, f".nsm-job-{os.urandom(4).hex()}{SUFFIXES[name]}")
     text = "\n".join(code)
@@ -171,11 +164,8 @@ def write_program(name: str, program: str, code: Sequence[str], directory: str) 
 
 
 def find_program(name: str, path: str) -> str:
-    """The file of a program, as a shell finds it.
-
-    Raises:
-        JobRefusal: there is none, or none that is executable.
-    """
+    """The file of a program, as a shell finds it. Raise JobRefusal if there is none, or none that
+    is executable."""
     if "/" in name:
         if os.path.isdir(name):
             raise JobRefusal(f"{name!r:.300}: a directory, not a program", errno.EACCES)

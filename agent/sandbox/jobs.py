@@ -333,11 +333,7 @@ class Jobs:
         return settled
 
     def _answer(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
-        """Answer a request if there is something to tell.
-
-        Args:
-            last: answer in any case.
-        """
+        """Answer a request if there is something to tell, and the last time in any case."""
         if message["type"] == "job_write":
             return self._write(job, message, last=last)
         return self._read(job, message, last=last)
@@ -461,11 +457,7 @@ def _remove(file: str | None) -> None:
 
 
 def _size_of(given: object) -> tuple[int, int]:
-    """Rows and columns of a terminal.
-
-    Raises:
-        RequestError: they are none.
-    """
+    """Rows and columns of a terminal. Raise RequestError if they are none."""
     size = as_object(given) or {}
     rows, columns = (
         whole_field(size, name, None, low=1, high=MAX_SIDE) for name in ("rows", "columns")

@@ -163,7 +163,6 @@ def become_helper(kept: set[int], parent: int) -> None:
     """Begin in a fork of the agent that serves the session, and runs no code of it.
 
     Args:
-        kept: the descriptors that stay open.
         parent: the agent, which takes it along; as PID 1 in any case.
     """
     os.setsid()

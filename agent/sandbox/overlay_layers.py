@@ -48,11 +48,7 @@ class OverlayLayers:
         self._below = below
 
     def look(self, look: FileLook, before: Entry | None) -> Entry:
-        """Copy what the session has changed.
-
-        Raises:
-            UnkeptError: there is too much.
-        """
+        """Copy what the session has changed. Raise UnkeptError if there is too much."""
         return look.layer(self._changed, before)
 
     def go_back(self, contents: ContentStore, wanted: Entry, *, has_mapped: bool) -> list[str]:
@@ -117,11 +113,7 @@ def _opened(stack: contextlib.ExitStack, parent: int, name: bytes) -> int:
 
 
 class _LayerReturn:
-    """One undo of the changes in a copy.
-
-    Attributes:
-        failed: names that could not be made what they were.
-    """
+    """One undo of the changes in a copy."""
 
     def __init__(self, contents: ContentStore, *, has_mapped: bool) -> None:
         self.failed: list[str] = []
@@ -129,11 +121,7 @@ class _LayerReturn:
         self._has_mapped = has_mapped
 
     def directory(self, place: _Place, wanted: Entry | None) -> None:
-        """Make a directory what it was.
-
-        Args:
-            wanted: what was changed in it; None if nothing was.
-        """
+        """Make a directory what it was; `wanted` is what was changed in it."""
         entries = {} if wanted is None else wanted.entries
         now = _names(place.changed)
         below = _names(place.below)
@@ -211,11 +199,7 @@ class _LayerReturn:
 
 
 def _set_same(fd: int, other: int, status: os.stat_result) -> None:
-    """Give an open file or directory what another one has, but for content.
-
-    Args:
-        status: of the other one.
-    """
+    """Give an open file or directory what another one has, but for content."""
     set_facts(fd, status.st_mode, status.st_mtime_ns, attributes_of(other))
 
 

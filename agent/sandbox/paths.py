@@ -103,10 +103,8 @@ def open_path(path: str) -> int:
     """A descriptor with O_PATH of what an absolute path names, links followed.
 
     Each name is opened by itself and each link read here, so that nothing on the way is one of
-    /proc's: those links lead to files by no name, and for this process to its own.
-
-    Raises:
-        TransferError: it leads into a virtual file system.
+    /proc's: those links lead to files by no name, and for this process to its own. Raise
+    TransferError if it leads into a virtual file system.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     names = path.split("/")[::-1]
@@ -182,11 +180,7 @@ def open_directory(path: str) -> int:
 
 
 def absolute_path(workspace: str, path: object) -> str:
-    """The absolute path that a request means.
-
-    Raises:
-        TransferError: none that a file could have.
-    """
+    """The absolute path that a request means; TransferError for one that no file could have."""
     if not isinstance(path, str) or not path:
         raise TransferError("path must be a text that is not empty", errno.EINVAL)
     whole = os.path.join(workspace, path)
@@ -196,11 +190,8 @@ def absolute_path(workspace: str, path: object) -> str:
 
 
 def open_parent(path: str) -> tuple[int, str]:
-    """A descriptor of the directory that something is in, and its name there.
-
-    Raises:
-        TransferError: a name is missing, or as `open_path`.
-    """
+    """A descriptor of the directory that something is in, and its name there. Raise TransferError
+    if a name is missing, or as `open_path`."""
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in {"", ".", ".."}:
         raise TransferError(f"{path}: has no name of its own here", errno.EINVAL)
@@ -271,11 +262,7 @@ MAX_SCANNED = 1_000_000
 def page_of(fd: int, after: str, count: int) -> tuple[list[list[object]], bool]:
     """Entries of a directory, by name: those behind a name, and whether more follow.
 
-    Args:
-        fd: descriptor of the directory; O_PATH is enough.
-
-    Raises:
-        TransferError: it has too many entries.
+    Raise TransferError if it has too many entries.
     """
     import heapq
 

@@ -117,7 +117,6 @@ class NonblockingStream:
     """A byte stream in both directions that never blocks.
 
     Args:
-        on_data: called with what was read.
         on_end: called once at end-of-file or when the peer cannot be written to.
         on_sent: called when all that had to wait has been written.
     """

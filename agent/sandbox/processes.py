@@ -240,11 +240,7 @@ def signal_process(row: Process, number: int) -> None:
 
 
 def await_end(pid: int, deadline: float) -> None:
-    """Wait until a child has ended, and leave it to be reaped.
-
-    Args:
-        deadline: time on the monotonic clock when it is given up.
-    """
+    """Wait until a child has ended, or a time on the monotonic clock; it is left to be reaped."""
     try:
         pidfd = open_pidfd(pid)
     except OSError:  # no descriptor is left
@@ -296,11 +292,7 @@ class ProcessTrees:
     """Knows whose each process of the session is, and reaps those that are the agent's children.
 
     Attributes:
-        interpreters: those of the session, whether they run or not.
-        jobs: jobs that run.
-        had_jobs: there has been a job.
         orphans: processes whose parent has ended, and the interpreters and jobs that they are of.
-        children: children of the agent.
         helpers: children that are nobody's, since code has not started them, until they are reaped.
         find_helpers: called before it is looked whose a process is, to add to `helpers`.
         exit_handlers: called with the pid, status and usage of each child that has ended.

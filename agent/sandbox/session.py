@@ -88,12 +88,11 @@ class Channel:
     ) -> None:
         """Send a message and, with a sequence, keep it.
 
+        Raise FrameError if it does not fit a frame.
+
         Args:
             descriptor: goes along, once: repeated frames have none.
             fallback: makes the message to send if the kernel refuses to pass the descriptor.
-
-        Raises:
-            FrameError: it does not fit a frame.
         """
         if self._sequence is None:
             other = None if fallback is None else lambda: encode_frame(fallback())
@@ -173,7 +172,6 @@ class SharedSession:
         workspace: working directory of interpreters and place for spilled output.
 
     Attributes:
-        pid: the agent's process.
         has_forks: the session has been forked; what starts in it is kept from its forks.
         rehearses: nobody is to hear of what runs.
         layers: overlays that undo takes back: the copies of the project and of an image.

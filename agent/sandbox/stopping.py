@@ -29,11 +29,7 @@ before each further one."""
 
 
 class Stopper:
-    """Stops the running execution, at its time limit or on request.
-
-    Args:
-        end_input: called when the code is to read no more input.
-    """
+    """Stops the running execution, at its time limit or on request."""
 
     def __init__(self, poller: Poller, end_input: Callable[[], None]) -> None:
         self._poller = poller
@@ -116,13 +112,13 @@ class Stopper:
         that sleeps may have stopped just now, so its messages are read before it is looked at
         again.
 
-        Args:
-            rested: it slept already at the look before this one.
-
         Without a terminal nothing tells which one that is. But a shell that waits starts nothing,
         so it is the one that it has started last, unless code has resumed another one: then it
         takes the second interrupt, which all jobs get. Jobs in the background are left alone, since
         a shell that does not wait for a job has stopped by now.
+
+        Args:
+            rested: it slept already at the look before this one.
         """
         leader = execution.interpreter.pid
         shell = read_process(leader)

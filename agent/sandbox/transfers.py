@@ -212,11 +212,7 @@ def text_of_data(data: bytes) -> str:
 
 
 def data_of(message: Mapping[str, Any]) -> bytes:
-    """The bytes that a request has for a file.
-
-    Raises:
-        RequestError: too many, or none at all.
-    """
+    """The bytes that a request has for a file. Raise RequestError for too many, or none."""
     if len(text_field(message, "data")) > 2 * CHUNK_BYTES:
         raise RequestError(f"data must be base64 of at most {CHUNK_BYTES} bytes")
     data = data_field(message)

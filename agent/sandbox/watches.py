@@ -68,13 +68,11 @@ CHANGE_KINDS = (
 class FileWatch:
     """One path that is watched; of a directory, what is in it.
 
+    Raise TransferError if there are too many directories.
+
     Args:
-        path: absolute.
         recursive: directories below are watched, too. No link is followed.
         send: takes events, True if some are missing, and True if no more will come.
-
-    Raises:
-        TransferError: there are too many directories.
     """
 
     def __init__(
@@ -275,11 +273,8 @@ class FileWatches:
         self._watches: dict[str | int, FileWatch] = {}
 
     def begin(self, request_id: str | int, path: str, *, recursive: bool) -> dict[str, Any]:
-        """Watch a path; returns the answer, without its id.
-
-        Raises:
-            TransferError, OSError: that cannot be done.
-        """
+        """Watch a path; returns the answer, without its id. Raise TransferError or OSError if that
+        cannot be done."""
         if request_id in self._watches:
             raise TransferError("a path is watched under this id already", errno.EEXIST)
         if len(self._watches) >= MAX_WATCHES:

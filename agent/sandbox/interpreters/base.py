@@ -350,7 +350,6 @@ class Interpreter:
         """Take over a process that somebody else has started, in place of `start`.
 
         Args:
-            pid: the process, now a child of the agent.
             fds: what `start` would have made.
         """
         raise NotImplementedError
@@ -444,11 +443,7 @@ class Interpreter:
         self.resume_output()
 
     def complain(self, step: Step, why: str, said: str) -> None:
-        """Have the next execution told that a step failed.
-
-        Args:
-            said: its output on stderr.
-        """
+        """Have the next execution told that a step failed, and what it said on stderr."""
         if self._aside is None or step.told:
             return
         step.told = True

@@ -59,11 +59,7 @@ def quoted(text: str) -> str:
 
 
 class CodeFile:
-    """Memory file that is written again for each piece of code.
-
-    Args:
-        fd: its descriptor, which is this object's from now on.
-    """
+    """Memory file that is written again for each piece of code. The descriptor is its own."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -398,11 +394,8 @@ class BashInterpreter(Interpreter):
             )
 
     def _become_script(self, *, in_place: bool) -> str:
-        """Give the command by which the shell becomes one that runs the file as a script.
-
-        Args:
-            in_place: run the script's own file.
-        """
+        """Give the command by which the shell becomes one that runs the file as a script, or in
+        place the script's own file."""
         first = self._part(
             "prepare_file" if in_place else "prepare_script",
             end=quoted(PARTS["end_script"]),

@@ -69,7 +69,6 @@ class ImageWorkers:
 
         Args:
             given: its ends of its output pipes and its control socket, and its page.
-            limits: as in `hello`.
         """
         if self._requests < 0:
             return 0
@@ -280,8 +279,6 @@ class PythonInterpreter(FramedInterpreter):
         """Have a checkpoint be the worker, which answers as if it had run code.
 
         Args:
-            pid: its process.
-            number: of the running execution.
             wake: sends it a message and descriptors.
         """
         ends: list[int] = []

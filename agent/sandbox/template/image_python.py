@@ -120,11 +120,7 @@ class ImagePlan(NamedTuple):
     """Facts about the Python of an image.
 
     Attributes:
-        program: its path.
         root: arguments of `make_root`, if the image is not the root directory yet; else None.
-        agent_path: path of the agent's program, whose worker it runs.
-        system_calls: filter of every session.
-        last_capability: the kernel's highest.
     """
 
     program: str
@@ -137,11 +133,10 @@ class ImagePlan(NamedTuple):
 class _ImportingPython:
     """The image's Python while it imports.
 
+    Raise CannotForkError if the kernel does not tell what it takes to check it.
+
     Attributes:
         filters: number of filters of system calls that it is started with.
-
-    Raises:
-        CannotForkError: the kernel does not tell what it takes to check it.
     """
 
     def __init__(self, plan: ImagePlan) -> None:
@@ -199,11 +194,8 @@ class _ImportingPython:
         self.run(_END.format(names=self._added), START_S)
 
     def run(self, code: str, limit_s: float) -> str:
-        """Have it run code; returns why that failed, or an empty text.
-
-        Raises:
-            NoImagePythonError: it has ended, or does not answer.
-        """
+        """Have it run code; returns why that failed, or an empty text. Raise NoImagePythonError if
+        it has ended, or does not answer."""
         self._number += 1
         token = os.urandom(16).hex()
         os.ftruncate(self._output, 0)
@@ -279,8 +271,6 @@ class _Keeper:
     """The process beside a template that has the model.
 
     Args:
-        plan: the Python.
-        wanted: modules to import.
         tell: called with the module that is imported next; with an empty text for other steps.
     """
 
@@ -292,11 +282,8 @@ class _Keeper:
         self.imported: dict[str, float] = {}
 
     def make_model(self) -> ModelWorker:
-        """Start the image's Python, have it import, and fork it.
-
-        Raises:
-            NoImagePythonError: that does not work.
-        """
+        """Start the image's Python, have it import, and fork it. Raise NoImagePythonError if that
+        does not work."""
         python: _ImportingPython | None = None
         try:
             while python is None:  # again without the module that was at fault
@@ -453,7 +440,6 @@ def keep_image_python(
     """Have a process keep the image's Python, and wait until that has imported.
 
     Args:
-        plan, wanted: as for `_Keeper`.
         control: the template's socket, which that process closes; hears of each import.
     """
     found = ImagePython()

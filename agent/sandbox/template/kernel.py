@@ -53,11 +53,8 @@ def clone(namespaces: int) -> int:
     The C library's way takes a fork, an unshare and a fork, a third more time. It would also run
     what Python and libraries want to have run after a fork for the sake of threads: there are none
     here, and the agent starts interpreters with `os.fork`, which does it. The child's C library
-    takes the thread id of its parent for its own; only raise(3) and abort(3) use it, and the
-    latter ends the process in another way then.
-
-    Returns:
-        The process id; 0 in the child.
+    takes the thread id of its parent for its own; only raise(3) and abort(3) use it, and the latter
+    ends the process in another way then. Return the process id; 0 in the child.
     """
     pid: int = holding_lock.syscall(CLONE, namespaces | SIGCHLD, 0, 0, 0, 0)
     if pid < 0:

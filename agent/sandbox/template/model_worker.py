@@ -48,13 +48,11 @@ _CLONE_NUMBER, _FORK_NUMBER = 56, 57
 class ModelWorker:
     """A fork of the image's Python that never runs, of which all workers are copies.
 
+    Raise CannotForkError or OSError if it cannot be used.
+
     Args:
         traced: the process, stopped before its first instruction.
-        last_capability: the kernel's highest.
         filters: number of filters of system calls that it was started with.
-
-    Raises:
-        CannotForkError, OSError: it cannot be used.
     """
 
     def __init__(self, traced: Traced, last_capability: int, filters: int) -> None:
@@ -122,7 +120,6 @@ class ModelWorker:
         Args:
             namespaces: of the session: what owns the others, `KINDS`, and its user's.
             given: the worker's ends of its output pipes and its control socket, and its page.
-            limits: of an interpreter, as in `hello`.
 
         Raises:
             CannotForkError, OSError, TracedEndedError: it cannot be made; nothing is left of it.
@@ -200,13 +197,7 @@ class ModelWorker:
 
     def _check(self, worker: Traced, namespaces: Sequence[int], given: Sequence[int]) -> int:
         """Check in /proc that a worker has no rights, is in its namespaces and shares nothing.
-
-        Returns:
-            Its number in its namespace.
-
-        Raises:
-            CannotForkError: it is not isolated.
-        """
+        Return its number in its namespace. Raise CannotForkError if it is not isolated."""
         wrong = missing_isolation(worker.pid, namespaces[1:])
         out, err, control, page = map(os.fstat, given)
         at, _, saved_out, saved_err = self._private

@@ -51,19 +51,15 @@ def make_root(
 ) -> Sequence[int]:
     """Have an overlay of an image's files as the root directory, in place of the jail's own.
 
-    Mount points are made in the layer of what is changed, before there is an overlay: so no link
-    of the image is followed, and a directory takes the place of a link.
+    Mount points are made in the layer of what is changed, before there is an overlay: so no link of
+    the image is followed, and a directory takes the place of a link. Return descriptors, as of
+    `make_copy_on_write`.
 
     Args:
-        image: directory with the image's files.
-        size_mb: largest size of the changes, MiB.
         kept: directories of the jail that the new root has, too.
         made: directories of the new root for mounts that are still to come.
         copied: files of the jail that the new root has copies of; bwrap has unlinked them, and
             the kernel binds no such files.
-
-    Returns:
-        Descriptors, as of `make_copy_on_write`.
     """
     room = "/workspace"  # any directory would do; the session's own /workspace is mounted over it
     changed, work = _room_for_changes(f"copy of {image}", room, size_mb)
@@ -109,11 +105,7 @@ def _make_directories_below(place: str, names: Sequence[str]) -> Sequence[str]:
 def _room_for_changes(what: str, place: str, size_mb: int) -> tuple[str, str]:
     """Mount the file system in memory that an overlay keeps its changes in.
 
-    Args:
-        what: the overlay, for people.
-
-    Returns:
-        Paths of the directory of the changes, and of the empty one that the kernel wants.
+    Return paths of the directory of the changes, and of the empty one that the kernel wants.
     """
     options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode=0700"
     mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
@@ -136,15 +128,11 @@ def make_copy_on_write(
     """Mount an overlay over a directory: what is changed there is changed in a copy, in memory.
 
     The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
-    believes its attributes, so code is not to set them.
+    believes its attributes, so code is not to set them. Return descriptors: the directory of what
+    was changed, the overlay, and the directory below it.
 
     Args:
-        path: path of the directory, which stays unchanged below.
-        size_mb: largest size of the changes, MiB.
         fill: puts changes that are there from the beginning into a directory.
-
-    Returns:
-        Descriptors: the directory of what was changed, the overlay, and the directory below it.
     """
     hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
     try:
@@ -184,11 +172,7 @@ def keep_mounts() -> None:
 
 
 def make_file_systems(sizes: Mapping[str, int]) -> None:
-    """Mount what a session has for itself.
-
-    Args:
-        sizes: path → MiB.
-    """
+    """Mount what a session has for itself; `sizes` are MiB by path."""
     for path, size_mb in sizes.items():
         mode = "0755" if path == "/workspace" else "1777"
         options = f"size={size_mb}m,nr_inodes={size_mb * INODES_PER_MB},mode={mode}"

@@ -52,12 +52,7 @@ MAX_SCRATCH_DIRECTORIES = 64
 
 
 class UnforkableError(Exception):
-    """An imported module has left behind what forks cannot have each for itself.
-
-    Args:
-        module: name of the module.
-        why: one line, for people.
-    """
+    """An imported module has left behind what forks cannot have each for itself."""
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(module, why)
@@ -236,10 +231,7 @@ def fill_gaps() -> Sequence[object]:
     """Make objects in all places that freed ones have left, so that new ones lie together.
 
     The allocator takes such places first. They are all over the memory that forks share, and each
-    page of it that a fork writes to is copied.
-
-    Returns:
-        The objects, to be kept.
+    page of it that a fork writes to is copied. Return the objects, to be kept.
     """
     fillers: list[object] = []
     empty_bytes = sys.getsizeof(b"")

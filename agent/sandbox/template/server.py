@@ -259,11 +259,8 @@ class TemplateServer:
 def start_font_list() -> int:
     """Have matplotlib, where it is installed, make its list of fonts, for which each fresh session
     would need seconds. Another process does it, beside the first sessions: forks are not to have
-    what code did not import, nor to wait.
-
-    Returns:
-        A pidfd that tells when it is done; -1 if there is nothing to do.
-    """
+    what code did not import, nor to wait. Return a pidfd that tells when it is done; -1 if there is
+    nothing to do."""
     if not os.access(SCRATCH[0], os.W_OK) or glob.glob(FONT_LISTS):
         return -1
     if importlib.util.find_spec("matplotlib") is None:

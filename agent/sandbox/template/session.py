@@ -92,11 +92,7 @@ COUNTED = {
 
 
 def become_root(uid: int, gid: int) -> None:
-    """Become user 0 of its namespaces, which mounting a devpts takes.
-
-    Args:
-        uid, gid: the template's.
-    """
+    """Become user 0 in its namespaces, as mounting a devpts takes; the ids are the template's."""
     write_file("/proc/self/setgroups", "deny")
     write_file("/proc/self/uid_map", f"0 {uid} 1")
     write_file("/proc/self/gid_map", f"0 {gid} 1")
@@ -158,11 +154,10 @@ def reseed() -> None:
 def take_variables(variables: Sequence[bytes]) -> bool:
     """Set a session's variables, and have what a Python reads of them at its start read again.
 
+    Return True if PATH was set, so that programs may be in other places.
+
     Args:
         variables: each `NAME=VALUE`.
-
-    Returns:
-        True if PATH was set, so that programs may be in other places.
     """
     if not variables:
         return False
@@ -208,17 +203,12 @@ class TemplateFacts:
     """Values of a template for all sessions that are forked from it.
 
     Attributes:
-        agent: the module `sandbox_agent`.
-        system_calls: the filter of every session.
-        last_capability: the kernel's highest.
         told_by_proc: files of /proc that no session may read.
         pid: process id of the template, in its own namespace.
         uid, gid: its user, in its own namespace.
         shows_policies: its jail has a path for its sessions' policies.
         host_network: its sessions have the network that it has, which is the host's.
-        worker: the Python worker of every session.
         requests: socket for requests of workers of an image's Python; None without.
-        environment: variables of this process.
         directories: directories that preloaded modules have made, parents first.
         font_lists: matplotlib's lists of fonts, by path.
     """
@@ -246,11 +236,10 @@ class TemplateFacts:
 class ForkedSession:
     """Session for one request, prepared before the forks that become it: one for each such request.
 
+    Raise ValueError if a limit is not valid.
+
     Args:
         request: first part of the request (docs/contributing/agent-protocol.md, "Templates").
-
-    Raises:
-        ValueError: a limit is not valid.
     """
 
     def __init__(self, request: Mapping[str, Any], template: TemplateFacts) -> None:
@@ -273,7 +262,6 @@ class ForkedSession:
         """Become a session, in a fork of the template; never return.
 
         Args:
-            fd: the session's socket.
             own: the rest of the request, which is for this fork only.
             group: descriptor of its control group's `cgroup.procs`; negative without.
         """

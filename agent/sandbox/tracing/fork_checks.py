@@ -51,21 +51,15 @@ def inner_pid(status: Mapping[str, str]) -> int:
 
 
 def check_gpu(pid: int) -> None:
-    """Refuse a process that uses a GPU: the driver's state is of this process alone.
-
-    Raises:
-        CannotForkError: it uses one.
-    """
+    """Refuse a process that uses a GPU: the driver's state is of this process alone. Raise
+    CannotForkError if it uses one."""
     if gpu := gpu_of(pid):
         raise CannotForkError(f"it uses a GPU ({gpu}), whose state no fork can have")
 
 
 def check_threads(pid: int) -> None:
-    """Refuse a process with threads: a fork would not have them.
-
-    Raises:
-        CannotForkError: it has threads.
-    """
+    """Refuse a process with threads: a fork would not have them. Raise CannotForkError if it has
+    threads."""
     tasks = os.listdir(f"/proc/{pid}/task")
     if len(tasks) > 1:
         names = sorted({proc_text(f"/proc/{pid}/task/{task}/comm").strip() for task in tasks})
@@ -76,11 +70,8 @@ def check_threads(pid: int) -> None:
 
 
 def filters_of(pid: int) -> int:
-    """Number of filters of system calls that a process has.
-
-    Raises:
-        CannotForkError: the kernel does not tell.
-    """
+    """Number of filters of system calls that a process has. Raise CannotForkError if the kernel
+    does not tell."""
     found = status_of(pid).get("Seccomp_filters")
     if found is None:
         raise CannotForkError(
@@ -91,11 +82,8 @@ def filters_of(pid: int) -> int:
 
 
 def check_filters(pid: int, usual: int) -> None:
-    """Refuse a process with a filter of its own: that could pretend that calls were made.
-
-    Raises:
-        CannotForkError: it has another number of filters.
-    """
+    """Refuse a process with a filter of its own: that could pretend that calls were made. Raise
+    CannotForkError if it has another number of filters."""
     if filters_of(pid) != usual:
         raise CannotForkError("code has installed a filter of system calls in it")
 
@@ -103,11 +91,7 @@ def check_filters(pid: int, usual: int) -> None:
 def page_of(pid: int, inode: int = 0) -> int:
     """Address of the page that it shares with its agent, which nothing else may share.
 
-    Args:
-        inode: inode that the page must have; 0 accepts any.
-
-    Raises:
-        CannotForkError: it has no such page, or shares memory that a fork would share as well.
+    Raise CannotForkError if it has no such page, or shares memory that a fork would share as well.
     """
     page = check_memory(pid, inode)
     if not page:
@@ -118,14 +102,11 @@ def page_of(pid: int, inode: int = 0) -> int:
 def check_memory(pid: int, page_inode: int = 0) -> int:
     """Refuse a process with memory that a fork would share.
 
+    Return the address of the page that it shares with its agent; 0 without. Raise CannotForkError
+    if it shares other memory.
+
     Args:
         page_inode: inode that the page shared with its agent must have; 0 accepts any.
-
-    Returns:
-        Address of the page that it shares with its agent; 0 without.
-
-    Raises:
-        CannotForkError: it shares other memory.
     """
     page = 0
     for line in proc_text(f"/proc/{pid}/maps").splitlines():
@@ -163,14 +144,11 @@ def enter_namespaces(
 ) -> tuple[Traced, list[int]]:
     """Have a stopped process enter namespaces, and make another one there.
 
-    It gets the descriptors over a pair of sockets that it makes.
+    It gets the descriptors over a pair of sockets that it makes. Return the other process, which
+    shares its memory, and its numbers of `theirs`.
 
     Args:
-        namespaces: descriptors of this process.
         theirs: further descriptors of this process, which it is to have.
-
-    Returns:
-        The other process, which shares its memory, and its numbers of `theirs`.
     """
     descriptors = [*namespaces, *theirs]
     calls = lists.begin(traced)

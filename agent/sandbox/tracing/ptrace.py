@@ -92,11 +92,7 @@ def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
 
 
 class Traced:
-    """A process that this one traces.
-
-    Args:
-        pid: host process id.
-    """
+    """A process that this one traces."""
 
     def __init__(self, pid: int) -> None:
         assert pid > 1, "for kill(2), 0 and -1 are groups of processes"
@@ -244,12 +240,11 @@ class Traced:
     def run_to_trap(self, code: int, data: int) -> list[Traced]:
         """Have it run instructions up to a breakpoint, and stop again as before.
 
+        Return processes that it has made meanwhile; they are stopped.
+
         Args:
             code: address of the instructions.
             data: value of `rbx` when they begin.
-
-        Returns:
-            Processes that it has made meanwhile; they are stopped.
         """
         before = self.registers
         self.registers = {**before, "rip": code, "rbx": data, "orig_rax": NO_CALL}
@@ -413,13 +408,10 @@ class CallLists:
 
     The tracer maps a few instructions into the process. They read a list that the tracer has
     written, and write each result beside its call. Nothing else runs there meanwhile, as the
-    process has one thread and memory of its own.
+    process has one thread and memory of its own. Raise CallError if the kernel gives it no memory.
 
     Args:
         site: address of a system call instruction in it.
-
-    Raises:
-        CallError: the kernel gives it no memory.
     """
 
     def __init__(self, traced: Traced, site: int) -> None:
@@ -460,10 +452,6 @@ class StoredAt(NamedTuple):
 
 class CallList:
     """System calls that a stopped process makes one after another.
-
-    Args:
-        traced: the process.
-        address: of the memory for lists.
 
     Attributes:
         made: processes that the calls have made, stopped.
@@ -508,10 +496,8 @@ class CallList:
     def run(self) -> list[int]:
         """Have the process make the calls; returns the results.
 
-        The result of a call with `may_fail` is negative if it failed.
-
-        Raises:
-            CallError: a call without `may_fail` failed; those after it were made nevertheless.
+        The result of a call with `may_fail` is negative if it failed. Raise CallError if a call
+        without `may_fail` failed; those after it were made nevertheless.
         """
         traced = self._traced
         end = _ENTRY.pack(_ALL_BITS, *[0] * 7)

@@ -57,10 +57,7 @@ class PrettyPrinter:
         }
 
     def format(self, value: Any, indent: int = 0) -> str:
-        """
-        Args:
-            indent: columns before it, in each of its lines.
-        """
+        """Format a value, before each of whose lines are so many columns."""
         kind = type_of(value)
         is_mapping = kind in self._mappings
         ends = self._mappings.get(kind) or self._ends.get(kind)
@@ -128,7 +125,6 @@ class Displayer:
     """Shows values as rich as they can be shown.
 
     Attributes:
-        images: shown by the running code so far.
         pid: of the worker; children that code forks have others.
     """
 
@@ -189,10 +185,8 @@ class Displayer:
             self._show(bundle)
 
     def _show(self, bundle: dict[str, Any], *, hold: bool = False) -> None:
-        """
-        Args:
-            hold: send it with what comes next, which after a trailing expression is the end.
-        """
+        """Send a bundle; if held, with what comes next, which after a trailing expression is the
+        end."""
         if os.getpid() != self.pid:
             print(bundle.get("text/plain", ""))
             return

@@ -310,13 +310,10 @@ class Unfinished:
         """Do what Python does at the end of a program, since nothing comes after a one-shot.
 
         Cancel the tasks that are left, as `asyncio.run` does; wait for threads; call the functions
-        of `atexit`.
+        of `atexit`. Return an exit code if that went wrong, else 0.
 
         Args:
             show_figures: displays matplotlib's figures. One of these functions closes them.
-
-        Returns:
-            An exit code if that went wrong, else 0.
         """
         tasks = self._loop.tasks()
         if tasks:

@@ -122,12 +122,11 @@ class Freezer:
     def freeze(self, fd: int, private: Collection[int]) -> Thawed | None:
         """Make a checkpoint.
 
+        Return None in the worker; facts for the checkpoint in the checkpoint, once it wakes.
+
         Args:
             fd: socket of the checkpoint, to the agent; closed here.
             private: descriptors of the worker, which a fork closes.
-
-        Returns:
-            None in the worker; facts for the checkpoint in the checkpoint, once it wakes.
         """
         worker = os.getpid()
         try:
@@ -204,14 +203,7 @@ class Held:
     """
 
     def __init__(self, own: int, private: Collection[int]) -> None:
-        """
-        Args:
-            own: the copy's own, which stays open.
-            private: of the worker.
-
-        Raises:
-            CannotFreezeError: something cannot be held by a copy.
-        """
+        """Raise CannotFreezeError if something cannot be held by a copy."""
         self.files: list[ReopenedFile] = []
         self.closed: list[int] = []
         self._private = private
@@ -303,12 +295,9 @@ def _native_threads() -> int:
 def _fork_beside() -> int:
     """Fork a child of this process's parent; this process has one thread.
 
-    The C library's own fork would make a child of this process. What it does beyond that is for
-    the sake of other threads, but for the thread id that it notes in memory. The kernel does that
-    here.
-
-    Returns:
-        The process id; 0 in the copy.
+    The C library's own fork would make a child of this process. What it does beyond that is for the
+    sake of other threads, but for the thread id that it notes in memory. The kernel does that here.
+    Return the process id; 0 in the copy.
     """
     import ctypes
 
@@ -345,11 +334,8 @@ def _locked_library() -> Any:
 
 
 def _fork_native() -> int:
-    """Fork twice by the C library, which has libraries with threads prepare for it.
-
-    Returns:
-        A process id; 0 in the copy.
-    """
+    """Fork twice by the C library, which has libraries with threads prepare for it. Return a
+    process id; 0 in the copy."""
     import ctypes
 
     fork = _locked_library().fork

@@ -55,7 +55,6 @@ def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
 
     Args:
         argv: None for code that is no script's.
-        namespace: of `__main__`.
     """
     with contextlib.suppress(Exception):  # code may have put anything there
         if "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
@@ -80,9 +79,6 @@ class ImportTimer:
     Python's import takes a lock for each module that is not loaded yet, and for no other. This puts
     another kind of lock in its place, which takes the time. So imports of loaded modules cost the
     same as before, and tracebacks have no frame more.
-
-    Args:
-        on_import: is called with the name of each module that was imported.
 
     Attributes:
         is_on: it reports. Not before the process is there that runs code.
@@ -141,11 +137,7 @@ class ImportTimer:
 
 
 class Tracing:
-    """Stands in for `sys.settrace` and `sys.setprofile`.
-
-    Args:
-        own_files: files whose frames are hidden.
-    """
+    """Stands in for `sys.settrace` and `sys.setprofile`; hides frames of its own files."""
 
     def __init__(self, own_files: frozenset[str]) -> None:
         self._own_files = own_files
@@ -154,11 +146,8 @@ class Tracing:
 
     def _hide_from(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         """Keep frames of the worker from the functions that code gives to `sys.settrace` or
-        `sys.setprofile`, e.g. those below `print`.
-
-        Returns:
-            Python's own functions, to get and to set.
-        """
+        `sys.setprofile`, e.g. those below `print`. Return Python's own functions, to get and to
+        set."""
         original_set: Any = getattr(sys, f"set{name}")
         original_get: Any = getattr(sys, f"get{name}")
         own_files = self._own_files
@@ -229,12 +218,7 @@ def steps_of_fork(
 def adopt_fork_hooks(
     hooks: Sequence[Mapping[str, Callable[[], object]]], steps: Sequence[Callable[[], object]]
 ) -> None:
-    """Register functions to run around later forks, and run those that the last fork left out.
-
-    Args:
-        hooks: arguments of `os.register_at_fork`.
-        steps: from `steps_of_fork`.
-    """
+    """Register functions to run around later forks, and run those that the last fork left out."""
     for hook in hooks:
         os.register_at_fork(**hook)
     for step in steps:

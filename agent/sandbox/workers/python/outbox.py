@@ -67,11 +67,7 @@ def is_open(stream: Any) -> bool:
 
 
 class Outbox:
-    """The worker's side of the control socket, for sending.
-
-    Attributes:
-        control_fd: the socket.
-    """
+    """The worker's side of the control socket, for sending."""
 
     control_fd: int
 

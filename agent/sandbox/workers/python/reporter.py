@@ -38,11 +38,7 @@ MAGICS = {
 
 
 class Reporter:
-    """Prints exceptions as Python would.
-
-    Args:
-        own_files: files whose frames are left out.
-    """
+    """Prints exceptions as Python would, without frames of its own files."""
 
     def __init__(self, out: Outbox, library: Library, own_files: frozenset[str]) -> None:
         self._out = out

@@ -55,11 +55,7 @@ NO_SHOW: Any = re.compile("FigureCanvas.* is non-interactive")
 
 
 def run_worker(worker: PythonWorker | None, control_fd: int, page: SharedPage) -> NoReturn:
-    """Run code from `control_fd` until end-of-file.
-
-    Args:
-        worker: one that was made before a fork; default a new one.
-    """
+    """Run code from `control_fd` until end-of-file, in a worker made before a fork or a new one."""
     try:
         (worker or PythonWorker()).serve(control_fd, page)
     except BaseException:
@@ -392,11 +388,7 @@ class PythonWorker:
             self._handler = handler
 
     def _run(self, number: int, code: str, *, one_shot: bool = False, stdin: str = "") -> int:
-        """Run a piece of code; return its exit code. Never raises.
-
-        Args:
-            stdin: path of its standard input; empty for none.
-        """
+        """Run a piece of code; return its exit code. Never raises."""
         name = f"<exec {number}>"
         code = code.removeprefix("\ufeff")  # as a file's would be
         self._loop.is_wanted = self._loop.is_wanted or "asyncio" in code
