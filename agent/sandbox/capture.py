@@ -170,22 +170,6 @@ class Spills:
         return file
 
 
-class NoFile:
-    """Stand-in for a `SpillFile` when nobody will read the output."""
-
-    full = True
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def write(self, data: bytes | bytearray) -> None:
-        """Drop it."""
-
-    def close(self) -> str | None:
-        """Return no error, as there is no file."""
-        return None
-
-
 class Capture:
     """Output of one stream for one execution: the whole, or head, tail and, of `spills`, a file."""
 
@@ -199,7 +183,7 @@ class Capture:
         self._half = limits.reply_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
-        self._file: SpillFile | NoFile | None = None
+        self._file: SpillFile | None = None
 
     @property
     def full(self) -> bool:
@@ -229,9 +213,10 @@ class Capture:
         if len(self._tail) > 2 * self._half + READ_BYTES:
             del self._tail[: len(self._tail) - self._half]
 
-    def _begin_file(self) -> SpillFile | NoFile:
+    def _begin_file(self) -> SpillFile:
         spills = self._spills
-        self._file = spills.make(self._stream, self._limits) if spills else NoFile()
+        # A file in no directory cannot be made, and takes nothing.
+        self._file = spills.make(self._stream, self._limits) if spills else SpillFile("", "", 0)
         self._file.write(self._head)
         return self._file
 

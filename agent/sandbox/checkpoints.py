@@ -257,7 +257,8 @@ class Checkpoints:
         A page that the worker has written to since is one that a checkpoint may hold alone. So the
         number of its page faults is a bound, and the pages are only counted if that is too high.
         """
-        faults = minor_faults(interpreter.pid)
+        row = read_process(interpreter.pid)
+        faults = 0 if row is None else row.faults
         new, self._faults = max(0, faults - self._faults), faults
         self._kept[-1].bound_bytes = new * PAGE_BYTES
         limit = self._session.limits.undo_bytes
@@ -434,16 +435,6 @@ def mapped_files(pid: int) -> set[int]:
     except OSError:
         return set()
     return {int(line[4]) for line in lines if line[4] != b"0"}
-
-
-def minor_faults(pid: int) -> int:
-    """Page faults of a process so far that took nothing from a disk."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(4096)
-        return int(text[text.rindex(b")") + 2 :].split()[7])
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def held_bytes(pids: set[int], worker: int) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sandbox.job_output import JobLog
-    from sandbox.polling import Poller
+    from sandbox.session import SharedSession
 
 
 TOLD_ARGUMENTS = 2000
@@ -81,6 +81,7 @@ class JobProcess:
 
     def __init__(
         self,
+        session: SharedSession,
         job_id: str,
         argv: Sequence[str],
         *,
@@ -88,10 +89,7 @@ class JobProcess:
         env: Mapping[str, str],
         stdin: bool,
         tty: tuple[int, int] | None,
-        limits: Mapping[str, int],
-        has_forks: bool,
         log: JobLog,
-        poller: Poller,
         changed: Callable[[JobProcess], None],
         paused: Callable[[JobProcess], None],
     ) -> None:
@@ -112,7 +110,7 @@ class JobProcess:
         self.answered_reads: dict[str, tuple[int, int]] = {}
         self.next_read_offset = 0
         self.file: str | None = None
-        self._poller = poller
+        self._poller = session.poller
         self._changed = changed
         self._on_paused = paused
         theirs: list[int] = []
@@ -122,7 +120,12 @@ class JobProcess:
             else:
                 actions = self._open_terminal(theirs, tty)
             self.pid = self.leader = start_program(
-                argv, cwd, {**os.environ, **env}, actions, limits, has_forks=has_forks
+                argv,
+                cwd,
+                {**os.environ, **env},
+                actions,
+                session.limits.resources,
+                has_forks=session.has_forks,
             )
         except OSError as error:
             self.close()

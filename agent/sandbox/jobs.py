@@ -171,16 +171,14 @@ class Jobs:
         log = self._store.open_log(time.monotonic)
         try:
             job = JobProcess(
+                self._session,
                 str(self._count + 1),
                 argv,
                 cwd=cwd,
                 env=env,
                 stdin=message.get("stdin") is True,
                 tty=size,
-                limits=self._session.limits.resources,
-                has_forks=self._session.has_forks,
                 log=log,
-                poller=self._session.poller,
                 changed=self._changed,
                 paused=self._on_paused,
             )

@@ -63,11 +63,12 @@ class Process:
     """One row of /proc; `started` in clock ticks since boot.
 
     Attributes:
+        faults: page faults so far that took nothing from a disk.
         stack: where its stack begins, which a fork keeps and another program does not; 0 if it has
             ended or hides it.
     """
 
-    __slots__ = ("group", "parent", "pid", "session", "stack", "started", "state")
+    __slots__ = ("faults", "group", "parent", "pid", "session", "stack", "started", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name in parentheses may hold anything; what follows the last one is numbers.
@@ -75,6 +76,7 @@ class Process:
         self.pid = pid
         self.state = fields[0]
         self.parent, self.group, self.session = (int(fields[1]), int(fields[2]), int(fields[3]))
+        self.faults = int(fields[7])
         self.started = int(fields[19])
         self.stack = int(fields[25])
 
@@ -267,21 +269,20 @@ def is_ending(pid: int) -> bool:
 
 def caught_signals(pid: int) -> int:
     """Mask of the signals that a process has handlers for; 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            return int(file.read(READ_BYTES).partition(b"\nSigCgt:")[2].split(None, 1)[0], 16)
-    except (OSError, IndexError, ValueError):
-        return 0
+    return _signal_mask(pid, b"SigCgt")
 
 
 def ignores_interrupts(pid: int) -> bool:
     """Return whether SIGINT would be lost on a process; False where /proc does not say."""
+    return bool(_signal_mask(pid, b"SigIgn") >> signal.SIGINT - 1 & 1)
+
+
+def _signal_mask(pid: int, name: bytes) -> int:
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            mask = file.read(READ_BYTES).partition(b"\nSigIgn:")[2].split(None, 1)[0]
-        return bool(int(mask, 16) >> signal.SIGINT - 1 & 1)
-    except (OSError, ValueError, IndexError):
-        return False
+            return int(file.read(READ_BYTES).partition(b"\n%b:" % name)[2].split(None, 1)[0], 16)
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 END_S = 2.0

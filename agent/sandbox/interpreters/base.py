@@ -316,22 +316,8 @@ class Interpreter:
 
     def start(self) -> None:
         """Start a fresh interpreter."""
-        pipes: dict[str, OutputPipe] = {}
-        ends: list[int] = []
-        try:
-            for stream in ("stdout", "stderr"):
-                pipes[stream] = OutputPipe()
-            # Not `socket.socket`: each use of that class copies pages of memory in a fork.
-            ends += [end.detach() for end in _socket.socketpair()]
-        except OSError:
-            for fd in ends:
-                os.close(fd)
-            for pipe in pipes.values():
-                pipe.close()
-            raise
-        ours, theirs = ends
         # All before the process: what is written to memory that a fork shares is copied.
-        self._connect(pipes, ours)
+        pipes, theirs = self.make_ends()
         try:
             self.pid = self.spawn(theirs, pipes)
             self.steps = self.needed(self.setup)
@@ -350,11 +336,34 @@ class Interpreter:
         """Take over a process that somebody else has started, in place of `start`.
 
         Args:
-            fds: what `start` would have made.
+            fds: what `start` would have made: control socket, a file of the subclass, pipes.
         """
-        raise NotImplementedError
+        control_fd, _, *pipe_fds = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        ends = iter(pipe_fds)
+        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
+        self.connect(pipes, control_fd)
+        self.pid = pid
+        self.has_state = True
 
-    def _connect(self, pipes: dict[str, OutputPipe], control_fd: int) -> None:
+    def make_ends(self) -> tuple[dict[str, OutputPipe], int]:
+        """Make output pipes and a control socket, and take their ends; returns the pipes, and the
+        socket's end for a process."""
+        pipes: dict[str, OutputPipe] = {}
+        try:
+            for stream in ("stdout", "stderr"):
+                pipes[stream] = OutputPipe()
+            # Not `socket.socket`: each use of that class copies pages of memory in a fork.
+            ours, theirs = [end.detach() for end in _socket.socketpair()]
+        except OSError:
+            for pipe in pipes.values():
+                pipe.close()
+            raise
+        self.connect(pipes, ours)
+        return pipes, theirs
+
+    def connect(self, pipes: dict[str, OutputPipe], control_fd: int) -> None:
         """Take the ends of a new process's output and control socket."""
         self.pipes = pipes
         self._private = {}

@@ -191,16 +191,9 @@ class BashInterpreter(Interpreter):
 
     def adopt(self, pid: int, *fds: int) -> None:
         """Take over the copy of a shell, which waits for commands."""
-        control_fd, code_fd, *pipe_fds = fds
-        self._code = CodeFile(code_fd)
-        for fd in fds:
-            os.set_inheritable(fd, False)
+        self._code = CodeFile(fds[1])
         self._prepare()
-        ends = iter(pipe_fds)
-        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
-        self._connect(pipes, control_fd)
-        self.pid = pid
-        self.has_state = True
+        super().adopt(pid, *fds)
         self._has_traps = True  # which nobody knows
         seed = int.from_bytes(os.urandom(4), "little")
         self._command(self._part("begin_fork", number=seed) + "\n" + self._report(0, 0, "0"))

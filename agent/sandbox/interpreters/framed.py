@@ -238,16 +238,9 @@ class PythonInterpreter(FramedInterpreter):
         return [step for step in steps if not (step.preloads and self._is_preloaded)]
 
     def adopt(self, pid: int, *fds: int) -> None:
-        control_fd, page_fd, *pipe_fds = fds
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        self._page = SharedPage(page_fd)
-        os.close(page_fd)
-        ends = iter(pipe_fds)
-        pipes = {stream: OutputPipe((next(ends), next(ends))) for stream in ("stdout", "stderr")}
-        self._connect(pipes, control_fd)
-        self.pid = pid
-        self.has_state = True
+        self._page = SharedPage(fds[1])
+        super().adopt(pid, *fds)
+        os.close(fds[1])
         self.begin()
 
     def become_program(self, control_fd: int) -> NoReturn:
@@ -281,17 +274,12 @@ class PythonInterpreter(FramedInterpreter):
         Args:
             wake: sends it a message and descriptors.
         """
-        ends: list[int] = []
-        pipes: dict[str, OutputPipe] = {}
+        page_fd = SharedPage.make_file()
+        ends = [page_fd]
         try:
-            page_fd = SharedPage.make_file()
-            ends.append(page_fd)
-            for stream in ("stdout", "stderr"):
-                pipes[stream] = OutputPipe()
-            ours, theirs = [end.detach() for end in _socket.socketpair()]
-            ends.append(theirs)
             self._page = SharedPage(page_fd)
-            self._connect(pipes, ours)
+            pipes, theirs = self.make_ends()
+            ends.append(theirs)
             self.steps = []
             self.pid = pid
             self.begin()

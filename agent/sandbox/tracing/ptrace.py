@@ -153,21 +153,17 @@ class Traced:
                 self.interrupt()
                 self.detach()
 
-    def finish_call(self) -> None:
-        """Run to the end of the system call that it is in, or to the beginning of the next one."""
-        self._to_call()
-
     def finish_next_call(self) -> int:
         """Run to the end of the system call that it makes next; returns the result."""
-        self._to_call()
-        self._to_call()
+        self.finish_call()
+        self.finish_call()
         return self.registers["rax"]
 
     def fork_at_once(self) -> Traced:
         """Run to the end of the `clone` that it is about to make; returns the child, stopped."""
-        self._to_call()
+        self.finish_call()
         child = self._made()
-        self._to_call()
+        self.finish_call()
         return child
 
     def _made(self) -> Traced:
@@ -211,8 +207,8 @@ class Traced:
             self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         return self._memory
 
-    def _to_call(self) -> None:
-        """Run to the next entry to or return from a system call."""
+    def finish_call(self) -> None:
+        """Run to the end of the system call that it is in, or to the beginning of the next one."""
         while True:
             self.go_on()
             stop = self.wait()
@@ -231,8 +227,8 @@ class Traced:
         """
         before = self.registers
         self._begin(before, name, arguments, site)
-        self._to_call()
-        self._to_call()
+        self.finish_call()
+        self.finish_call()
         result = self.registers["rax"]
         self.registers = before
         return checked(name, result)
@@ -265,7 +261,7 @@ class Traced:
         """Have it make a process; returns that, stopped. This one can only be killed then."""
         before = self.registers
         self._begin(before, "clone", arguments, site)
-        self._to_call()
+        self.finish_call()
         return self._made()
 
     def rseq(self) -> tuple[int, int, int]:
@@ -292,7 +288,7 @@ class Traced:
         If this process ends meanwhile, the other one goes on, at worst with another result of that
         call.
         """
-        self._to_call()
+        self.finish_call()
         entry = self.registers
         address = (entry["rsp"] - BORROWED) & ~15
         before = self.read(address, len(data))
@@ -307,11 +303,11 @@ class Traced:
                 for register, value in zip(_ARGUMENTS, arguments):
                     changed[register] = known.get(value, value) & _MASK
                 self.registers = changed
-                self._to_call()
+                self.finish_call()
                 made = self.registers["rax"]
                 again = {**entry, "rip": entry["rip"] - 2, "rax": entry["orig_rax"]}
                 self.registers = {**again, "orig_rax": NO_CALL}
-                self._to_call()
+                self.finish_call()
                 try:
                     result = checked(name, made)
                     known[RESULT] = known[RESULT] or result
