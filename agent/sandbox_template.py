@@ -24,7 +24,6 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
 from sandbox.template.image_python import (
-    ImagePlan,
     enter_own_user_namespace,
     keep_image_python,
 )
@@ -141,16 +140,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         server.failed = {name: failures[name] for name in wanted if name in failures}
         server.imported = imported
         if image:
-            plan = ImagePlan(
-                image["program"],
-                image["root"],
-                agent_path,
-                system_calls,
-                template.last_capability,
-            )
-            python = keep_image_python(plan, wanted, control)
-            server.failed, server.imported = python.failed, python.imported
-            template.requests = python.requests
+            kept = keep_image_python(image, template, wanted, control)
+            server.failed, server.imported = kept
         template.font_lists = read_font_lists()
         template.directories = empty_scratch()
         server.lists_fonts = not image

@@ -12,7 +12,7 @@ import signal
 import stat
 import sys
 
-from sandbox.files import FileWriter
+from sandbox.files import FileWriter, write_whole
 from sandbox.framing import READ_BYTES, from_json, to_json
 from sandbox.linux import become_helper, restore_signals
 from sandbox.paths import (
@@ -21,6 +21,7 @@ from sandbox.paths import (
     fail_with,
     free_bytes,
     make_directory,
+    make_directory_in,
     name_of,
     open_directory,
     open_parent,
@@ -170,13 +171,6 @@ def _splice(pipe: int, file: int, count: int) -> int:
     data = os.read(pipe, min(count, READ_BYTES))
     write_whole(file, data)
     return len(data)
-
-
-def write_whole(fd: int, data: bytes | bytearray) -> None:
-    """write(2) until nothing is left."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 DEEPEST = 400
@@ -449,7 +443,7 @@ class DirectoryTree:
         if member.isreg():
             self._unpack_file(source, member, directory, name)
         elif member.isdir():
-            if self._make(directory, name):
+            if make_directory_in(directory, name):
                 self._made.append((names, member.mode & 0o777, modified_ns_of(member)))
         elif member.issym():
             with contextlib.suppress(FileNotFoundError):
@@ -493,17 +487,6 @@ class DirectoryTree:
             os.close(here)
             raise
         return here
-
-    @staticmethod
-    def _make(directory: int, name: str) -> bool:
-        """Make a directory; returns False if it is there already."""
-        try:
-            os.mkdir(name, dir_fd=directory)
-        except FileExistsError:
-            if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-                raise
-            return False
-        return True
 
     def _link(self, target: str, directory: int, name: str) -> None:
         """Make a second name of a file that the archive had before."""

@@ -118,6 +118,25 @@ def is_opaque(directory: int) -> bool:
         return False
 
 
+def status_in(directory: int, name: bytes) -> os.stat_result | None:
+    """Status of what has a name in a directory; None if nothing has, or there is no directory."""
+    if directory >= 0:
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return None
+
+
+def make_special(directory: int, name: bytes, mode: int, target: bytes, modified: int) -> None:
+    """Make a link or a FIFO; nobody but its process can make a socket."""
+    if stat.S_ISLNK(mode):
+        os.symlink(target, name, dir_fd=directory)
+    elif stat.S_ISFIFO(mode):
+        os.mkfifo(name, stat.S_IMODE(mode), dir_fd=directory)
+    else:
+        return
+    os.utime(name, ns=(modified, modified), dir_fd=directory, follow_symlinks=False)
+
+
 def remove(directory: int, name: bytes, depth: int = 0) -> None:
     """Remove a file, or a directory and all below it."""
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -432,9 +451,7 @@ class FileReturn:
             self.failed.append(f"{os.fsdecode(name)} ({error.strerror})")
 
     def _one(self, directory: int, name: bytes, wanted: Entry) -> None:
-        status: os.stat_result | None = None
-        with contextlib.suppress(FileNotFoundError):
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        status = status_in(directory, name)
         kind = stat.S_IFMT(wanted.mode)
         if kind == stat.S_IFSOCK:
             check_socket(wanted.inode, wanted.mode, status)
@@ -454,12 +471,7 @@ class FileReturn:
         elif status is None or not wanted.is_same(status):
             if status is not None:
                 os.unlink(name, dir_fd=directory)
-            if kind == stat.S_IFLNK:
-                os.symlink(wanted.target, name, dir_fd=directory)
-            else:
-                os.mkfifo(name, stat.S_IMODE(wanted.mode), dir_fd=directory)
-            times = (wanted.modified, wanted.modified)
-            os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
+            make_special(directory, name, wanted.mode, wanted.target, wanted.modified)
             wanted.note(os.stat(name, dir_fd=directory, follow_symlinks=False))
 
     def _file(

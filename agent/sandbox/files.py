@@ -22,6 +22,13 @@ MAX_NUMBER = 2**53
 """Whole numbers from here on are not exact for every reader of JSON, and no frame has them."""
 
 
+def write_whole(fd: int, data: bytes | bytearray) -> None:
+    """write(2) until nothing is left."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
 class FileReader:
     """A file on its way out of the session, as long as it was when it was opened.
 
@@ -185,11 +192,8 @@ class FileWriter:
 
     def write(self, data: bytes) -> None:
         """Write all; raise OSError as of write(2), such as ENOSPC."""
-        view = memoryview(data)
-        while view:
-            written = os.write(self.fd, view)
-            self.moved += written
-            view = view[written:]
+        write_whole(self.fd, data)
+        self.moved += len(data)
 
     def date(self, modified_ns: int) -> None:
         """Set the time of the last change."""

@@ -20,9 +20,11 @@ from sandbox.file_states import (
     check_socket,
     is_opaque,
     is_whiteout,
+    make_special,
     opened_to_change,
     remove,
     set_facts,
+    status_in,
     transfer,
 )
 
@@ -157,7 +159,7 @@ class _LayerReturn:
                 self.directory(inside, wanted)
                 set_facts(inside.shown, wanted.mode, wanted.modified, wanted.attributes)
             return
-        status = _status(place.changed, name)
+        status = status_in(place.changed, name)
         if kind == stat.S_IFSOCK:
             check_socket(wanted.inode, wanted.mode, status)
             return
@@ -170,7 +172,8 @@ class _LayerReturn:
                 self._contents.write(content, fd)
                 set_facts(fd, wanted.mode, wanted.modified, wanted.attributes)
         else:
-            _make_special(place.shown, name, wanted.mode, wanted.target, wanted.modified)
+            _clear(place.shown, name)
+            make_special(place.shown, name, wanted.mode, wanted.target, wanted.modified)
 
     def _unchanged(self, place: _Place, name: bytes, *, is_changed: bool) -> None:
         """Make what the session had not changed what the project has."""
@@ -195,7 +198,8 @@ class _LayerReturn:
                 os.close(source)
         else:
             target = os.readlink(name, dir_fd=place.below) if kind == stat.S_IFLNK else b""
-            _make_special(place.shown, name, status.st_mode, target, status.st_mtime_ns)
+            _clear(place.shown, name)
+            make_special(place.shown, name, status.st_mode, target, status.st_mtime_ns)
 
 
 def _set_same(fd: int, other: int, status: os.stat_result) -> None:
@@ -207,21 +211,14 @@ def _names(directory: int) -> set[bytes]:
     return set() if directory < 0 else {os.fsencode(name) for name in os.listdir(directory)}
 
 
-def _status(directory: int, name: bytes) -> os.stat_result | None:
-    if directory >= 0:
-        with contextlib.suppress(FileNotFoundError):
-            return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    return None
-
-
 def _is_directory(directory: int, name: bytes) -> bool:
-    status = _status(directory, name)
+    status = status_in(directory, name)
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _is_mount(directory: int, name: bytes) -> bool:
     """Tell whether another file system is mounted there."""
-    status = _status(directory, name)
+    status = status_in(directory, name)
     if status is None or not stat.S_ISDIR(status.st_mode):
         return False
     return status.st_dev != os.fstat(directory).st_dev
@@ -243,22 +240,10 @@ def _new_file(directory: int, name: bytes) -> Generator[int, None, None]:
         os.close(fd)
 
 
-def _make_special(directory: int, name: bytes, mode: int, target: bytes, modified: int) -> None:
-    """Make a link or a FIFO; nobody but its process can make a socket."""
-    _clear(directory, name)
-    if stat.S_ISLNK(mode):
-        os.symlink(target, name, dir_fd=directory)
-    elif stat.S_ISFIFO(mode):
-        os.mkfifo(name, stat.S_IMODE(mode), dir_fd=directory)
-    else:
-        return
-    os.utime(name, ns=(modified, modified), dir_fd=directory, follow_symlinks=False)
-
-
 def _note(directory: int, wanted: Entry) -> None:
     """Remember what was written as what it is now, so that it is not copied again."""
     for name, entry in wanted.entries.items():
-        status = _status(directory, name)
+        status = status_in(directory, name)
         if status is None or stat.S_IFMT(status.st_mode) != stat.S_IFMT(entry.mode):
             continue
         if stat.S_ISDIR(entry.mode):

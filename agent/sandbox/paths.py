@@ -233,21 +233,26 @@ def make_directories(path: str) -> None:
 
 
 def make_directory(path: str) -> bool:
-    """Make a directory, less the umask, if it is not there; no link is taken for one. Returns
-    whether it was made.
-    """
+    """Make a directory by its path, as `make_directory_in` does."""
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in {"", ".", ".."}:
         return False
     directory = open_directory(parent or "/")
+    try:
+        return make_directory_in(directory, name)
+    finally:
+        os.close(directory)
+
+
+def make_directory_in(directory: int, name: str) -> bool:
+    """Make a directory, less the umask, if it is not there; no link is taken for one. Return
+    whether it was made."""
     try:
         os.mkdir(name, dir_fd=directory)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise
         return False
-    finally:
-        os.close(directory)
     return True
 
 

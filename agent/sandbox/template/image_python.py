@@ -20,7 +20,6 @@ import signal
 import socket
 import time
 from functools import partial
-from typing import NamedTuple
 
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.linux import close_others, dup_high, go_first_without_memory
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from sandbox.template.kernel import Filter
+    from sandbox.template.session import TemplateFacts
 
 
 START_S = 15.0
@@ -116,20 +115,6 @@ class NoImagePythonError(Exception):
     """The image's Python cannot be forked; the message says why, for people."""
 
 
-class ImagePlan(NamedTuple):
-    """Facts about the Python of an image.
-
-    Attributes:
-        root: arguments of `make_root`, if the image is not the root directory yet; else None.
-    """
-
-    program: str
-    root: Mapping[str, Any] | None
-    agent_path: str
-    system_calls: Filter
-    last_capability: int
-
-
 class _ImportingPython:
     """The image's Python while it imports.
 
@@ -139,7 +124,7 @@ class _ImportingPython:
         filters: number of filters of system calls that it is started with.
     """
 
-    def __init__(self, plan: ImagePlan) -> None:
+    def __init__(self, image: Mapping[str, Any], template: TemplateFacts) -> None:
         self.filters = filters_of(os.getpid()) + 1
         self._control, theirs = socket.socketpair()
         page_fd = SharedPage.make_file()
@@ -150,7 +135,7 @@ class _ImportingPython:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                self._become(plan, theirs.fileno(), page_fd)
+                self._become(image, template, theirs.fileno(), page_fd)
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}".encode())
             finally:
@@ -158,7 +143,9 @@ class _ImportingPython:
         theirs.close()
         os.close(page_fd)
 
-    def _become(self, plan: ImagePlan, control_fd: int, page_fd: int) -> NoReturn:
+    def _become(
+        self, image: Mapping[str, Any], template: TemplateFacts, control_fd: int, page_fd: int
+    ) -> NoReturn:
         os.setsid()
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         os.dup2(null, 0)
@@ -169,17 +156,17 @@ class _ImportingPython:
         for fd in numbers:
             os.set_inheritable(fd, True)
         go_first_without_memory()
-        if plan.root is not None:
+        if image["root"] is not None:
             call("unshare", libc.unshare(CLONE_NEWNS))
             keep_mounts()
-            for fd in make_root(**plan.root):
+            for fd in make_root(**image["root"]):
                 os.close(fd)
         os.chdir("/workspace")
         os.environ.update(dict.fromkeys(self._added, "1"))
         os.environ["PWD"] = "/workspace"  # noqa: S105
-        drop_privileges(plan.last_capability, plan.system_calls)
-        words = ["-I", "-c", _START, plan.agent_path, "--worker", *map(str, numbers)]
-        os.execv(plan.program, [plan.program, *words])
+        drop_privileges(template.last_capability, template.system_calls)
+        words = ["-I", "-c", _START, template.agent.__file__, "--worker", *map(str, numbers)]
+        os.execv(image["program"], [image["program"], *words])
 
     def begin(self) -> None:
         """Have it import what every template has."""
@@ -274,8 +261,15 @@ class _Keeper:
         tell: called with the module that is imported next; with an empty text for other steps.
     """
 
-    def __init__(self, plan: ImagePlan, wanted: Sequence[str], tell: Callable[[str], None]) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        image: Mapping[str, Any],
+        template: TemplateFacts,
+        wanted: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._image = image
+        self._template = template
         self._wanted = wanted
         self._tell = tell
         self.failed: dict[str, str] = {}
@@ -292,7 +286,7 @@ class _Keeper:
             traced = python.fork()
             python.end()
             self._end_others(traced.pid)
-            return ModelWorker(traced, self._plan.last_capability, python.filters)
+            return ModelWorker(traced, self._template.last_capability, python.filters)
         except (OSError, SetupError, CannotForkError, TracedEndedError) as error:
             raise NoImagePythonError(one_line(str(error))) from error
         finally:
@@ -303,7 +297,7 @@ class _Keeper:
     def _imported(self) -> _ImportingPython | None:
         """A Python with all modules but those that failed; None if one more is to be left out."""
         self._tell("")
-        python = _ImportingPython(self._plan)
+        python = _ImportingPython(self._image, self._template)
         self.imported = {}
         done = False
         try:
@@ -398,20 +392,6 @@ def _too_slow_to_fork(_number: int, _frame: object) -> None:
     raise CannotForkError(f"it does not fork within {START_S:g} s")
 
 
-class ImagePython:
-    """State of the image's Python that is kept beside a template.
-
-    Attributes:
-        failed, imported: as in `TemplateServer`.
-        requests: socket for the requests of agents; None if it cannot be forked.
-    """
-
-    def __init__(self) -> None:
-        self.failed: Mapping[str, str] = {}
-        self.imported: Mapping[str, float] = {}
-        self.requests: socket.socket | None = None
-
-
 def enter_own_user_namespace() -> None:
     """Have rights over what this process starts, which nothing of the image's code will have.
 
@@ -435,20 +415,29 @@ def _heard(requests: socket.socket) -> Mapping[str, Any]:
 
 
 def keep_image_python(
-    plan: ImagePlan, wanted: Sequence[str], control: socket.socket
-) -> ImagePython:
+    image: Mapping[str, Any],
+    template: TemplateFacts,
+    wanted: Sequence[str],
+    control: socket.socket,
+) -> tuple[Mapping[str, str], Mapping[str, float]]:
     """Have a process keep the image's Python, and wait until that has imported.
 
+    If it can be forked, the template gets the socket for requests of agents.
+
     Args:
+        image: `program`, its path, and `root`, arguments of `make_root`; null if the image is the
+            root directory already.
         control: the template's socket, which that process closes; hears of each import.
+
+    Returns:
+        As `preload`.
     """
-    found = ImagePython()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         try:
             control.close()
             ours.close()
-            keeper = _Keeper(plan, wanted, partial(_tell_of_import, theirs))
+            keeper = _Keeper(image, template, wanted, partial(_tell_of_import, theirs))
             try:
                 model = keeper.make_model()
             except NoImagePythonError as error:
@@ -464,8 +453,7 @@ def keep_image_python(
         with contextlib.suppress(OSError):  # nobody waits for this template any more
             control.send(json.dumps(told).encode())
     if why := told.get("why"):
-        found.failed = dict.fromkeys(wanted, f"the image's Python cannot be forked: {why}")
         ours.close()
-        return found
-    found.failed, found.imported, found.requests = told["failed"], told["imported"], ours
-    return found
+        return dict.fromkeys(wanted, f"the image's Python cannot be forked: {why}"), {}
+    template.requests = ours
+    return told["failed"], told["imported"]
