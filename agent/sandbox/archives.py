@@ -176,13 +176,11 @@ def _splice(pipe: int, file: int, count: int) -> int:
 DEEPEST = 400
 """Directories around a file; each takes a descriptor."""
 
-
 MAX_SKIPPED = 100
 """Names that are told of what is left out of an archive."""
 
 MAX_SKIPPED_CHARS = 1000
 """Characters of such a name, and of the reason."""
-
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

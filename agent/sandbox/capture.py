@@ -29,26 +29,20 @@ DISPLAY_BYTES = 8 * 1024 * 1024
 """Displays kept per execution, all together: with two streams they have to fit into one answer of
 the supervisor's, which has 16 MiB."""
 
-
 DISPLAY_LEFT_OUT = f"[display left out: more than {DISPLAY_BYTES} bytes in one execution]"
-
 
 DISPLAY_CHARS = 1024 * 1024
 """Characters of a value's text that are shown; of a longer one, its beginning."""
 
-
 MAX_DISPLAYS = 1000
-
 
 PLACE = "application/vnd.nsm.place+json"
 """MIME type that marks a display whose place in stdout is known. Its data is the number in the line
 `[image N]` of stdout, or 0 where stdout has the text of the value."""
 
-
 MAX_DEPTH = 48
 """Levels of what is displayed as JSON; plots have about twenty. The supervisor's answers, in which
 it is some levels down, have at most 64."""
-
 
 DISPLAY_TOO_DEEP = f"[display left out: more than {MAX_DEPTH} levels in each other]"
 
@@ -71,10 +65,8 @@ def is_deep(value: Any) -> bool:
 PREVIEW_BYTES = 64 * 1024
 """Streamed output that waits to be sent, per stream; older output is left out of the preview."""
 
-
 PREVIEW_INTERVAL_S = 0.05
 """At most 20 updates a second."""
-
 
 FIONREAD = 0x541B
 

@@ -181,7 +181,6 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 OPEN_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-
 MAX_ATTRIBUTE_BYTES = 4 * 1024 * 1024
 """Extended attributes of all files. They are in the agent's own memory."""
 

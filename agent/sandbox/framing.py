@@ -51,14 +51,11 @@ CAPABILITIES = (
     "fork",
 )
 
-
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Largest frame in either direction, without its length."""
 
-
 READ_BYTES = 65536
 """One read: what a pipe holds by default, and less than malloc would get by mmap each time."""
-
 
 TORN_BYTES = 400
 """Longer than several torn markers in a row. From here on, bytes that begin with no length cannot

@@ -28,7 +28,6 @@ WHY_NOT_STARTED = {
     errno.EMFILE: "the session has reached its limit of open files: end some jobs",
 }
 
-
 TERMINFO_PLACES = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/lib/terminfo")
 """Directories in which distributions keep descriptions of terminals (terminfo(5))."""
 

@@ -17,10 +17,8 @@ REPLY_BYTES = 1024 * 1024
 MAX_REPLY_BYTES = 4 * 1024 * 1024
 """A control character takes 6 bytes in JSON: two streams of this size still fit a frame."""
 
-
 FILE_BYTES = 64 * 1024 * 1024
 """Default cap of the file that holds what a reply has no room for."""
-
 
 UNDO_BYTES = 256 * 1024 * 1024
 """Default memory of checkpoints."""

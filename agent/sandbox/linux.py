@@ -24,7 +24,6 @@ DEFAULT_ACTION: int = import_module("_signal").SIG_DFL
 """`signal.signal` without the enumerations around it, which take ten times as long as what they
 wrap, and whose objects every fork would have its own copies of."""
 
-
 # linux/landlock.h, and the numbers of its system calls, which are the same on every architecture.
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 
@@ -33,10 +32,8 @@ LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL = 1, 2
 LANDLOCK_SCOPES = 6
 """Version of the kernel's interface that has scopes."""
 
-
 PRIVATE_FD = 200
 """Private descriptors are moved here or higher, out of the way of user code."""
-
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 

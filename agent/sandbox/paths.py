@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MAX_LINKS = 40
 """Symbolic links on the way to a file; the kernel's own limit, see path_resolution(7)."""
 
-
 MAX_STEPS = 1000
 """Names on the way to a file, those in links included: the walk must not hold the agent up."""
 
@@ -63,7 +62,6 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-
 
 # Of linux/magic.h. Files there are the kernel's, and show this process what they hide from others.
 VIRTUAL_FILE_SYSTEMS = {
@@ -258,7 +256,6 @@ def make_directory_in(directory: int, name: str) -> bool:
 
 MAX_PAGE = 1000
 """Entries of a directory in one answer, if their details are wanted."""
-
 
 MAX_SCANNED = 1_000_000
 """Entries that one page is chosen from: the agent does nothing else meanwhile."""

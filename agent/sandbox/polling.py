@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_POLL_MS = 24 * 3600 * 1000
 """poll(2) takes an int; a timer that is further away is looked at again after that."""
 
-
 STEP_S = 2.0
 
 WATCHED_S = 60.0
@@ -28,7 +27,6 @@ LATE_S = 3.0
 """Steps of the clock: in the last minute before a timer, the agent looks at it every two seconds.
 A look that comes more than three seconds late means that the agent was stopped, together with all
 that it started if a container was frozen. That time does not count."""
-
 
 DRAIN_READS = 1024
 """Reads of a dead interpreter's control socket: more than two of its largest frames."""

@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 """Servers that listen on "localhost" may have the second one only."""
 
-
 MAX_CONNECTING = 512
 """Connections that may be under way at once; the relay asks for fewer."""
-
 
 CONNECT_S = 10.0
 """Time for a program to accept a connection, or for the kernel to do that in its place."""
 
-
 MAX_CHANNELS = 8
 """A relay whose ports were closed stays for its connections, and another one may follow it."""
-
 
 REQUEST_BYTES = 10
 """A request of the relay: a number of its own (8 bytes) and the port (2)."""

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 256 * 1024
 """Largest piece of a file's data in one frame, before base64."""
 
-
 RENAME_NOREPLACE = 1
 """Flag of renameat2(2), from linux/fs.h."""
 
@@ -243,10 +242,8 @@ TRANSFER_REQUESTS = (
     *FILE_REQUESTS,
 )
 
-
 MAX_OPEN_FILES = 8
 """Transfers at a time."""
-
 
 MAX_ERROR = 8192
 """Characters; a path may have 4096."""

@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 MAX_WATCHES = 16
 """Watches at a time."""
 
-
 MAX_WATCHED = 1000
 """Directories of one watch."""
-
 
 MAX_EVENTS = 500
 """Events in one frame."""
 
-
 GATHER_S = 0.05
 """Time in which equal changes become one event."""
-
 
 # Of linux/inotify.h.
 (

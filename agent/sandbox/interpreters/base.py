@@ -63,7 +63,6 @@ MAX_RESULT_NOTES = 8
 MAX_RESULT_NOTE = 400
 """Notes that an interpreter adds to one result, and characters of each."""
 
-
 SETUP_EXCERPT_BYTES = 4096
 """Largest excerpt of a failed step's output, beginning and end together."""
 

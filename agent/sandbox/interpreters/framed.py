@@ -39,7 +39,6 @@ ANSWER_S = 10
 NAMED = ("mnt", "ipc", "uts", "net", "cgroup", "pid", "user")
 """Namespaces of the session, in the order in which they are entered."""
 
-
 READING = os.O_RDONLY | os.O_CLOEXEC
 
 

@@ -22,7 +22,6 @@ MAX_MATCHES = 500
 MAX_MATCH = 1000
 """Completions that are offered, and characters of each."""
 
-
 # What classes have and inherit, whatever their metaclasses say.
 _mro_of: Any = vars(type)["__mro__"].__get__
 

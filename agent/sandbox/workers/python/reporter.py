@@ -21,7 +21,6 @@ SHELL_COMMANDS = frozenset(
 )
 """Names with which lines begin that people type in a shell."""
 
-
 LONGS = 1 << 63
 """Numbers from minus this on and below this fit into C's type `long`."""
 
