@@ -53,6 +53,8 @@ class SavedBuild:
         link: file name of the garbage-collector root.
         built_s: Unix time of the build; 0 before.
         building: a build was running when this was written.
+        interruptions: number of supervisors in a row that were killed during a build, if the one
+            that has written this is.
         error: why the last build failed; else empty.
         failed_s: Unix time of that.
     """
@@ -197,13 +199,15 @@ class BuildFiles:
             await self._unsaved.wait()
             await self.save()
 
-    async def save(self) -> None:
-        """Write the record, if something has changed."""
+    async def save(self, *, at_end: bool = False) -> None:
+        """Write the record, if something has changed; `at_end` of a supervisor in any case, since
+        it ends in order, and not by the builds that it interrupts.
+        """
         async with self._saving:
-            if not self._unsaved.is_set() and self._saved:
+            if not self._unsaved.is_set() and self._saved and not at_end:
                 return
             self._unsaved = trio.Event()
-            rows = [_saved(building) for building in self.known.values()]
+            rows = [_saved(building, at_end=at_end) for building in self.known.values()]
             try:
                 await trio.to_thread.run_sync(self._write, rows)
                 self._saved = True
@@ -236,9 +240,9 @@ def _link_of(name: str, key: str) -> re.Match[str] | None:
     return found if found is not None and found[1] == key else None
 
 
-def _saved(building: Building) -> SavedBuild:
+def _saved(building: Building, *, at_end: bool) -> SavedBuild:
     """Make the record from which the next supervisor restores an environment."""
-    built = building.built
+    built, runs = building.built, building.attempt is not None
     return SavedBuild(
         key=building.key,
         reference=building.reference,
@@ -248,8 +252,8 @@ def _saved(building: Building) -> SavedBuild:
         path=built.path if built else "",
         link=built.link if built else "",
         built_s=built.built_s if built else 0.0,
-        building=building.attempt is not None,
-        interruptions=building.interruptions,
+        building=runs,
+        interruptions=building.interruptions + (runs and not at_end),
         error=building.failed.cause if building.failed else "",
         failed_s=building.failed.at_s if building.failed else 0.0,
         used_s=building.used_s,
@@ -269,7 +273,8 @@ def _restored(row: SavedBuild, make: MakeEnvironment) -> Building:
         added=row.added,
         used_s=row.used_s,
         preload=row.preload,
-        interruptions=row.interruptions + 1 if row.building else 0,
+        interruptions=row.interruptions,
+        outdated=row.building,
     )
     if row.error:
         message = f"The last build failed: {row.error}."

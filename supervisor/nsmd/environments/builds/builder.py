@@ -567,7 +567,7 @@ async def open_builder(
             yield builder
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(LAST_SAVE_S):
-                await files.save()
+                await files.save(at_end=True)
             nursery.cancel_scope.cancel()
 
 

@@ -115,8 +115,8 @@ class Building:
         added, variable, configured, agreed, clients: who wants it: `nsm env add`, the supervisor's
             own `NIX_SANDBOX_ENVS`, `config.toml`, `nsm env use`, and the number of clients by
             theirs.
-        interruptions: number of supervisors in a row that ended during a build.
-        outdated: its packages have changed since its last build began.
+        interruptions: number of supervisors in a row that were killed during a build.
+        outdated: its packages have changed since its last build began, or that was interrupted.
         tried: this supervisor has begun a build of it.
         used_s: Unix time when somebody last began to want it.
         preload: modules that sessions find imported, in place of those that its flake or its
@@ -260,8 +260,8 @@ def failure(error: NsmError | OSError, at_s: float) -> Failed:
 
 
 def interrupted(building: Building, at_s: float) -> Failed:
-    """Make the record of a build during which the supervisor has ended too often."""
-    cause = f"the supervisor ended during it {building.interruptions} times in a row"
+    """Make the record of a build during which the supervisor was killed too often."""
+    cause = f"the supervisor was killed during it {building.interruptions} times in a row"
     return Failed(
         cause=cause,
         message=f"The build is not begun again: {cause}.",

@@ -22,6 +22,7 @@ from nsm.wire.errors import (
 )
 from nsmd.environments.builds import build_run
 from nsmd.environments.builds import builder as module
+from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.builder import Builder, open_builder
 from nsmd.environments.builds.building import Building
 from nsmd.environments.catalog import Catalog
@@ -330,20 +331,51 @@ async def test_removing_stops_a_build(it: Bench) -> None:
         assert builder.buildings == []
 
 
-async def test_a_build_that_a_supervisor_ended_in_goes_on_with_the_next_but_not_for_ever(
+async def test_a_build_goes_on_with_the_next_supervisor_however_many_end_in_order(
     it: Bench,
 ) -> None:
     reference = it.nix.builds("slow", ("hang", None))
     async with it.open() as builder:
         await until_building(builder.add(reference))
-    for _ in range(module.MAX_INTERRUPTIONS - 1):
+    for _ in range(module.MAX_INTERRUPTIONS + 1):
         async with it.open() as builder:
             await until_building(builder.find(reference))
+
+
+async def test_an_update_goes_on_with_the_next_supervisor(it: Bench) -> None:
+    reference = it.nix.builds("science", ("out", it.artifact()))
+    async with it.open() as builder:
+        await ended(building := builder.add(reference))
+        it.nix.builds("science", ("hang", None))
+        builder.update([])
+        await until_building(building)
+    async with it.open() as builder:
+        await until_building(builder.find(reference))
+        assert it.names() == {"science"}
+
+
+async def test_a_build_that_supervisors_were_killed_in_does_not_begin_for_ever(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = it.nix.builds("slow", ("hang", None))
+    save = BuildFiles.save
+
+    async def save_as_before(files: BuildFiles, *, at_end: bool = False) -> None:
+        del at_end  # nobody who is killed knows that it is the end
+        await save(files)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(BuildFiles, "save", save_as_before)
+        async with it.open() as builder:
+            await until_building(builder.add(reference))
+        for _ in range(module.MAX_INTERRUPTIONS - 1):
+            async with it.open() as builder:
+                await until_building(builder.find(reference))
     async with it.open() as builder:
         building = builder.find(reference)
         assert building.attempt is None
         assert building.failed is not None
-        assert "ended during it 2 times" in building.failed.cause
+        assert "killed during it 2 times" in building.failed.cause
         it.nix.builds("slow", ("out", it.artifact("slow")))
         builder.update(["slow"])
         await ended(building)
