@@ -10,6 +10,7 @@ import platform
 import re
 import socket
 import subprocess
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,11 +30,11 @@ from nsmd.jail.arguments import (
     python_command,
 )
 from nsmd.jail.host import BASE_PATH, scan_host
+from nsmd.jail.process import end_starter
 from nsmd.jail.starting import memory_file, spawn
 from nsmd.jail.user import JailUser
 from nsmd.model.values import ImageRoot, Links
 from nsmd.packages import jail_start
-from nsmd.packages.request import in_thread
 from nsmd.packages.store import BUILD
 
 ENV = "/env"
@@ -49,14 +50,10 @@ STARTER = "/run/nsm/start.py"
 TAIL_LINES = 200
 """Lines that are kept: npm explains its options after its error."""
 
-_CHUNK_BYTES = 16 * 1024
+_CHUNK_BYTES = 4 * 1024
 """Largest piece to read at once: the supervisor's calls wait while its lines are cleaned."""
 
 _MAX_LINE_BYTES = 64 * 1024
-
-_READ_AT_ONCE_BYTES = 4 * 1024 * 1024
-_PAUSE_S = 0.005
-"""Pause before each further piece of a longer output: code of packages may print without end."""
 
 _URL = re.compile(r"(https?://[^\s?]+)(\?[^\s)]+)?")
 """URL, and its query, which may be a signature that opens a file to everybody. It matches without a
@@ -117,6 +114,8 @@ class BuildJail:
         """Run a command to its end; cancellation kills it. `serve` serves its connections to hosts;
         None for no way out.
         """
+        # In a thread: it may have to visit all directories of the build.
+        writable = None if self.image is not None else await trio.to_thread.run_sync(self._own)
         with ExitStack() as owned:
             output, written = os.pipe2(os.O_CLOEXEC)
             owned.callback(os.close, output)
@@ -129,22 +128,28 @@ class BuildJail:
                     ours, its = socket.socketpair()
                     owned.enter_context(ours).setblocking(False)
                     channel = theirs.enter_context(its).fileno()
-                process = self._start(command, channel, written, theirs)
-            reader = _Output(output, self)
+                process = self._start(command, writable, channel, written, theirs)
+            reader = CommandOutput(output, self)
             try:
+                owned.callback(os.close, ended := os.pidfd_open(process.pid))
                 async with trio.open_nursery() as nursery:
                     if serve is not None and ours is not None:
                         nursery.start_soon(_serve, ours, serve)
                     await reader.to_its_end()
                     nursery.cancel_scope.cancel()
-                status = await in_thread(process.wait)
+                await trio.lowlevel.wait_readable(ended)
+                status = process.wait()
             finally:
-                process.kill()  # its jail ends with it
-                process.wait()
+                await end_starter(process)  # its jail ends with it
         return JailOutcome(status=status, tail=tuple(reader.tail))
 
     def _start(
-        self, command: Sequence[str], channel: int, output: int, theirs: ExitStack
+        self,
+        command: Sequence[str],
+        writable: str | None,
+        channel: int,
+        output: int,
+        theirs: ExitStack,
     ) -> subprocess.Popen[bytes]:
         with open(jail_start.__file__, "rb") as file:
             starter = file.read()
@@ -174,7 +179,7 @@ class BuildJail:
                 links=((ENV, f"{BUILD}/{inside}"),) if image is None else self.links,
                 image=image is not None,
             ),
-            writable=[(self._own(), BUILD)] if image is None else (),
+            writable=() if writable is None else [(writable, BUILD)],
         )
         arguments_fd = memory_file(b"".join(os.fsencode(a) + b"\0" for a in arguments), theirs)
         words = [self.bwrap, "--args", str(arguments_fd), "--"]
@@ -215,7 +220,7 @@ class BuildJail:
             return self.user.way_to(self.directory)
 
 
-class _Output:
+class CommandOutput:
     """Output of a command: it is passed on, and its last lines are kept."""
 
     def __init__(self, descriptor: int, jail: BuildJail) -> None:
@@ -224,13 +229,14 @@ class _Output:
         self._jail = jail
 
     async def to_its_end(self) -> None:
-        rest, count = b"", 0
+        rest = b""
         while True:
             await trio.lowlevel.wait_readable(self._descriptor)
             try:
                 data = os.read(self._descriptor, _CHUNK_BYTES)
             except BlockingIOError:
                 continue
+            began_s = time.perf_counter()
             lines, _, rest = (rest + data).rpartition(b"\n")
             self._take(lines)
             if len(rest) > _MAX_LINE_BYTES or not data:
@@ -238,9 +244,8 @@ class _Output:
                 rest = b""
             if not data:
                 return
-            count += len(data)
-            if count > _READ_AT_ONCE_BYTES:
-                await trio.sleep(_PAUSE_S)
+            # Half of the time belongs to calls: code of packages may print short lines without end.
+            await trio.sleep(time.perf_counter() - began_s)
 
     def _take(self, said: bytes) -> None:
         text = without_secrets(said.decode(errors="replace"), self._jail.hidden)
@@ -326,6 +331,9 @@ _COMPILER = re.compile(
     r"(?:npm (?:ERR!|error) )?"
     r"(?P<said>\S+:\d+(?::\d+)?: (?:fatal )?error: .+|\S*ld: cannot find -l.+)"
 )
+_UV_FILE = re.compile(rf" in `{BUILD}/[^`]*` at position \d+")
+"""End of a message of uv about the file in the jail that has the requirements."""
+
 _UV = re.compile(r"^[ \u00d7╰├─▶│]*(?:(?:error|cause): )?")
 _NPM = re.compile(
     r"npm (?:ERR!|error) ?(?P<code>code|[A-Z]{4,}|\d{3}|notarget|network)? ?(?P<text>.*)"
@@ -377,7 +385,7 @@ def _of_uv(tail: Sequence[str]) -> str:
     starts = [number for number, line in enumerate(tail) if _UV_START.match(line)]
     if not starts:
         return ""
-    lines = [_UV.sub("", line).strip() for line in tail[starts[-1] :]]
+    lines = [_UV.sub("", _UV_FILE.sub("", line)).strip() for line in tail[starts[-1] :]]
     told = itertools.takewhile(lambda line: not line.startswith("hint:"), filter(None, lines))
     first, *causes = told
     return f"{first.rstrip(':')}: {' '.join(causes)}" if causes else first

@@ -28,6 +28,11 @@ error: Request failed after 3 retries in 9.6s
   cause: Failed to fetch: https://index.test/simple/demo/
   cause: tunnel error: unsuccessful"""
 
+UV_REQUIREMENT = """\
+error: Couldn't parse requirement in `/build/build-202e36d14cc9248b/wanted.txt` at position 0
+  cause: after parsing `1`, found `.x.y`, which is not part of a valid version
+demo==1.x.y
+    ^^^^^^^"""
 
 UV_HEADER = f"""\
 error: Failed to build `pyaudio==0.2.14`
@@ -116,6 +121,12 @@ def test_what_npm_says_is_told_without_its_advice(printed: str, message: str) ->
         ("uv", UV_MISSING, "resolving dependencies: Because nothere was not found", "Check names"),
         ("uv", UV_TREE, "that your requirements are unsatisfiable", "--allow-builds"),
         ("uv", "OSError: [Errno 28] No space left on device", "No space left", "Free some space"),
+        (
+            "uv",
+            UV_REQUIREMENT,
+            "resolved: Couldn't parse requirement: after parsing `1`, found `.x.y`",
+            "",
+        ),
         ("uv", "", "uv said nothing (exit code 2)", ""),
         ("uv", UV_HEADER, "pyaudio cannot be built: src/pyaudio/device_api.c:9:10: fatal", "/usr"),
         ("npm", NPM_HEADER, ": ../src/demo.cc:3:10: fatal error: portaudio.h", "/usr"),
