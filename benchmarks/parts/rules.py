@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from statistics import median
@@ -22,7 +22,7 @@ from nsmd.jail.arguments import TEMPLATE_PATH
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher
 from nsmd.model.settings import DEFAULT_JAIL_UID, Settings
-from nsmd.model.values import JailSizes, JailSpec
+from nsmd.model.values import JailSizes, JailSpec, ReadOnlyBind
 
 PEER = "the same without filter and policy file"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -42,8 +42,8 @@ class _Source(ProgramCode):
         super().__init__("sandbox_template", TEMPLATE_PATH)
         self._source = source
 
-    async def for_python(self, python: str) -> bytes:
-        del python
+    async def for_python(self, path: str, binds: Sequence[ReadOnlyBind] = ()) -> bytes:
+        del path, binds
         return self._source
 
 

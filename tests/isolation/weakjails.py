@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 from isolation.stage import Stage
@@ -16,6 +16,7 @@ from nsmd.jail.launcher import JailPlan
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import ReadOnlyBind
 from realjail import BWRAP
 
 _PATCHED = """\
@@ -37,8 +38,8 @@ class _Patched(program_code.ProgramCode):
         super().__init__("sandbox_template", TEMPLATE_PATH)
         self._patch = patch
 
-    async def for_python(self, python: str) -> bytes:
-        program = await super().for_python(python)
+    async def for_python(self, path: str, binds: Sequence[ReadOnlyBind] = ()) -> bytes:
+        program = await super().for_python(path, binds)
         return _PATCHED.format(program=program, patch=self._patch).encode()
 
 

@@ -300,9 +300,9 @@ class BwrapLauncher:
                     or (
                         source_of(AGENT)  # the image's Python runs it, too
                         if spec.image is not None
-                        else await self._agent_code.for_python(python)
+                        else await self._agent_code.for_python(python, spec.binds)
                     ),
-                    TEMPLATE_PATH: await self._template_code.for_python(python),
+                    TEMPLATE_PATH: await self._template_code.for_python(python, spec.binds),
                     FILTER_PATH: system_calls,
                     POLICY_PATH: b"",  # each fork mounts its own over it
                 },
@@ -328,7 +328,7 @@ class BwrapLauncher:
         same = environment.image is None and environment.program == environment.agent_python
         if environment.interpreter == "python" and not same:
             return source_of(AGENT)  # both versions of Python will run it
-        return await self._agent_code.for_python(environment.agent_python)
+        return await self._agent_code.for_python(environment.agent_python, environment.binds)
 
     def _start(self, plan: JailPlan, git: str) -> tuple[subprocess.Popen[bytes], Ends]:
         """Start bwrap; blocks for some 2 ms."""

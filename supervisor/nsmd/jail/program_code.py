@@ -13,13 +13,15 @@ import marshal
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 
 import trio
 
+from nsmd.host.paths import is_within
+from nsmd.model.values import ReadOnlyBind
 from sandbox.bundle import __file__ as bundler
 from sandbox.bundle import bundle, files_of
 
@@ -58,10 +60,13 @@ class ProgramCode:
         self._compiled: dict[str, bytes] = {}
         self._compiling = trio.Lock()
 
-    async def for_python(self, python: str) -> bytes:
-        """Return the program for that Python, which takes 0.1 s the first time: the content of a
-        .pyc file, or the source if compiling fails.
+    async def for_python(self, path: str, binds: Sequence[ReadOnlyBind] = ()) -> bytes:
+        """Return the program for the Python at a path in a jail with these binds, which takes 0.1 s
+        the first time: the content of a .pyc file, or the source if compiling fails, or if the
+        Python is a package's own: nobody runs such a one outside of a jail.
         """
+        if (python := _on_host(path, binds)) is None:
+            return source_of(self._program)
         async with self._compiling:
             if python not in self._compiled:
                 try:
@@ -97,6 +102,17 @@ def _file_of(program: str) -> str:
     assert found is not None
     assert found.origin is not None
     return found.origin
+
+
+def _on_host(path: str, binds: Sequence[ReadOnlyBind]) -> str | None:
+    """Path of a program of the host by its path in a jail; None for one that a bind brings from
+    elsewhere. An environment of packages has a link to the host's Python.
+    """
+    for bind in binds:
+        if bind.source != bind.target and is_within(path, bind.target):
+            found = os.path.realpath(bind.source + path.removeprefix(bind.target))
+            return None if is_within(found, os.path.realpath(bind.source)) else found
+    return path
 
 
 def _compile(python: str, program: str, path: str) -> bytes:

@@ -16,6 +16,7 @@ import trio
 
 import sandbox_agent
 from nsmd.jail.program_code import ProgramCode, source_of
+from nsmd.model.values import ReadOnlyBind
 
 OTHER = "/usr/bin/python3"
 
@@ -81,6 +82,23 @@ async def test_a_python_of_another_version_compiles_it(tmp_path: Path) -> None:
     compiled = await agent_code().for_python(str(python))
     assert compiled.startswith(b"abcd")
     assert file_names(code_of(compiled)) == {"/run/nsm/agent.py"}
+
+
+async def test_the_hosts_python_of_an_environment_is_found_and_no_package_s_own_runs_here(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    own = tmp_path / "bin/python3"
+    own.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec "{sys.executable}" "$@"\n')
+    own.chmod(0o755)
+    binds = [ReadOnlyBind(source=str(tmp_path), target="/env")]
+    code = agent_code()
+    compiled = await code.for_python(sys.executable)
+    assert await code.for_python("/env/bin/python", binds) == compiled
+    assert await code.for_python("/env/bin/python3", binds) == source_of("sandbox_agent")
+    assert not (tmp_path / "ran").exists()
+    assert not caplog.records
 
 
 async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from nsmd.jail.launcher import JailPlan
 from nsmd.jail.process import discard
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.model.values import Environment, ProjectMount
+from nsmd.model.values import Environment, ProjectMount, ReadOnlyBind
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -338,8 +338,8 @@ async def test_templates_killed_while_they_fork(
 class ManyForkers(ProgramCode):
     """Program whose template starts as many forkers as on a big machine, and at once."""
 
-    async def for_python(self, python: str) -> bytes:
-        del python
+    async def for_python(self, path: str, binds: Sequence[ReadOnlyBind] = ()) -> bytes:
+        del path, binds
         text = source_of("sandbox_template")
         for old, new in (
             (b"CORES_PER_FORKER = 4", b"CORES_PER_FORKER = .25"),
