@@ -54,7 +54,7 @@ def installation(
     )
 
 
-def published(store: EnvironmentStore, name: str) -> str:
+def published(store: EnvironmentStore, name: str, modules: tuple[str, ...] = ()) -> str:
     """Publish an environment without packages, as a build does. Returns its path."""
     details = EnvironmentDetails(
         interpreter="python",
@@ -64,7 +64,7 @@ def published(store: EnvironmentStore, name: str) -> str:
         version="3.11",
         lock="",
         versions={},
-        modules=(),
+        modules=modules,
     )
     with store.building(alone=False) as staging:
         os.mkdir(staging.environment)

@@ -24,6 +24,7 @@ WORK_S = 0.5
 
 
 def jail_at(folder: Path, said: list[str]) -> BuildJail:
+    assert BWRAP is not None
     return BuildJail(
         bwrap=BWRAP,
         user=installation(folder).launcher.user,
@@ -39,13 +40,13 @@ async def test_a_flood_of_short_lines_leaves_half_of_the_time_to_calls(
 ) -> None:
     said: list[str] = []
     read, written = os.pipe()
-    with open(read, "rb") as output:
-        with open(written, "wb") as pipe:
-            pipe.write(b"x\n" * 20_000)
-        monkeypatch.setattr(
-            build_jail, "time", SimpleNamespace(perf_counter=lambda: WORK_S * len(said))
-        )
-        await CommandOutput(output.fileno(), jail_at(tmp_path, said)).to_its_end()
+    os.write(written, b"x\n" * 20_000)
+    os.close(written)
+    monkeypatch.setattr(
+        build_jail, "time", SimpleNamespace(perf_counter=lambda: WORK_S * len(said))
+    )
+    await CommandOutput(read, jail_at(tmp_path, said)).to_its_end()
+    os.close(read)
     assert "\n".join(said) == "\n".join("x" * 20_000)
     assert trio.current_time() == pytest.approx(WORK_S * len(said))
 

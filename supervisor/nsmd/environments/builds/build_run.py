@@ -105,7 +105,7 @@ class BuildRun:
             path=made.path,
             link=attempt.link,
             lock=made.lock,
-            note=made.note,
+            note="; ".join(filter(None, (made.note, _not_found(environment)))),
             built_s=time.time(),
         )
 
@@ -280,14 +280,25 @@ async def _flake(building: Building, nix: Nix, tree: str) -> AsyncGenerator[tupl
 
 def _still_there(modules: tuple[str, ...], environment: Environment) -> tuple[str, ...]:
     """Leave out modules that the environment had, and has no more, since its packages changed."""
-    known = {*environment.packages, *sys.stdlib_module_names}
-    if not environment.packages:
-        return modules
     return tuple(
         module
         for module in modules
-        if module in environment.preload or module.partition(".")[0] in known
+        if module in environment.preload or _may_have(environment, module)
     )
+
+
+def _not_found(environment: Environment) -> str:
+    """A sentence about modules to preload that no package has; empty if all may be there."""
+    names = ", ".join(each for each in environment.preload if not _may_have(environment, each))
+    return f"none of its packages seems to have what it should preload: {names}" if names else ""
+
+
+def _may_have(environment: Environment, module: str) -> bool:
+    """Return whether an environment may have a module; one without known packages may have any, and
+    names that begin with an underscore are not among the known ones.
+    """
+    top, known = module.partition(".")[0], environment.packages
+    return not known or top in known or top in sys.stdlib_module_names or top.startswith("_")
 
 
 def _packages(building: Building) -> WantedPackages:

@@ -429,6 +429,25 @@ async def test_packages_have_no_name_of_their_own(it: Bench, name: str) -> None:
             builder.add_packages(WantedPackages(pip=("six",)), name)
 
 
+async def test_modules_to_preload_that_no_package_has_are_told_at_once(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make(self: InstallerRun, *_: object, **__: object) -> Installed:
+        path = published(EnvironmentStore(self.store), "a" * 64, ("numpy",))
+        return Installed(path=path, lock="", note="its lock is elsewhere")
+
+    monkeypatch.setattr(InstallerRun, "make", make)
+    modules = ("numpy.linalg", "json.decoder", "_cffi_backend", "nupmy", "panads.core")
+    async with it.open() as builder:
+        wanted = WantedPackages(pip=("numpy",), preload=modules)
+        await ended(building := builder.add_packages(wanted, "lab"))
+        assert building.built is not None
+        assert building.built.note == (
+            "its lock is elsewhere; "
+            "none of its packages seems to have what it should preload: nupmy, panads.core"
+        )
+
+
 async def test_two_of_one_name(it: Bench) -> None:
     path = it.artifact()
     one, two = it.nix.builds("one", ("out", path)), it.nix.builds("two", ("out", path))
