@@ -2,7 +2,7 @@
 #
 # Type: { pkgs, comma } -> { tools : [derivation]; forbidden : [String] }
 #   comma     : the program `,` with its database
-#   forbidden : patterns of programs' names, those of nsmbox.host.forbidden_programs.KEYS; tests/nix compares
+#   forbidden : patterns of programs' names, those of nsmbox.host.program_links.KEYS; tests/nix compares
 { pkgs, comma }:
 {
   # Earlier ones go first. Programs that work on their own: what hands out keys or opens other

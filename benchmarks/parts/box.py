@@ -16,11 +16,11 @@ from unittest.mock import patch
 from bench import BIN, Bench
 from measure import Comparison, Findings, LeftOut, Target, alternate_all, timed
 from nsm.jail.seccomp import filter_program
+from nsmbox import profiles
 from nsmbox.host import lookup
 from nsmbox.host.facts import BoxRequest
 from nsmbox.model.plan import Plan
 from nsmbox.planning import bwrap, planning
-from nsmbox.profiles import profile
 
 BWRAP_NAME = "bwrap with the same arguments"
 
@@ -60,13 +60,13 @@ def measure(bench: Bench) -> Findings:
         Start(
             name="nsm box -- true, start to end",
             command=(str(BIN / "nsm"), "box", "--yes", "--", "true"),
-            request=BoxRequest(profile=profile.load("shell"), command=("true",)),
+            request=BoxRequest(profile=profiles.load("shell"), command=("true",)),
             target=Target(bound="≤", value=2.5),
         ),
         Start(
             name="claudebox, start to end of a claude that does nothing",
             command=(str(BIN / "claudebox"), "--yes"),
-            request=BoxRequest(profile=profile.load("claude")),
+            request=BoxRequest(profile=profiles.load("claude")),
         ),
     )
     with tempfile.TemporaryDirectory(prefix="nsm-bench-") as path:

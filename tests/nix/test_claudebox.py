@@ -10,7 +10,7 @@ import pytest
 
 import standin
 from nix.evaluation import evaluate
-from nsmbox.host import forbidden_programs
+from nsmbox.host import program_links
 from selection import one_in
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_path_is_of_the_store_and_hands_out_no_keys(
     assert [each for each in directories if not each.startswith(f"{place.store}/")] == []
     found = names(directories)
     assert {"bash", "env", "git", "node", "python3", "rg", "nix", "nsm", "nsm-mcp", ","} <= found
-    assert not [name for name in found if forbidden_programs.holds_keys(name)]
+    assert not [name for name in found if program_links.holds_keys(name)]
 
 
 @pytest.mark.slow
@@ -76,4 +76,4 @@ def test_other_packages_come_first(place: standin.Place) -> None:
 
 def test_forbidden_programs_are_the_same(place: standin.Place) -> None:
     tools = f"import {place.source}/nix/boxTools.nix {{ pkgs = {{ }}; comma = null; }}"
-    assert evaluate(place, f"({tools}).forbidden") == list(forbidden_programs.KEYS)
+    assert evaluate(place, f"({tools}).forbidden") == list(program_links.KEYS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import AGENT, COMMAND_TIMEOUT_S, HOME, PROJECT, World, open_world
-from nsmbox.host import forbidden_programs
+from nsmbox.host import program_links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -172,7 +172,7 @@ def test_keys_and_other_machines_are_not_on_path(host: NixHost) -> None:
     names = ["gpg", "gpg-agent", "ssh", "ssh-add", "scp", "age", "age-keygen", "tailscale", "sudo"]
     assert host.run(f"command -v {' '.join(names)}; true") == ""
     listed = host.run("IFS=:; for each in $PATH; do ls $each; done").split()
-    assert [name for name in listed if forbidden_programs.holds_keys(name)] == []
+    assert [name for name in listed if program_links.holds_keys(name)] == []
 
 
 def test_etc_of_nixos(host: NixHost) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, PROJECT, have_git
+from nsmbox import profiles
 from nsmbox.host import nix_host
 from nsmbox.host.facts import BoxRequest
 from nsmbox.model.plan import BoxError, Network
-from nsmbox.profiles import profile
 from nsmbox.start import check
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from box.world import World
     from nsm.checks import HostCheck
 
-CLAUDE = BoxRequest(profile=profile.load("claude"))
+CLAUDE = BoxRequest(profile=profiles.load("claude"))
 
 
 def with_network(mode: str) -> BoxRequest:

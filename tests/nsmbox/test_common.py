@@ -10,8 +10,7 @@ import pytest
 from nsm.cli.verbs import run
 from nsm.wire.errors import BadRequestError
 from nsmbox.cli import box, claudebox, common
-from nsmbox.model.limits import BOUNDS, BoxLimits, limits
-from nsmbox.model.plan import BoxError, Network
+from nsmbox.model.plan import BOUNDS, BoxError, BoxLimits, Network, complete_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,8 +119,10 @@ def test_a_network_has_one_spelling_that_is_shown_and_another(parser: Callable[[
 
 
 def test_defaults_suit_the_machine() -> None:
-    assert limits({}, 24000) == BoxLimits(memory_mb=18000, home_mb=3000, tmp_mb=3000, shm_mb=3000)
-    small = limits({"tmp_mb": 7, "home_mb": None}, 512)
+    assert complete_limits({}, 24000) == BoxLimits(
+        memory_mb=18000, home_mb=3000, tmp_mb=3000, shm_mb=3000
+    )
+    small = complete_limits({"tmp_mb": 7, "home_mb": None}, 512)
     assert (small.memory_mb, small.home_mb, small.tmp_mb) == (1024, 1024, 7)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.world import HOME, PROJECT, git, have_git
-from nsmbox.protection import git_programs
+from nsmbox.protection import git_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +29,9 @@ NAMED = (
 
 @pytest.mark.parametrize("key", NAMED)
 def test_entries_that_name_programs_are_known_and_looked_for(key: str) -> None:
-    assert git_programs.names_program(key, "!tools/x")
-    assert git_programs.runs(key, "!tools/x")
-    assert any(word in key.encode() for word in git_programs.WORDS)
+    assert git_repository.names_program(key, "!tools/x")
+    assert git_repository.runs(key, "!tools/x")
+    assert any(word in key.encode() for word in git_repository.WORDS)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_paths_of_a_command(tmp_path: Path, value: str, found: list[str]) -> Non
     for name in ("tools/clean.sh", "tools/a b", "clean.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    got = git_programs.paths_in(value.replace("HERE", str(tmp_path)), str(tmp_path))
+    got = git_repository.paths_in(value.replace("HERE", str(tmp_path)), str(tmp_path))
     assert sorted(got) == [f"{tmp_path}/{name}" for name in found]
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box.repositories import GIT, commit, git, look, repository, variables
-from nsmbox.protection import guarded_files, leftovers, survey
-from nsmbox.protection.git_reader import MAX_CONFIG_BYTES, GitReader
+from nsmbox.protection import guarded_files, leftovers
+from nsmbox.protection.git_repository import MAX_CONFIG_BYTES, GitReader
 from realjail import needs_bwrap
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def test_what_has_not_changed_is_not_told(project: Path) -> None:
 def test_a_rebase_that_is_left_with_commands(project: Path) -> None:
     was = before(project)
     stopped_rebase(project, "--exec", "false")
-    todo = project / ".git" / survey.REBASE_LIST
+    todo = project / ".git" / leftovers.REBASE_LIST
     marker = project.parent / "ran"
     todo.write_text(f"# exec not this\nx\ttouch {marker}\n  exec echo \x1b[2J\r\npick 1234 exec\n")
     said = told(was).splitlines()
     assert said[0].startswith(f"before you go on in {project}, look at what the box has left")
     assert said[1:] == [
-        f"  .git/{survey.REBASE_LIST}: `git rebase --continue` runs touch {marker}",
-        f"  .git/{survey.REBASE_LIST}: `git rebase --continue` runs echo \ufffd[2J",
+        f"  .git/{leftovers.REBASE_LIST}: `git rebase --continue` runs touch {marker}",
+        f"  .git/{leftovers.REBASE_LIST}: `git rebase --continue` runs echo \ufffd[2J",
     ]
     # What it warns of is what git does.
     todo.write_text(f"x touch {marker}\n")
@@ -82,18 +82,20 @@ def test_a_rebase_that_is_left_with_commands(project: Path) -> None:
 
 def test_a_rebase_that_was_there_is_said_at_once_and_what_is_added_later(project: Path) -> None:
     stopped_rebase(project, "--exec", "make test")
-    todo = project / ".git" / survey.REBASE_LIST
+    todo = project / ".git" / leftovers.REBASE_LIST
     todo.write_text("exec make test\n")
     was = before(project)
-    assert leftovers.under_way(was).splitlines()[1:] == [f"  .git/{survey.REBASE_LIST}: make test"]
+    assert leftovers.under_way(was).splitlines()[1:] == [
+        f"  .git/{leftovers.REBASE_LIST}: make test"
+    ]
     assert told(was) == ""
     todo.write_text("exec make test\nexec evil\n")
     assert told(was).endswith("`git rebase --continue` runs evil")
     assert "make test" not in told(was)
     above = leftovers.under_way(before(project.parent))
     assert above.splitlines()[1:] == [
-        f"  project/.git/{survey.REBASE_LIST}: make test",
-        f"  project/.git/{survey.REBASE_LIST}: evil",
+        f"  project/.git/{leftovers.REBASE_LIST}: make test",
+        f"  project/.git/{leftovers.REBASE_LIST}: evil",
     ]
     todo.unlink()
     assert leftovers.under_way(before(project)) == ""
@@ -105,7 +107,7 @@ def test_linked_worktrees_and_modules_are_looked_at(project: Path) -> None:
     was = before(project)
     git(project, "worktree", "add", "-q", str(project / "side"))
     for place in ("worktrees/side", "modules/lib"):
-        todo = project / ".git" / place / survey.REBASE_LIST
+        todo = project / ".git" / place / leftovers.REBASE_LIST
         todo.parent.mkdir()
         todo.write_text("exec evil\n")
     text = told(was)
@@ -222,7 +224,7 @@ def test_a_worktree_elsewhere_that_git_would_write_to(project: Path, elsewhere: 
 def test_much_is_counted(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     was = before(project)
-    todo = project / ".git" / survey.REBASE_LIST
+    todo = project / ".git" / leftovers.REBASE_LIST
     todo.parent.mkdir()
     todo.write_text("".join(f"exec {number} {'x' * 1000}\n" for number in range(100)))
     text = told(was).splitlines()
@@ -239,10 +241,10 @@ def test_much_is_counted(project: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_list_that_is_no_file(project: Path) -> None:
     was = before(project)
-    (project / ".git" / survey.REBASE_LIST).mkdir(parents=True)
+    (project / ".git" / leftovers.REBASE_LIST).mkdir(parents=True)
     (project / ".git/worktrees").symlink_to(project)
     assert lines(was) == [
-        f".git/{survey.REBASE_LIST}: is no file; `git rebase --continue` may run commands of it"
+        f".git/{leftovers.REBASE_LIST}: is no file; `git rebase --continue` may run commands of it"
     ]
 
 
@@ -327,7 +329,7 @@ def test_many_repositories_are_all_looked_at(project: Path) -> None:
 @pytest.mark.parametrize("how", ["long", "link", "link above", "pipe"])
 def test_no_list_of_a_rebase_is_hidden(project: Path, how: str) -> None:
     was = before(project)
-    todo = project / ".git" / survey.REBASE_LIST
+    todo = project / ".git" / leftovers.REBASE_LIST
     text = "exec evil\n"
     if how == "link above":
         (project / "aside").mkdir()
@@ -514,7 +516,7 @@ def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
 
 def test_what_cannot_be_looked_at_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     was = before(project)
-    monkeypatch.setattr(survey, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(leftovers, "MAX_ENTRIES", 3)
     assert lines(was) == [
         "there are more than 3 names here: those deepest in it were not looked at"
     ]
@@ -533,7 +535,7 @@ def test_what_was_there_and_not_looked_at_is_not_new(
     put(project / "a/b/c/.vscode/tasks.json")
     os.utime(project / "a/b/c/.vscode/tasks.json", (1, 1))
     with monkeypatch.context() as patched:
-        patched.setattr(survey, "MAX_ENTRIES", 1)
+        patched.setattr(leftovers, "MAX_ENTRIES", 1)
         was = before(project)._replace(at=2**62)
     assert told(was) == ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from box.attack import IN_BOX, INSTANCES
 from box.world import HOME, PROJECT
-from nsmbox.model.limits import INODES_PER_MB
+from nsmbox.model.plan import INODES_PER_MB
 from processes import ending
 from realjail import needs_bwrap
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmbox.host import elf, nix_host
+from nsmbox.host import nix_host
 from nsmbox.model.plan import Mount
 
 
@@ -110,7 +110,7 @@ def executable(loader: str = "") -> bytes:
 
 @pytest.mark.parametrize("loader", ["/lib64/ld-linux-x86-64.so.2", "/nix/store/x-glibc/lib/ld.so"])
 def test_loader(loader: str) -> None:
-    assert elf.interpreter(executable(loader)) == loader
+    assert nix_host.loader_of(executable(loader)) == loader
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_loader(loader: str) -> None:
     ids=["empty", "script", "static", "32 bits", "cut off"],
 )
 def test_no_loader(start: bytes) -> None:
-    assert elf.interpreter(start) == ""
+    assert nix_host.loader_of(start) == ""
 
 
 def test_the_loader_of_a_real_program() -> None:
     shell = Path("/bin/sh").resolve()
     with shell.open("rb") as file:
-        assert Path(elf.interpreter(file.read(elf.HEADER_BYTES))).exists()
+        assert Path(nix_host.loader_of(file.read(nix_host.HEADER_BYTES))).exists()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_loader_of_a_real_program() -> None:
     ],
 )
 def test_first_lines(text: bytes, words: tuple[str, ...]) -> None:
-    assert elf.shebang(text) == words
+    assert nix_host.shebang(text) == words
 
 
 # Looking

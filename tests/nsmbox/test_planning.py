@@ -18,7 +18,7 @@ from nsmbox.host.added_directories import AddedDirectory
 from nsmbox.host.facts import BoxRequest, Facts, HostPath
 from nsmbox.host.nix_host import HostNix
 from nsmbox.model.plan import BoxError, Mount, Network, Plan
-from nsmbox.planning import dryrun, planning
+from nsmbox.planning import bwrap, planning
 from nsmbox.protection.git_repository import GitFacts
 from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.hidden_paths import HiddenPaths
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[BoxRequest, Facts]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_whole_of_it(name: str) -> None:
-    made = dryrun.command(planning.plan(*CASES[name]), "/usr/bin/bwrap", syscalls=b"filter")
+    made = bwrap.command(planning.plan(*CASES[name]), "/usr/bin/bwrap", syscalls=b"filter")
     place = GOLDEN / f"{name}.txt"
     data = os.fsencode(made + "\n")
     if os.environ.get("NSM_TEST_WRITE_GOLDEN") == "1":

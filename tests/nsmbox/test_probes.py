@@ -12,7 +12,7 @@ from box.attack import ABSENT, GUARDED, IN_BOX, OUTSIDE, prepared
 from box.probes import PROBES
 from box.world import SECRETS, SOCKETS
 from nsm.jail import landlock
-from nsmbox.profiles import profile
+from nsmbox import profiles
 from realjail import needs_bwrap
 from terminal import Terminal
 
@@ -82,7 +82,7 @@ def test_each_probe_succeeds_without_a_box(attack: Attack) -> None:
 
 
 def test_there_is_no_other_profile() -> None:
-    assert set(profile.names()) == STARTS.keys() - {"no network"}
+    assert set(profiles.names()) == STARTS.keys() - {"no network"}
 
 
 @pytest.mark.parametrize(

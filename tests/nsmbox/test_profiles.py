@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from nsmbox import profiles
 from nsmbox.host import mcp
-from nsmbox.profiles import profile
 
 
-@pytest.mark.parametrize("name", profile.names())
+@pytest.mark.parametrize("name", profiles.names())
 def test_a_profile_holds_together(name: str) -> None:
-    it = profile.load(name)
+    it = profiles.load(name)
     assert it.about
     assert bool(it.program) == bool(it.install), "how to get what may be missing"
     assert it.mcp in ("", *mcp.KINDS)
@@ -25,4 +25,4 @@ def test_a_profile_holds_together(name: str) -> None:
 
 
 def test_each_agent_that_can_be_told_has_a_profile() -> None:
-    assert {profile.load(name).mcp for name in profile.names()} - {""} == set(mcp.KINDS)
+    assert {profiles.load(name).mcp for name in profiles.names()} - {""} == set(mcp.KINDS)

@@ -15,7 +15,7 @@ from box.world import PROJECT as ADAS_PROJECT
 from box.world import World, have_git
 from nsmbox.host.added_directories import AddedDirectory
 from nsmbox.model.plan import POLICY_FILE, RULES_FILE, Network
-from nsmbox.planning import git_command, planning
+from nsmbox.planning import planning, rules
 from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.hidden_paths import HiddenPaths
 from realjail import needs_bwrap
@@ -180,7 +180,7 @@ def test_only_commands_that_may_write_it_have_a_script_between(
         '#!/bin/sh\nprintf "<%s>" "$@"\ncat\n'
         'echo "error: could not write config file a/config: busy" >&2\nexit 7\n'
     )
-    (tmp_path / "wrapper").write_bytes(git_command.script(str(tmp_path / "git")))
+    (tmp_path / "wrapper").write_bytes(rules.script(str(tmp_path / "git")))
     for name in ("git", "wrapper"):
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(

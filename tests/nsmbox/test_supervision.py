@@ -14,7 +14,7 @@ import nsm
 from e2e_support import holder_pid
 from nsm.wire.errors import OverloadedError
 from nsm.wire.host import BoxPlace, BoxRow
-from nsmbox.start import supervision
+from nsmbox.start import supervisor
 from processes import ending
 from realjail import needs_bwrap
 
@@ -121,6 +121,6 @@ def test_a_box_that_takes_all_connections_has_nobody_ask_all_the_time(
         monkeypatch.setattr(nsm, "Client", refused)
         monkeypatch.setattr(time, "sleep", pause)
         place = BoxPlace(box=cast("BoxRow", None), sockets=str(tmp_path))
-        supervision.watch(place, lambda: lost.append(True), name="test")
-    assert pauses == [supervision.PAUSE_S] * 2
+        supervisor.watch(place, lambda: lost.append(True), name="test")
+    assert pauses == [supervisor.PAUSE_S] * 2
     assert lost == [True]

@@ -31,14 +31,14 @@ examples:
 
 def parser() -> Parser:
     """The verb's options."""
-    from nsmbox.profiles import profile  # noqa: PLC0415  # shells ask for other verbs' options, too
+    from nsmbox import profiles  # noqa: PLC0415  # shells ask for other verbs' options, too
 
     parser = Parser("box", "Run a command in a box.", _EPILOG)
     parser.usage = "nsm box [OPTIONS] [-- COMMAND ...]"
     parser.add_argument(
         "--profile",
         metavar="PROFILE",
-        choices=profile.names(),
+        choices=profiles.names(),
         help="what kind of box: %(choices)s",
     )
     add_network(

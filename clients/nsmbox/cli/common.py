@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from nsmbox import profiles
 from nsmbox.host.added_directories import RequestedDirectory, parse
 from nsmbox.host.facts import BoxRequest
 from nsmbox.model import settings
-from nsmbox.model.limits import BOUNDS, limits
-from nsmbox.model.plan import MODES, BoxError, Network
-from nsmbox.profiles import profile
+from nsmbox.model.plan import BOUNDS, MODES, BoxError, Network, complete_limits
 from nsmbox.start.run import EXIT_INTERRUPTED, Way, run
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
     table, mistake = _configured(check="check" in own)
     return run(
         BoxRequest(
-            profile=profile.load("claude"),
+            profile=profiles.load("claude"),
             command=tuple(arguments),
             network=table.net,
             protect=table.protect,
@@ -42,7 +41,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
             add=added(table),
             hide=table.hide,
             persist=table.persist,
-            limits=limits(table.limits),
+            limits=complete_limits(table.limits),
         ),
         Way(
             program="claudebox",
@@ -58,7 +57,7 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
 def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
     """`nsm box`, with the options of `nsmbox.cli.box`."""
     table, mistake = _configured(check=options.check)
-    kind = profile.load(options.profile or table.profile or DEFAULT_PROFILE)
+    kind = profiles.load(options.profile or table.profile or DEFAULT_PROFILE)
     return run(
         BoxRequest(
             profile=kind,
@@ -80,7 +79,7 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
             worktrees=options.worktrees,
             persist=table.persist,
             set={name: value for name, value in options.env if value is not None},
-            limits=limits({**table.limits, **dict(options.limit or ())}),
+            limits=complete_limits({**table.limits, **dict(options.limit or ())}),
         ),
         Way(
             program="nsm box",

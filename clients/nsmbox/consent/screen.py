@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from nsm.cli.render.formats import columns
 from nsm.dataclass import dataclass
-from nsmbox.consent.masking import MASKED, masked, names_secret
-from nsmbox.consent.readable_names import legible, path, shortened
+from nsmbox.consent.readable import MASKED, legible, masked, names_secret, path, shortened
 from nsmbox.consent.summary import Outline, SummaryItem, outline
 from nsmbox.model.plan import RUN_DIRECTORY
 
 if TYPE_CHECKING:
-    from nsmbox.model.limits import BoxLimits
-    from nsmbox.model.plan import Mount, Network, Plan, Variable
+    from nsmbox.model.plan import BoxLimits, Mount, Network, Plan, Variable
 
 MIN_COLUMNS, MAX_COLUMNS = 30, 110
 """Narrower terminals wrap; in wider ones lines would be too long to read."""

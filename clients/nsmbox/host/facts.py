@@ -9,9 +9,8 @@ from nsmbox.host.added_directories import AddedDirectory, RequestedDirectory
 from nsmbox.host.nix_host import HostNix
 from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links
-from nsmbox.model.limits import BoxLimits
-from nsmbox.model.plan import Network
-from nsmbox.profiles.profile import Profile
+from nsmbox.model.plan import BoxLimits, Network
+from nsmbox.profiles import Profile
 from nsmbox.protection.git_repository import GitFacts
 from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.hidden_paths import HiddenPaths

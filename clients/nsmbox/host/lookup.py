@@ -14,14 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nsm import paths
 from nsm.dataclass import replace
 from nsm.jail import etc_files
-from nsmbox.host import (
-    added_directories,
-    forbidden_programs,
-    mcp,
-    nix_host,
-    nsm_itself,
-    program_links,
-)
+from nsmbox.host import added_directories, mcp, nix_host, nsm_itself, program_links
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.host.tools import ProgramFinder
 from nsmbox.model.plan import LINKS_DIRECTORY, TOOLS_DIRECTORY, BoxError
@@ -316,7 +309,7 @@ def _program(program: str, request: BoxRequest, programs: ProgramFinder, directo
         tool = programs.find(program)
     if tool is None:
         raise _not_found(program, request, programs, directory)
-    if forbidden_programs.is_forbidden(tool.name) or forbidden_programs.is_forbidden(
+    if program_links.is_forbidden(tool.name) or program_links.is_forbidden(
         os.path.basename(tool.path)
     ):
         raise BoxError(
@@ -392,13 +385,13 @@ def _forbidden() -> set[str]:
         found.update(
             os.path.realpath(os.path.join(place, name))
             for name in names
-            if forbidden_programs.is_forbidden(name)
+            if program_links.is_forbidden(name)
         )
     # What a link leads to may be a program of many names, most of them harmless.
     return {
         path
         for path in found
-        if path.startswith("/usr/") and forbidden_programs.is_forbidden(os.path.basename(path))
+        if path.startswith("/usr/") and program_links.is_forbidden(os.path.basename(path))
     }
 
 

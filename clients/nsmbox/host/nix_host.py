@@ -7,11 +7,58 @@ bound as a whole is live: what is built or fetched during the life of the box sh
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Mapping
 
 from nsm.dataclass import dataclass
-from nsmbox.host import elf, forbidden_programs
+from nsmbox.host import program_links
 from nsmbox.model.plan import Mount, Variable
+
+HEADER_BYTES = 4096
+"""How much of a file has to be read: linkers put the program headers and this name in front."""
+
+_PT_INTERP = 3
+
+
+def loader_of(start: bytes) -> str:
+    """The path of the dynamic loader that an ELF program names.
+
+    elf(5): the segment PT_INTERP, in files of 64 bits in the byte order of the kernels on which nsm
+    runs.
+
+    Args:
+        start: the first `HEADER_BYTES` of the file.
+
+    Returns:
+        "" of a static program, and of what is none of these files.
+    """
+    if start[:6] != b"\x7fELF\x02\x01" or len(start) < 64:
+        return ""
+    (offset,) = struct.unpack_from("<Q", start, 32)
+    size, count = struct.unpack_from("<HH", start, 54)
+    for number in range(count):
+        header = offset + number * size
+        if header + 40 > len(start):
+            return ""
+        (kind,) = struct.unpack_from("<I", start, header)
+        if kind == _PT_INTERP:
+            (place,) = struct.unpack_from("<Q", start, header + 8)
+            (length,) = struct.unpack_from("<Q", start, header + 32)
+            return start[place : place + length].rstrip(b"\0").decode("utf-8", "surrogateescape")
+    return ""
+
+
+def shebang(start: bytes) -> tuple[str, ...]:
+    """The interpreter of a script and its argument, as execve(2) splits its first line.
+
+    Returns:
+        () of what is no script.
+    """
+    if not start.startswith(b"#!"):
+        return ()
+    line = start[2:].split(b"\n", 1)[0].strip()
+    return tuple(line.decode("utf-8", "surrogateescape").split(None, 1))
+
 
 STORE = "/nix/store"
 
@@ -278,7 +325,7 @@ def _with(tools: tuple[str, ...], directory: str) -> tuple[str, ...]:
 
 def _holds_keys(directory: str) -> bool:
     try:
-        return any(map(forbidden_programs.holds_keys, os.listdir(directory)))
+        return any(map(program_links.holds_keys, os.listdir(directory)))
     except OSError:
         return False
 
@@ -322,14 +369,14 @@ def _links(tools: tuple[str, ...], store: str, root: str) -> tuple[tuple[str, st
 def _start(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(elf.HEADER_BYTES)
+            return file.read(HEADER_BYTES)
     except OSError:
         return b""
 
 
 def _interpreter_of(path: str, search: str) -> str:
     """Return the interpreter that the kernel runs for a script, by way of `env`, or ""."""
-    words = elf.shebang(_start(path))
+    words = shebang(_start(path))
     if len(words) == 2 and os.path.basename(words[0]) == "env":
         name = next(
             (word for word in words[1].split() if not word.startswith("-") and "=" not in word), ""
@@ -350,7 +397,7 @@ def _needs_host(command: str, search: str, store: str, root: str) -> bool:
         if interpreter in {"/bin/sh", "/usr/bin/env"}:
             return False  # these there are in every box
         path = interpreter
-    loader = elf.interpreter(_start(path))
+    loader = loader_of(_start(path))
     return bool(loader) and not in_store(os.path.join(root, loader[1:]), store)
 
 

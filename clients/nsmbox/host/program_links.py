@@ -12,12 +12,49 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nsm import paths
 from nsm.dataclass import dataclass
-from nsmbox.host import forbidden_programs
 from nsmbox.model.plan import BoxError
+
+KEYS = (
+    *("gpg*", "ssh*", "scp", "sftp", "slogin", "dirmngr*", "pinentry*", "kbxutil", "keyboxd"),
+    *("age", "age-*", "agenix", "rage", "rage-*", "tailscale*"),
+)
+"""Programs that hold keys, or are a way to other machines."""
+
+USERS = ("sudo*", "su", "runuser", "pkexec", "doas", "visudo", "newgrp", "sg")
+"""Ways to other users, where they are setuid: outside of the Nix store."""
+
+CONTAINERS = (
+    *("docker*", "podman*", "nerdctl", "containerd*", "ctr", "crictl", "buildah", "skopeo"),
+)
+"""Ways to other root directories."""
+
+
+_ALL = frozenset((*KEYS, *USERS, *CONTAINERS))
+
+
+def _beginnings(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name[:-1] for name in names if name.endswith("*"))
+
+
+_BEGINNINGS = _beginnings(_ALL)
+_BEGINNINGS_OF_KEYS = _beginnings(KEYS)
+
+
+def is_forbidden(name: str) -> bool:
+    """Return whether no box runs programs of this name."""
+    # Of two thousand names in /usr/bin: fnmatch would take longer than all the rest.
+    return name in _ALL or name.startswith(_BEGINNINGS)
+
+
+def holds_keys(name: str) -> bool:
+    """Return whether a program of this name must not be shown just for lying beside others on
+    PATH."""
+    return name in KEYS or name.startswith(_BEGINNINGS_OF_KEYS)
+
 
 UNUSED_S = 30 * 24 * 3600
 """Time without any use by a box after which links are removed, when others are made."""
@@ -46,11 +83,7 @@ def look(directories: tuple[str, ...]) -> Links:
     Raises:
         BoxError: one of the directories cannot be looked at.
     """
-    known = hashlib.sha256(
-        repr(
-            (forbidden_programs.KEYS, forbidden_programs.USERS, forbidden_programs.CONTAINERS)
-        ).encode()
-    )
+    known = hashlib.sha256(repr((KEYS, USERS, CONTAINERS)).encode())
     for directory in directories:
         try:
             status = os.stat(directory)
@@ -105,12 +138,10 @@ def _programs(directories: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         for entry in found:
-            if entry.name in seen or forbidden_programs.is_forbidden(entry.name):
+            if entry.name in seen or is_forbidden(entry.name):
                 continue
             # By another name it would be the same program.
-            if entry.is_symlink() and forbidden_programs.is_forbidden(
-                os.path.basename(os.path.realpath(entry.path))
-            ):
+            if entry.is_symlink() and is_forbidden(os.path.basename(os.path.realpath(entry.path))):
                 continue
             seen.add(entry.name)
             yield entry.name, entry.path

@@ -1,6 +1,5 @@
 """Values: a plan of a box, and the settings of all boxes.
 
-limits      limits of a box: their defaults, bounds and names
-plan        mounts, variables, network, command; frozen, no I/O
+plan        mounts, variables, network, limits, command; frozen, no I/O
 settings    `[box]` of the configuration
 """

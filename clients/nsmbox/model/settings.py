@@ -12,8 +12,7 @@ from typing import cast
 
 from nsm import paths
 from nsm.dataclass import dataclass, field
-from nsmbox.model.limits import BOUNDS, CPU_WEIGHT, DESCRIPTORS, PROCESSES
-from nsmbox.model.plan import BoxError, Network
+from nsmbox.model.plan import BOUNDS, CPU_WEIGHT, DESCRIPTORS, PROCESSES, BoxError, Network
 
 MAX_CONFIG_BYTES = 1024 * 1024
 MAX_HOSTS = 256
@@ -42,7 +41,7 @@ class BoxSettings:
         persist: directories below HOME that boxes of one project keep; relative to HOME.
         env: names of the caller's variables that pass, as `CLAUDEBOX_EXTRA_ENV` has them.
         memory_mb, home_mb, tmp_mb, shm_mb, cpu_weight, processes, descriptors: limits of each box
-            (`nsmbox.model.limits`); None for what suits this machine.
+            (`nsmbox.model.plan`); None for what suits this machine.
     """
 
     net: Network = field(default_factory=Network)

@@ -11,27 +11,21 @@ import shlex
 
 from nsm.dataclass import replace
 from nsm.jail import proxyvariables
-from nsmbox.consent import masking
+from nsmbox.consent import readable
 from nsmbox.host import added_directories, mcp, nix_host, nsm_itself
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
-from nsmbox.model.limits import BoxLimits
 from nsmbox.model.plan import (
     LINKS_DIRECTORY,
     RUN_DIRECTORY,
     TOOLS_DIRECTORY,
     BoxError,
+    BoxLimits,
     Mount,
     Plan,
     Variable,
 )
-from nsmbox.planning import bwrap, git_command, rules
-from nsmbox.protection import (
-    git_repository,
-    guarded_files,
-    hidden_paths,
-    nsm_directories,
-    secrets,
-)
+from nsmbox.planning import bwrap, rules
+from nsmbox.protection import git_repository, guarded_files, hidden_paths, secrets
 
 
 def plan(request: BoxRequest, facts: Facts) -> Plan:
@@ -188,7 +182,7 @@ def _git(facts: Facts) -> list[Mount]:
         Mount(
             kind="ro-file",
             target=f"{TOOLS_DIRECTORY}/git",
-            data=git_command.script(facts.git_program),
+            data=rules.script(facts.git_program),
             mode=0o555,
             why="git, which says why it cannot write its configuration",
         )
@@ -289,9 +283,7 @@ def _leading_to(facts: Facts) -> set[str]:
     """Directories in which the box writes, on the way to what it must not: with another one in its
     place, that would be somewhere else."""
     kept = (*facts.secrets.own, *(each.path for each in facts.added if not each.writable))
-    return {
-        path for directory in facts.writable for path in nsm_directories.leading_to(kept, directory)
-    }
+    return {path for directory in facts.writable for path in secrets.leading_to(kept, directory)}
 
 
 def _uncovered(masks: tuple[Mount, ...], hidden: tuple[Mount, ...]) -> tuple[Mount, ...]:
@@ -341,7 +333,7 @@ def _variables(request: BoxRequest, facts: Facts) -> tuple[Variable, ...]:
     }
     variables = [Variable(name=name, value=value) for name, value in values.items()]
     variables += [
-        Variable(name=name, value=value, inherited=True, secret=masking.names_secret(name))
+        Variable(name=name, value=value, inherited=True, secret=readable.names_secret(name))
         for name, value in passed.items()
     ]
     return tuple(sorted(variables, key=lambda variable: variable.name))

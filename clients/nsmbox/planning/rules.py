@@ -1,16 +1,21 @@
-"""A plan as an agent in the box reads it: as JSON, and as a short text. Pure.
+"""Rules of a box, told in it: for an agent as JSON and as a short text, and by `git`. Pure.
 
 An agent that does not know what it may do tries again and again, or looks for a way around. Names
 of files may be anybody's, so they are spelled out where they could be read as something else.
+
+git writes its configuration to a second file and renames it; over a mount that fails as "Device or
+resource busy", which says nothing to anybody. So commands that may write it go by a script, which
+puts the reason in the place of these lines. All others become git itself.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 
-from nsmbox.consent.readable_names import legible
+from nsmbox.consent.readable import legible
 from nsmbox.consent.summary import Outline, outline
 from nsmbox.model.plan import (
     MODES,
@@ -20,7 +25,7 @@ from nsmbox.model.plan import (
     Mount,
     Plan,
 )
-from nsmbox.profiles.profile import Profile
+from nsmbox.profiles import Profile
 from nsmbox.protection.secrets import within
 
 MAX_NAMED = 12
@@ -172,3 +177,63 @@ def _listed(names: Iterable[str]) -> str:
     known = list(names)
     more = [f"and {len(known) - MAX_NAMED} more"] if len(known) > MAX_NAMED else []
     return ", ".join([*(f"`{legible(name)}`" for name in known[:MAX_NAMED]), *more])
+
+
+_SCRIPT = """\
+#!/bin/sh
+# Made by nsm. Says why git cannot write its configuration in this box.
+git={git}
+skip=
+writes=
+for word; do
+    if [ "$skip" ]; then
+        skip=
+        continue
+    fi
+    case $word in
+        -C | -c | --git-dir | --work-tree | --namespace | --config-env) skip=1 ;;
+        -*) ;;
+        remote | config | switch | checkout | branch | sparse-checkout | lfs)
+            writes=1
+            break
+            ;;
+        submodule | push)
+            case " $* " in
+                *" -u "* | *" --set-upstream "* | *" init "* | *" add "*) writes=1 ;;
+            esac
+            break
+            ;;
+        *) break ;;
+    esac
+done
+[ "$writes" ] || exec "$git" "$@"
+why() {{
+    told=
+    while IFS= read -r line || [ "$line" ]; do
+        case $line in
+            */config:\\ *)
+                [ "$told" ] || printf '%s\\n' {why}
+                told=1
+                ;;
+            *) printf '%s\\n' "$line" ;;
+        esac
+    done
+}}
+exec 3>&1
+code=$({{ {{ "$git" "$@" 2>&1 >&3 3>&- 4>&-; echo $? >&4; }} | why >&2 3>&-; }} 4>&1)
+exit "${{code:-1}}"
+"""
+
+_WHY = (
+    "nsm box: git cannot change its configuration in this box, since git outside would run what it "
+    f"names ({RULES_FILE}). Ask the user to do that part outside, or for --unprotect .git/config."
+)
+
+
+def script(git: str) -> bytes:
+    """The content of the program.
+
+    Args:
+        git: the path in the box of git itself.
+    """
+    return _SCRIPT.format(git=shlex.quote(git), why=shlex.quote(_WHY)).encode()

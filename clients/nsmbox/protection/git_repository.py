@@ -1,25 +1,183 @@
-"""Git in a box: the user's identity, and the git directory of a linked worktree.
+"""Git of a working directory: its repository, the author of commits, what its configuration runs.
 
 Everything in the working directory may have been written by a box. So a `.git` file that names a
 directory elsewhere is believed only where that directory says, too, that it belongs to this one:
 the box that wrote the file could not write there. No program that the working directory names is
-run, and its configuration is not read for values that leave it.
+run, and its configuration is not read for values that leave it. A configuration that a box has left
+is given to git on standard input, in a jail that is thrown away, where it follows no include.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import nsm.git
 from nsm.dataclass import dataclass
 from nsm.git import git_file, is_repository
 from nsmbox.model.plan import Mount
-from nsmbox.protection import git_programs, secrets
+from nsmbox.protection import secrets
 from nsmbox.protection.secrets import Known, printable, within
+
+_COMMANDS = (
+    r"core\.(fsmonitor|sshcommand|editor|pager|askpass|gitproxy|alternaterefscommand)"
+    r"|sequence\.editor|interactive\.difffilter"
+    r"|diff\.(external|.*\.(command|textconv))|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
+    r"|(merge|diff|gui|browser|man)(tool)?\..*\.(cmd|path)|credential\.(.*\.)?helper"
+    r"|gpg\.(.*\.)?(program|defaultkeycommand)|pager\..*|hook\..*\.command"
+    r"|remote\..*\.(uploadpack|receivepack)|submodule\..*\.update|trailer\..*\.(command|cmd)"
+    r"|tar\..*\.command|imap\.tunnel|sendemail\..*(cmd|server)|lfs\.(customtransfer|extension)\..*"
+    r"|alias\..*|uploadpack\.packobjectshook|gc\.recentobjectshook|svn\.authorsprog|instaweb\.httpd"
+    r"|init\.templatedir"
+)
+"""Entries of a configuration that name programs (git-config(1)), or a directory with hooks for the
+next repository."""
+
+_LEADS = (
+    r"core\.(hookspath|worktree)|include\.path|includeif\..*\.path|remote\..*\.(vcs|proxy)"
+    r"|protocol\.(.*\.)?allow|url\..*\.(push)?insteadof"
+    r"|http\.(.*\.)?(proxy|sslverify|sslcainfo|sslcapath|curloptresolve|cookiefile)"
+)
+"""Entries that lead git to other configurations, hooks, helpers or hosts, or that have it send the
+user's logins and files, or write, elsewhere."""
+
+_REMOTES = r"(remote|submodule)\..*\.(push)?url|branch\..*\.(push)?remote|remote\.pushdefault"
+"""Entries that name repositories. Few of these run something: addresses that name a helper."""
+
+_SWITCHES = r"core\.fsmonitor|pager\..*"
+_HARMLESS = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
+
+_PATH = r"[\w.+-]*/[\w.+/-]+"
+"""A path that can be nothing else, such as a pattern."""
+
+_DEPTH = 3
+"""Shells within a command of a shell: a word of `sh -c` is one."""
+
+WORDS = tuple(
+    b"alias askpass clean cmd command driver editor external filter fsmonitor gitproxy helper "
+    b"hook httpd include lfs pack pager process prog server smudge ssh template textconv tool "
+    b"trailer tunnel update".split()
+)
+"""Each name of an entry that runs something has one of these in it, in lower case, and so has a
+file that includes others."""
+
+
+def runs(key: str, value: str) -> bool:
+    """Return whether an entry has git run a program, or leads it elsewhere."""
+    if re.fullmatch(_REMOTES, key, re.DOTALL):
+        return "::" in value  # a helper's, such as ext::
+    return names_program(key, value) or re.fullmatch(_LEADS, key, re.DOTALL) is not None
+
+
+def names_program(key: str, value: str) -> bool:
+    """Return whether an entry names a program that git runs."""
+    if not re.fullmatch(_COMMANDS, key, re.DOTALL):
+        return False
+    if key.startswith("alias."):
+        return value.startswith("!")
+    return not (re.fullmatch(_SWITCHES, key, re.DOTALL) and value.lower() in _HARMLESS)
+
+
+def paths_in(value: str, directory: str) -> tuple[str, ...]:
+    """Files and directories below a directory that a command names, and its program if that is not
+    there.
+
+    Args:
+        directory: where git runs it; absolute.
+    """
+    found: dict[str, None] = {}
+    for place, word in enumerate(_words(value.removeprefix("!"))):
+        if place == 0 and "/" not in word:
+            continue  # found by PATH
+        # After a variable or a command, it may be a path from some directory on.
+        bare = re.sub(r"^\$\{?\w+\}?", "", word)
+        for text in (word, bare, bare.lstrip("/"), word.partition("=")[2]):
+            path = os.path.normpath(os.path.join(directory, os.path.expanduser(text)))
+            if not path.startswith(f"{directory.rstrip('/')}/"):
+                continue
+            is_program = place == 0 and text == word and re.fullmatch(_PATH, text) is not None
+            if os.path.lexists(path) or is_program:
+                found[path] = None
+    return tuple(found)
+
+
+def _words(value: str, depth: int = _DEPTH) -> Iterator[str]:
+    lexer = shlex.shlex(value, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        words = list(lexer)
+    except ValueError:  # a quotation that does not end
+        words = re.split(r"[\s'\"]+", value)
+    for word in words:
+        yield word
+        if depth and re.search(r"[\s;&|()<>`]", word):
+            yield from _words(word.replace("`", " "), depth - 1)
+
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+MAX_ASKED = 64
+"""Largest number of different configurations that git is asked about."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GitReader:
+    """Asks git about configurations, about each text once.
+
+    Attributes:
+        bwrap: makes the jail; empty where there is none.
+        git: None where there is none.
+    """
+
+    bwrap: str
+    git: str | None
+    _answers: dict[bytes, tuple[str, ...] | str]
+
+    @classmethod
+    def of(cls, bwrap: str, git: str | None) -> GitReader:
+        """Make one that has not been asked yet."""
+        return cls(bwrap=bwrap, git=git, _answers={})
+
+    def running(self, data: bytes) -> tuple[str, ...] | str:
+        """Return the entries by which git runs programs or reads other files, as `key = value`; a
+        str says why nobody knows."""
+        if data not in self._answers:
+            if len(self._answers) >= MAX_ASKED:
+                return f"git was asked about {MAX_ASKED} others, and not about this one"
+            self._answers[data] = self._ask(data)
+        return self._answers[data]
+
+    def _ask(self, data: bytes) -> tuple[str, ...] | str:
+        from subprocess import TimeoutExpired  # noqa: PLC0415 - where a box has left such a text
+
+        if self.git is None or not self.bwrap:
+            return "there is no git here to read it"
+        jail = (
+            *(self.bwrap, "--unshare-all", "--unshare-user", "--disable-userns"),
+            *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--chdir", "/"),
+        )
+        try:
+            done = nsm.git.run(
+                self.git,
+                ["config", "--file", "-", "--no-includes", "-z", "--list"],
+                {"HOME": "/", "GIT_CONFIG_NOSYSTEM": "1"},
+                timeout_s=WAIT_S,
+                before=[*jail, "--"],
+                data=data,
+            )
+        except (OSError, ValueError, TimeoutExpired) as error:
+            return f"git could not be asked: {error}"
+        if done.returncode:
+            return f"git cannot read it: {nsm.git.reason(done)}"
+        fields = (entry.partition("\n") for entry in os.fsdecode(done.stdout).split("\0") if entry)
+        return tuple(f"{key} = {value}" for key, _, value in fields if runs(key, value))
+
 
 WAIT_S = 5.0
 """Time limit for git to read its configuration: a FIFO that it includes would block it for ever."""
@@ -156,7 +314,7 @@ def identity(git: str | None, git_directory: str | None, variables: Mapping[str,
             key, newline, value = entry.partition("\n")
             if newline and value and not (scope == "--system" and key in values):
                 values[key] = value
-                if re.search(r"[/\s]", value) and git_programs.names_program(key, value):
+                if re.search(r"[/\s]", value) and names_program(key, value):
                     programs.append((key, value))
     known = "user.name" in values and "user.email" in values
     return Identity(

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from nsm import autorun
 from nsm.git import is_repository, small_file
 from nsmbox.model.plan import BoxError
-from nsmbox.protection import git_programs, git_repository
-from nsmbox.protection.git_reader import MAX_CONFIG_BYTES
+from nsmbox.protection import git_repository
+from nsmbox.protection.git_repository import MAX_CONFIG_BYTES
 from nsmbox.protection.search import Search, followed, kind_of, names_in, protect
 from nsmbox.protection.secrets import printable
 
@@ -118,8 +118,8 @@ def hooks_elsewhere(search: Search, worktree: str, named: str) -> None:
 
 def named_programs(search: Search, worktree: str, key: str, value: str) -> None:
     """Note the programs here that an entry of a configuration names, so that people are told."""
-    if git_programs.names_program(key, value):
-        for path in git_programs.paths_in(value, worktree):
+    if git_repository.names_program(key, value):
+        for path in git_repository.paths_in(value, worktree):
             for each in (path, os.path.realpath(path)):
                 if search.shows(each) and not search.allows(each):
                     search.programs.setdefault(each, key)
@@ -132,7 +132,7 @@ def _configured(search: Search, config: str, worktree: str) -> None:
     data = small_file(real, MAX_CONFIG_BYTES)
     if search.git is None or kind_of(real) != "file" or not search.shows(real):
         return
-    if data is not None and not any(word in data.lower() for word in git_programs.WORDS):
+    if data is not None and not any(word in data.lower() for word in git_repository.WORDS):
         return  # git takes as long to start as all else here
     listed = git_repository.run(
         search.git,

@@ -3,6 +3,10 @@
 `look` examines the host once; the rest are pure functions of what it found. A secret is known by
 its real path, all links followed, so that neither a link to it nor a directory that it really lies
 in shows it.
+
+nsm's own directories are among them. What lies there decides what runs on the host: programs of
+the bridge, what boxes show, which of them people have agreed to. Links may lead to it, as people do
+who keep their configuration in a repository, and a box may be started in that.
 """
 
 from __future__ import annotations
@@ -12,10 +16,75 @@ import pwd
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from nsm.dataclass import dataclass
+from nsmbox.host import nix_host
 from nsmbox.model.plan import BoxError, Mount
-from nsmbox.protection import nsm_directories
+
+MAX_DEFINITIONS = 4096
+"""Largest number of the bridge's definitions whose links are followed."""
+
+_BASES = (
+    ("XDG_CONFIG_HOME", ".config"),
+    ("XDG_DATA_HOME", ".local/share"),
+    ("XDG_STATE_HOME", ".local/state"),
+    ("XDG_CACHE_HOME", ".cache"),
+)
+
+
+def own_directories(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """All of them, there or not, links not followed.
+
+    Args:
+        homes: absolute paths.
+        variables: the caller's.
+    """
+    store = os.path.join(variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE, "")
+    for variable, base in _BASES:
+        given = variables.get(variable, "")
+        places = [given] if given.startswith("/") else []
+        for place in (*places, *(os.path.join(home, base) for home in homes)):
+            own = os.path.join(place, "nsm")
+            yield own
+            if base == ".config":
+                # In the store nothing changes, and each generation has another path there.
+                links = _links_to_own(own)
+                yield from (p for p in links if not os.path.realpath(p).startswith(store))
+
+
+def _links_to_own(directory: str) -> Iterator[str]:
+    """Links in the directory of the configuration; all else there is within it."""
+    tools = os.path.join(directory, "tools")
+    for path in (os.path.join(directory, "config.toml"), tools):
+        if os.path.islink(path):
+            yield path
+    try:
+        with os.scandir(tools) as entries:
+            for entry in islice(entries, MAX_DEFINITIONS):
+                if entry.name.endswith(".md") and entry.is_symlink():
+                    yield entry.path
+    except OSError:
+        return  # there is none
+
+
+def leading_to(places: Iterable[str], directory: str) -> tuple[str, ...]:
+    """Directories on the way from a directory to these places, sorted: one that could be renamed
+    would let another one be put there.
+
+    Args:
+        places: real paths.
+        directory: likewise.
+    """
+    top = directory.rstrip("/")
+    found: set[str] = set()
+    for place in places:
+        above = os.path.dirname(place)
+        while above.startswith(f"{top}/"):
+            found.add(above)
+            above = os.path.dirname(above)
+    return tuple(sorted(found))
+
 
 IN_HOME = (
     ".1password",
@@ -258,7 +327,7 @@ def look(home: str, variables: Mapping[str, str], uid: int, directory: str | Non
     homes = tuple(dict.fromkeys(os.path.realpath(name) for name in names if name))
     kept = {os.path.realpath(os.path.join(each, ".claudebox")) for each in homes}
     found: dict[str, Secret] = {}
-    places, own = set(nsm_directories.look(names, variables)), set[str]()
+    places, own = set(own_directories(names, variables)), set[str]()
     for name in (*_candidates(names, variables), *_marked(directory), *places):
         try:
             mode = os.stat(name).st_mode

@@ -23,25 +23,19 @@ from nsm.jail.failure import explain, read_host_facts
 from nsmbox.consent import screen
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links
 from nsmbox.model.plan import BoxError, Plan
-from nsmbox.planning import planning, seatbelt
+from nsmbox.planning import planning
 from nsmbox.protection import secrets
+from nsmbox.start import macos
+from nsmbox.start.supervisor import CERTIFICATES
 
 if TYPE_CHECKING:
     from nsmbox.host.facts import BoxRequest, Facts
-    from nsmbox.model.limits import BoxLimits
+    from nsmbox.model.plan import BoxLimits
 
 TRIAL_TIMEOUT_S = 30.0
 """Time limit for one box that does nothing: it takes 20 ms, more on a slow disk."""
 
 CONNECT_TIMEOUT_S = 2.0
-
-CERTIFICATES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/ssl/certs/ca-bundle.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/cert.pem",
-)
-"""Paths of certificates on Debian, NixOS, Fedora and Alpine, where OpenSSL and others look."""
 
 
 def check(
@@ -90,7 +84,7 @@ def examine(
     if platform.system() == "Darwin":
         return [
             *first,
-            *rows(("sandbox-exec", check_seatbelt(seatbelt.PROGRAM))),
+            *rows(("sandbox-exec", check_seatbelt(macos.PROGRAM))),
             *of_command,
             *rows(("certificates", certificates), ("programs", check_programs(request, program))),
         ]

@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 
 from nsm.paths import open_linkless
-from nsmbox.model.limits import BoxLimits
+from nsmbox.model.plan import BoxLimits
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000  # linux/sched.h
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h

@@ -16,7 +16,7 @@ from nsm.jail import landlock
 from nsmbox.host import nsm_itself
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import bwrap
-from nsmbox.profiles.profile import Profile
+from nsmbox.profiles import Profile
 from nsmbox.protection import mount_sources
 from nsmbox.protection.secrets import printable, within
 from nsmbox.start import relay

@@ -28,9 +28,8 @@ def of_arguments(request: BoxRequest) -> BoxRequest:
     directory = _current()
     if not request.profile.mcp or not request.command or directory is None:
         return request
-    from nsmbox.host import agent_directories  # noqa: PLC0415  # not for a shell
 
-    command, asked = agent_directories.in_arguments(request.profile.mcp, request.command, directory)
+    command, asked = added_directories.in_arguments(request.profile.mcp, request.command, directory)
     return replace(request, command=command, add=(*request.add, *asked))
 
 
@@ -56,7 +55,7 @@ def at_the_top(request: BoxRequest, variables: Mapping[str, str], *, ask: bool) 
     if top is None or secrets.why_refused(known, start) or not _is_ours(top, known):
         return request
     from nsmbox.consent.confirm import ask_once  # noqa: PLC0415  # in a part of a repository alone
-    from nsmbox.consent.readable_names import path  # noqa: PLC0415
+    from nsmbox.consent.readable import path  # noqa: PLC0415
 
     home = os.path.realpath(home)
     answer = ask_once(
@@ -161,11 +160,10 @@ def of_settings(
     """
     if not request.profile.mcp:
         return []
-    from nsmbox.host import agent_directories  # noqa: PLC0415  # not for a shell
 
     kept = facts.state[0].source if facts.state else None
     agreed: list[RequestedDirectory] = []
-    for asked in agent_directories.in_settings(request.profile.mcp, facts.directory, kept):
+    for asked in added_directories.in_settings(request.profile.mcp, facts.directory, kept):
         if added_directories.is_writable(facts.places, asked.path) is not None:
             continue
         try:
@@ -182,7 +180,7 @@ def _agrees_to(
     asked: RequestedDirectory, facts: Facts, *, ask: bool, tell: Callable[[str], None]
 ) -> bool:
     from nsmbox.consent.confirm import ask_once  # noqa: PLC0415  # hardly one box needs it
-    from nsmbox.consent.readable_names import path  # noqa: PLC0415
+    from nsmbox.consent.readable import path  # noqa: PLC0415
 
     shown, by = path(asked.path, facts.home), path(asked.by, facts.home)
     answer = ask_once(

@@ -89,7 +89,7 @@ def run(request: BoxRequest, way: Way, variables: Mapping[str, str]) -> int:
 
 def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415
-    from nsmbox.planning import dryrun  # noqa: PLC0415  # each way loads what it needs
+    from nsmbox.planning import bwrap  # noqa: PLC0415  # each way loads what it needs
 
     _make_links(facts)  # so that what is printed can be pasted
     if _is_macos():
@@ -98,9 +98,9 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
         sys.stdout.write(macos.command(plan) + "\n")
         return 0
     syscalls = filter_program(os.uname().machine)
-    sys.stdout.write(dryrun.command(plan, program, syscalls=syscalls) + "\n")
+    sys.stdout.write(bwrap.command(plan, program, syscalls=syscalls) + "\n")
     if plan.sockets:
-        tell(way, f"{dryrun.SOCKETS} stands for a directory that is made at launch")
+        tell(way, f"{bwrap.SOCKETS} stands for a directory that is made at launch")
     if said := _not_made(plan, facts.home, all_of_them=True):
         tell(way, f"at launch there are stand-ins for what {said}")
     if plan.programs:
@@ -148,9 +148,9 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
         macos.become(plan)
     place = _place(plan, way) if plan.sockets else None
     if plan.secrets or any(" " in rule for rule in plan.network.allow):  # rules for requests
-        from nsmbox.start import given_secrets  # noqa: PLC0415  # few boxes have some
+        from nsmbox.start import supervisor  # noqa: PLC0415  # few boxes have some
 
-        plan = given_secrets.with_secrets(plan, place)
+        plan = supervisor.with_secrets(plan, place)
     sys.stdout.flush()
     launch.become(
         plan,
@@ -209,14 +209,14 @@ def _begin(
     request: BoxRequest, facts: Facts, way: Way, bwrap: str, plan: Plan, place: BoxPlace | None
 ) -> launch.Wait:
     """Record the box, and have told at its end what it has left."""
-    from nsmbox.start import launch, supervision  # noqa: PLC0415
+    from nsmbox.start import launch, supervisor  # noqa: PLC0415
 
     protection = _Protection(facts, way, bwrap) if request.protect else None
     lost: list[str] = []
 
     def tell_lost() -> None:
         if place is not None:
-            lost.append(supervision.without(plan, place))
+            lost.append(supervisor.without(plan, place))
             tell(way, f"{lost[0]}. End the box, and start it again.")
 
     def look(mounts: int | None) -> None:
@@ -240,7 +240,7 @@ def _begin(
         keep=tuple(protection.held.values()) if protection else (),
         afterwards=look,
         give_up=protection.give_up if protection else None,
-        watch=place and partial(supervision.watch, place, tell_lost, name=way.program),
+        watch=place and partial(supervisor.watch, place, tell_lost, name=way.program),
     )
 
 
@@ -254,7 +254,7 @@ class _Protection:
 
     def __init__(self, facts: Facts, way: Way, bwrap: str) -> None:
         from nsmbox.protection import leftovers, stand_ins  # noqa: PLC0415
-        from nsmbox.protection.git_reader import GitReader  # noqa: PLC0415
+        from nsmbox.protection.git_repository import GitReader  # noqa: PLC0415
 
         git = paths.which("git", facts.variables.get("PATH", ""), *facts.writable)
         self._reader = GitReader.of(bwrap, git)

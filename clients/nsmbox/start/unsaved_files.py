@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from nsm import below, paths
 from nsm.cli.render import formats
 from nsm.dataclass import dataclass, field
-from nsmbox.consent.readable_names import path as legible_path
+from nsmbox.consent.readable import path as legible_path
 from nsmbox.model.plan import BoxError
 from nsmbox.protection.secrets import within
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from box import probes
 from box.world import COMMAND_TIMEOUT_S, HOME, PROJECT, SECRET, SECRETS, SOCKETS, have_git
-from nsmbox.model.limits import PROCESSES, limits
+from nsmbox.model.plan import PROCESSES, complete_limits
 from processes import ending
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def prepared(world: World) -> Generator[Attack]:
                     "shared_memory": str(shared),
                     "outside": list(OUTSIDE),
                     "guarded": list(GUARDED),
-                    "room": limits({}).tmp_mb << 20,
+                    "room": complete_limits({}).tmp_mb << 20,
                     "inotify": int(INSTANCES.read_text()) // 2,
                     "processes": PROCESSES,
                     "absent": list(ABSENT),

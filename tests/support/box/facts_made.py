@@ -8,7 +8,7 @@ from typing import Any
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.host.nsm_itself import NsmPaths
 from nsmbox.host.program_links import Links
-from nsmbox.profiles.profile import load
+from nsmbox.profiles import load
 from nsmbox.protection.git_repository import GitFacts, Identity
 from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.secrets import Known, Secret

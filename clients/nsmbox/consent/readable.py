@@ -1,9 +1,11 @@
-"""Names that somebody else may have chosen, as a person is to read them. Pure.
+"""Names that somebody else may have chosen, and values of variables, as people see them. Pure.
 
 A name of a directory can hold anything but NUL: escape sequences that a terminal obeys, line breaks
 that begin a line of their own, characters that turn the direction of what stands beside them
 (CVE-2021-42574), spaces that look like the end of a column, characters that show nothing or pile up
-over other lines. Only what shows itself, in its place, is shown; the rest is spelled out.
+over other lines. Only what shows itself, in its place, is shown; the rest is spelled out. Screens
+are shared and logs kept, so that a value that gives access to something is not shown there, by its
+name or by what it looks like.
 """
 
 from __future__ import annotations
@@ -11,6 +13,36 @@ from __future__ import annotations
 import re
 
 from nsm.cli.render.formats import columns
+
+MASKED = "********"
+"""Replacement for a secret value, of the same length for all."""
+
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|COOKIE|"
+    r"(?:^|_)(?:PASS|PAT|PWD)$",
+    re.IGNORECASE,
+)
+"""`PWD` as a whole word says where one is; `DB_PWD` is a password."""
+
+_USER_IN_URL = re.compile(r"(?<=://)[^/?#\s]*@")
+"""RFC 3986's userinfo. To the last `@`: people forget to encode the one in their password."""
+
+
+def names_secret(name: str) -> bool:
+    """Return whether the value of a variable of this name must not be shown."""
+    return name != "PWD" and _SECRET_NAME.search(name) is not None
+
+
+def masked(name: str, value: str, *, secret: bool = False) -> str:
+    """A value as it may be shown.
+
+    Args:
+        secret: it is one, whatever its name.
+    """
+    if value and (secret or names_secret(name)):
+        return MASKED
+    return _USER_IN_URL.sub(f"{MASKED}@", value)
+
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./~:@%+=-]+")
 """Needs neither quotes nor escapes."""

@@ -9,7 +9,7 @@ import pytest
 
 from box.plans import plan
 from nsmbox.model.plan import Mount
-from nsmbox.planning import dryrun
+from nsmbox.planning import bwrap
 
 ODD = [
     "",
@@ -26,7 +26,7 @@ ODD = [
 
 @pytest.mark.parametrize("word", ODD)
 def test_bash_reads_each_word_as_it_was(word: str) -> None:
-    script = b"printf '%s.' " + os.fsencode(dryrun.quoted(word))
+    script = b"printf '%s.' " + os.fsencode(bwrap.quoted(word))
     assert not [c for c in os.fsdecode(script) if not c.isprintable()], "a terminal obeys nothing"
     told = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
     assert told == os.fsencode(word) + b"."
@@ -42,10 +42,10 @@ def test_what_bwrap_would_get() -> None:
     tells = "import os, sys; print(sys.argv, os.environ.get('API_KEY'))\n"
     tells += "for at, word in enumerate(sys.argv):\n"
     tells += "    if word == '--ro-bind-data': print(os.read(int(sys.argv[at + 1]), 99))\n"
-    text = dryrun.command(made, "/nowhere/bwrap", syscalls=None)
+    text = bwrap.command(made, "/nowhere/bwrap", syscalls=None)
     assert "hidden" not in text
     assert "p@h" not in text
-    text = text.replace("/nowhere/bwrap", f"/usr/bin/env python3 -c {dryrun.quoted(tells)}", 1)
+    text = text.replace("/nowhere/bwrap", f"/usr/bin/env python3 -c {bwrap.quoted(tells)}", 1)
     done = subprocess.run(["bash", "-c", os.fsencode(text)], capture_output=True, check=True)
     told = done.stdout.decode()
     assert "--chdir', \"/srv/a 'b'\\n\\udcffc\"" in told
