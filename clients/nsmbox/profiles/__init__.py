@@ -100,19 +100,13 @@ def load(name: str) -> Profile:
             exit_code=2,
         )
     common, own = _read("_common"), _read(name)
-    listed = {key: tuple(value) for key, value in own.items() if isinstance(value, list)}
-    return Profile(
-        name=name,
-        **own
-        | listed
-        | {
-            "variables": (*common["variables"], *own.get("variables", ())),
-            "set": {**common["set"], **own.get("set", {})},
-            "tools": (*common["tools"], *own.get("tools", ())),
-            "state": tuple(StateDirectory(**state) for state in own.get("state", ())),
-            "rules": tuple(RulesFile(**rules) for rules in own.get("rules", ())),
-        },
-    )
+    values = {**own, **{key: tuple(own.get(key, ())) for key in ("arguments", "show")}}
+    values["variables"] = (*common["variables"], *own.get("variables", ()))
+    values["set"] = {**common["set"], **own.get("set", {})}
+    values["tools"] = (*common["tools"], *own.get("tools", ()))
+    values["state"] = tuple(StateDirectory(**state) for state in own.get("state", ()))
+    values["rules"] = tuple(RulesFile(**rules) for rules in own.get("rules", ()))
+    return Profile(name=name, **values)
 
 
 def _read(name: str) -> dict[str, Any]:
