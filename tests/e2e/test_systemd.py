@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from httpport import UNAUTHORIZED, answer_of, asking, listening, refused, unused
-from nsm.cli.systemd.units import plain_units, units
+from nsm.cli.systemd import plain_units, units
 from nsmd.http.service import bound
 from realjail import needs_bwrap
 from usermanager import SERVICE, UserManager, user_manager

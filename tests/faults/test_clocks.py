@@ -18,7 +18,7 @@ import nsmd
 from control_bench import bench
 from fake_programs import FakePrograms
 from fake_runner import FakeRunner, echo
-from nsm.cli.audit_log import files
+from nsm.cli.verbs.audit import files
 from nsmd.audit.journal import Journal
 from nsmd.bridge.ledger import Ledger, ended
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
@@ -190,7 +190,7 @@ def asking_of(base: Path) -> set[str]:
 def test_nothing_waits_by_the_wall_clock() -> None:
     """Ask for it only to show a time, or to compare it with that of a file or a certificate."""
     assert asking_of(Path(nsm.__file__).parent) == {
-        "cli/render/builds.py",
+        "cli/render/environments.py",
         "cli/top/batch.py",
         "cli/verbs/audit.py",
         "integrations/e2b/contexts.py",

@@ -288,7 +288,7 @@ PROGRAMS = [
     ("nsm.shim", (*HEAVY_AT_START, "trio", "cbor2", "argparse"), "see the shim's budget"),
     ("nsm.cli.main", (*HEAVY_AT_START, "trio"), "`nsm ps` takes three times an empty Python"),
     (
-        "nsm.cli.verbs.attach",
+        "nsm.cli.verbs.screens",
         ("prompt_toolkit", "asyncio"),
         "shells ask for its options at each Tab",
     ),

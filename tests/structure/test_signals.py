@@ -36,7 +36,7 @@ SAFE = {
     "clients/nsmbox/start/relay.py:_wait": "its only child, which `_follow` reaps before the end",
     "clients/nsmbox/start/relay.py:_end": "its only child, which is reaped in the next line",
     "clients/nsm/saves/in_session/python_save.py:_save_in_child": "a child, which is reaped next",
-    "clients/nsm/cli/jobs/foreground.py:Foreground._send_input": "the main thread, which lives",
+    "clients/nsm/cli/foreground.py:Foreground._send_input": "the main thread, which lives",
     "tools/guestagent.py:kill": "the leader is reaped only when this cannot be called any more",
 }
 """Places that send signals by a number, and why it is the right one's."""

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn
 
 from nsm._version import program_version
 from nsm.suggestion import closest
@@ -15,7 +15,7 @@ from nsm.wire.errors import NsmError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nsm.cli.options import Parser
+    from nsm.cli.options import Verb
 
 GROUPS = {
     "Run code": {
@@ -76,7 +76,7 @@ GROUPS = {
         "uninstall": "remove all that nsm has put on this machine",
     },
 }
-"""The verbs and what they do, grouped by subject; each is a module of `nsm.cli.verbs`."""
+"""The verbs and what they do, grouped by subject."""
 
 VERBS = {verb: what for verbs in GROUPS.values() for verb, what in verbs.items()}
 
@@ -95,8 +95,26 @@ _OTHERS_VERBS = {
 _UNGUESSED = ("shutdown", "uninstall")
 """Verbs that end or remove all, and that nobody who mistypes another one is led to."""
 
-_HIDDEN = {"__complete": "complete", "ls": "ps", "rm": "kill"}
-"""Verbs that help does not name, with their modules: two are names that people know from others."""
+_HIDDEN = {"__complete": "__complete", "ls": "ps", "rm": "kill"}
+"""Verbs that help does not name: two are names that people know from other programs."""
+
+_MODULES = {
+    verb: module
+    for module, verbs in {
+        "jobs": "exec jobs",
+        "sessions": "ps inspect interrupt undo fork kill",
+        "screens": "attach top",
+        "records": "logs events",
+        "saves": "save restore tree",
+        "network": "net port secrets",
+        "changes": "diff apply discard",
+        "supervisor": "status drain reload shutdown http config",
+        "setup": "setup uninstall",
+        "completion": "completion __complete",
+    }.items()
+    for verb in verbs.split()
+}
+"""The modules of `nsm.cli.verbs` that have several verbs; the others are named like theirs."""
 
 VERBS_ELSEWHERE = {"box": "nsmbox.cli.box"}
 """Verbs of other packages than this one, which are loaded by these names alone."""
@@ -108,18 +126,6 @@ Python's default, 700, it would look dozens of times through modules that stay."
 _NO_HOST = "nsm: --host needs a host: ssh://user@host:port, or a name in config.toml\n"
 
 _EXIT_USAGE = 2  # as in `options`, which need not be loaded for a version or a typing mistake
-
-
-class Verb(Protocol):
-    """Interface of a verb's module."""
-
-    def parser(self) -> Parser:
-        """The verb's options."""
-        ...
-
-    def main(self, arguments: list[str]) -> int:
-        """Carry the verb out; returns the exit code."""
-        ...
 
 
 def program() -> NoReturn:
@@ -166,11 +172,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def load(verb: str) -> Verb:
-    """The module of a verb."""
-    return cast(
-        "Verb",
-        import_module(VERBS_ELSEWHERE.get(verb) or f"nsm.cli.verbs.{_HIDDEN.get(verb, verb)}"),
-    )
+    """A verb with its options; only its module is loaded."""
+    from nsm.cli.options import DECLARED  # noqa: PLC0415  # not needed for help and version
+
+    verb = _HIDDEN.get(verb, verb)
+    import_module(VERBS_ELSEWHERE.get(verb) or f"nsm.cli.verbs.{_MODULES.get(verb, verb)}")
+    return DECLARED[verb]
 
 
 def overview() -> str:

@@ -1,15 +1,20 @@
-"""Parts that the parsers of all verbs share."""
+"""Commands as declarations: what each takes, and the one way in which all are carried out.
+
+    @verb("kill", "End sessions.", "", operand("[SESSION ...]", "an id or a name"), YES)
+    def _kill(options): ...
+
+An argument is spelled as help shows it: ``-t --timeout SECONDS``, ``SOURCE ...``, ``[NAME]``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
 
 from nsm.suggestion import closest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from nsm.wire.errors import NsmError
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -80,30 +85,6 @@ class Parser(argparse.ArgumentParser):
             action,
             f"invalid choice: {value!r}{guess} (choose from {', '.join(words)})",
         )
-
-    def add_session(self) -> None:
-        """Add ``SESSION``, a session that is there."""
-        self.add_argument("session", metavar="SESSION", help="an id, a name, or SCOPE/NAME")
-
-    def add_yes(self) -> None:
-        """Add ``-y``."""
-        self.add_argument("-y", "--yes", action="store_true", help="do not ask")
-
-    def add_labels(self, what: str) -> None:
-        """Add ``--label``."""
-        self.add_argument(
-            "--label", action="append", type=label, metavar="NAME=VALUE", default=[], help=what
-        )
-
-    def add_json(self, what: str) -> None:
-        """Add ``--json``."""
-        self.add_argument("--json", action="store_true", help=f"print {what} as JSON")
-
-    def add_actions(self, *, required: bool = True) -> Subparsers:
-        """Words that each have options of their own; the one that is given is in ``action``."""
-        if not required:
-            self.usage = f"{self.prog} [OPTIONS] [ACTION ...]"
-        return Subparsers(self, required=required)
 
     def action(self, word: str) -> Parser | None:
         """The parser of one of these words; None where it is none."""
@@ -207,25 +188,213 @@ def _words_of(action: argparse.Action) -> list[str]:
     return [str(word) for word in action.choices or ()]
 
 
-class Subparsers:
-    """The words of a parser that each have options of their own."""
+Argument = Callable[[Any], object]
+"""One argument or several: adds them to a parser, or to a group of one."""
 
-    def __init__(self, parser: Parser, *, required: bool) -> None:
-        self._verb = parser.prog.removeprefix("nsm ")
-        self._does = parser.does
-        self._actions = parser.add_subparsers(
-            dest="action",
-            metavar="ACTION",
-            required=required,
-            parser_class=cast("type[Parser]", _given),
-        )
 
-    def add(self, word: str, does: str, epilog: str = "") -> Parser:
-        """Add one; returns its parser."""
-        parser = Parser(f"{self._verb} {word}", f"{does[0].upper()}{does[1:]}.", epilog)
-        self._does[word] = does
-        self._actions.add_parser(word, help=does, parser=parser)
+def flag(spelling: str, does: str) -> Argument:
+    """An option without a value: ``-f --follow``."""
+    return lambda parser: parser.add_argument(*spelling.split(), action="store_true", help=does)
+
+
+def value(
+    spelling: str, does: str, kind: Callable[[str], object] | None = None, **more: Any
+) -> Argument:
+    """An option with a value: ``-t --timeout SECONDS``; without a word for that, ``--root``.
+
+    Args:
+        kind: reads the value.
+        more: as for `argparse.ArgumentParser.add_argument`.
+    """
+    names = spelling.split()
+    metavar = None if names[-1].startswith("-") else names.pop()
+    return lambda parser: parser.add_argument(*names, metavar=metavar, help=does, type=kind, **more)
+
+
+def repeated(
+    spelling: str, does: str, kind: Callable[[str], object] | None = None, **more: Any
+) -> Argument:
+    """An option that may be given several times; its values are in a list, which may be empty."""
+    return value(spelling, does, kind, **{"action": "append", "default": [], **more})
+
+
+def operand(
+    spelling: str, does: str = "", kind: Callable[[str], object] | None = None, **more: Any
+) -> Argument:
+    """A value without an option: ``SESSION``, ``[NAME]``, ``SOURCE ...`` or ``[FILE ...]``.
+
+    Args:
+        kind: reads the value.
+        more: as for `argparse.ArgumentParser.add_argument`; `dest` is the name in lower case if it
+            is not given. In place of a name in lower case, help shows its choices.
+    """
+    name = spelling.strip("[].").removesuffix(" ...").rstrip()
+    settings: dict[str, Any] = {"help": does or None, "type": kind}
+    if spelling.endswith("...]"):
+        settings |= {"nargs": "*", "default": []}  # without a default argparse calls it required
+    elif spelling != name:
+        settings["nargs"] = "?" if spelling.startswith("[") else "+"
+    if not (name.isalpha() and name.islower()):
+        settings["metavar"] = name
+    dest = more.pop("dest", name.lower())
+    return lambda parser: parser.add_argument(dest, **settings, **more)
+
+
+def group(title: str, *arguments: Argument) -> Argument:
+    """Arguments that help shows below a title."""
+
+    def add(parser: Any) -> None:
+        _add_all(parser.add_argument_group(title), arguments)
+
+    return add
+
+
+def either(*arguments: Argument) -> Argument:
+    """Options of which one may be given."""
+
+    def add(parser: Any) -> None:
+        _add_all(parser.add_mutually_exclusive_group(), arguments)
+
+    return add
+
+
+def _add_all(parser: object, arguments: tuple[Argument, ...]) -> None:
+    for each in arguments:
+        each(parser)
+
+
+def network(does: str, kind: Callable[[str], object] = str) -> Argument:
+    """``--network``, and ``--net``, a spelling of it that help and completion do not show."""
+
+    def add(parser: Any) -> None:
+        for option, told in (("--network", does), ("--net", argparse.SUPPRESS)):
+            value(f"{option} NETWORK", told, kind, dest="network")(parser)
+
+    return add
+
+
+def secrets(does: str) -> Argument:
+    """``--secret``. Nothing given is None: the configured ones."""
+    told = f"{does}; may be repeated"
+    return repeated("--secret NAME", told, dest="secrets", default=None)
+
+
+def labels(does: str) -> Argument:
+    """``--label``, for names with values."""
+    return repeated("--label NAME=VALUE", does, name_and_value)
+
+
+def project(does: str) -> Argument:
+    """``--project`` and ``--no-project``."""
+    return either(value("--project DIR", does), flag("--no-project", "mount no project"))
+
+
+def as_json(what: str) -> Argument:
+    """``--json``, which prints that."""
+    return flag("--json", f"print {what} as JSON")
+
+
+SESSION = operand("SESSION", "an id, a name, or SCOPE/NAME")
+YES = flag("-y --yes", "do not ask")
+ALL_HOSTS = flag("--all-hosts", "on this machine and all [hosts] of config.toml")
+
+
+class UsageError(Exception):
+    """Error for arguments that do not fit together; the message says which."""
+
+
+class Done(Exception):  # noqa: N818  # it is no error
+    """A command has ended before its end, and has said why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+class Verb:
+    """A verb, or an action of one.
+
+    Attributes:
+        actions: its actions, if it has some, by their words.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        does: str,
+        epilog: str,
+        arguments: tuple[Argument, ...],
+        *,
+        usage: str = "",
+        parse: Callable[[Parser, list[str]], argparse.Namespace] | None = None,
+        failure: int = 0,
+    ) -> None:
+        self.actions: dict[str, Verb] = {}
+        self.does = does
+        self._name = name
+        self._epilog = epilog
+        self._arguments = arguments
+        self._usage = usage
+        self._parse = parse or Parser.parse_args
+        self._failure = failure
+        self._function: Callable[[argparse.Namespace], int | None] | None = None
+
+    def __call__(self, function: Callable[[argparse.Namespace], int | None]) -> Verb:
+        """Set the function that carries it out, which returns the exit code, None for 0."""
+        self._function = function
+        return self
+
+    def action(self, word: str, does: str, epilog: str, *arguments: Argument, **more: Any) -> Verb:
+        """Add an action: a decorator of the function that carries it out."""
+        made = Verb(f"{self._name} {word}", does, epilog, arguments, **more)
+        self.actions[word] = made
+        return made
+
+    def parser(self) -> Parser:
+        """Make its parser."""
+        does = f"{self.does[0].upper()}{self.does[1:]}." if " " in self._name else self.does
+        parser = Parser(self._name, does, self._epilog)
+        parser.usage = self._usage or None
+        _add_all(parser, self._arguments)
+        if self.actions:
+            if self._function is not None:
+                parser.usage = f"{parser.prog} [OPTIONS] [ACTION ...]"
+            words = parser.add_subparsers(
+                dest="action",
+                metavar="ACTION",
+                required=self._function is None,
+                parser_class=cast("type[Parser]", _given),
+            )
+            for word, action in self.actions.items():
+                parser.does[word] = action.does
+                words.add_parser(word, help=action.does, parser=action.parser())
         return parser
+
+    def main(self, arguments: list[str]) -> int:
+        """Carry it out; returns the exit code."""
+        parser = self.parser()
+        if self.actions and self._function is not None:
+            arguments = parser.action_first(arguments)
+        options = self._parse(parser, arguments)
+        action = options.action if self.actions else None
+        chosen = self if action is None else self.actions[action]
+        return chosen.carry_out(parser, options)
+
+    def carry_out(self, parser: Parser, options: argparse.Namespace) -> int:
+        """Do it, with the verb's parser for mistakes in its use; returns the exit code."""
+        assert self._function is not None
+        try:
+            return self._function(options) or EXIT_OK
+        except UsageError as error:
+            parser.error(str(error))
+        except Done as done:
+            return done.code
+        except (NsmError, OSError) as error:
+            if not self._failure or isinstance(error, BrokenPipeError):
+                raise
+            from nsm.cli import terminal  # noqa: PLC0415  # rarely needed
+
+            return terminal.report(error, self._failure)
 
 
 def _given(*, parser: Parser, prog: str) -> Parser:
@@ -234,36 +403,22 @@ def _given(*, parser: Parser, prog: str) -> Parser:
     return parser
 
 
-def add_network(add: Callable[..., object], what: str, kind: Callable[[str], object] = str) -> None:
-    """Add ``--network``, and ``--net``, a spelling of it that help and completion do not show.
+DECLARED: dict[str, Verb] = {}
+"""The verbs of the modules that are loaded."""
+
+
+def verb(name: str, does: str, epilog: str, *arguments: Argument, **more: Any) -> Verb:
+    """A verb: a decorator of the function that carries it out.
 
     Args:
-        add: adds an option to a parser or to a group of one.
-        kind: reads the value.
+        more: usage: in place of the usual one. parse: reads the arguments in place of
+            `Parser.parse_args`. failure: exit code after an error, if it is not 1.
     """
-    for option, told in (("--network", what), ("--net", argparse.SUPPRESS)):
-        add(option, dest="network", metavar="NETWORK", type=kind, help=told)
+    made = DECLARED[name] = Verb(name, does, epilog, arguments, **more)
+    return made
 
 
-def add_secret(add: Callable[..., object], what: str) -> None:
-    """Add ``--secret``, which may be repeated. Nothing given is None: the configured ones.
-
-    Args:
-        add: adds an option to a parser or to a group of one.
-    """
-    add(
-        "--secret", dest="secrets", action="append", metavar="NAME", help=f"{what}; may be repeated"
-    )
-
-
-def add_all_hosts(parser: Parser) -> None:
-    """Add ``--all-hosts``."""
-    parser.add_argument(
-        "--all-hosts", action="store_true", help="on this machine and all [hosts] of config.toml"
-    )
-
-
-def label(text: str) -> tuple[str, str]:
+def name_and_value(text: str) -> tuple[str, str]:
     """A name and a value, with ``=`` between them."""
     name, equals, value = text.partition("=")
     if not name or not equals:

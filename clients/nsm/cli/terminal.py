@@ -1,4 +1,4 @@
-"""Writing to people and to the programs that read us."""
+"""Writing to people and to the programs that read us, and asking people."""
 
 from __future__ import annotations
 
@@ -106,3 +106,27 @@ def drop_stdout() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
+
+
+def may_ask() -> bool:
+    """Tell whether there is somebody to ask."""
+    return bool(sys.stdin) and sys.stdin.isatty()
+
+
+def choice(question: str) -> str:
+    """Ask; the answer in lower case, empty for nothing."""
+    sys.stdout.write(f"{question} ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower()
+
+
+def agreed(question: str, choices: str = "[y]es, [N]o") -> bool:
+    """Ask a question that is answered by yes or no."""
+    return choice(f"{question} {choices}") in ("y", "yes")
+
+
+def draw(line: str) -> None:
+    """Draw a line on stderr over the one that was drawn before; empty takes it away."""
+    # Back to the line's beginning, and what was behind it is erased (ECMA-48, EL).
+    sys.stderr.write(f"\r{line}\x1b[K")
+    sys.stderr.flush()

@@ -7,10 +7,11 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli.options import Parser, add_network, add_secret
+from nsm.cli.options import network, secrets, verb
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from nsm.cli.options import Parser
     from nsmbox.host.added_directories import RequestedDirectory
     from nsmbox.model.plan import Network
 
@@ -29,22 +30,17 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    from nsmbox import profiles  # noqa: PLC0415  # shells ask for other verbs' options, too
+def _arguments(parser: Parser) -> None:
+    from nsmbox import profiles  # noqa: PLC0415  # slow
 
-    parser = Parser("box", "Run a command in a box.", _EPILOG)
-    parser.usage = "nsm box [OPTIONS] [-- COMMAND ...]"
     parser.add_argument(
         "--profile",
         metavar="PROFILE",
         choices=profiles.names(),
         help="what kind of box: %(choices)s",
     )
-    add_network(
-        parser.add_argument,
-        "what it may reach: off, full (the default), or hosts separated by commas",
-        _network,
+    network("what it may reach: off, full (the default), or hosts separated by commas", _network)(
+        parser
     )
     parser.add_argument(
         "--add",
@@ -80,7 +76,7 @@ def parser() -> Parser:
         type=_programs,
         help="programs that it may start on the host, see `nsm bridge ls`: NAME,... or '' for none",
     )
-    add_secret(parser.add_argument, "a secret that it uses and does not see, see `nsm secrets`")
+    secrets("a secret that it uses and does not see, see `nsm secrets`")(parser)
     parser.add_argument(
         "--protect",
         action=argparse.BooleanOptionalAction,
@@ -118,15 +114,28 @@ def parser() -> Parser:
         metavar="COMMAND",
         help="what to run, with arguments; with an agent's profile, the agent's arguments alone",
     )
-    return parser
 
 
-def main(arguments: list[str]) -> int:
+def _parse(parser: Parser, arguments: list[str]) -> argparse.Namespace:
+    """Read our arguments; argparse would take options out of those after `--`."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:place])
+    options.command += arguments[place + 1 :]
+    return options
+
+
+@verb(
+    "box",
+    "Run a command in a box.",
+    _EPILOG,
+    _arguments,
+    usage="nsm box [OPTIONS] [-- COMMAND ...]",
+    parse=_parse,
+)
+def _box(options: argparse.Namespace) -> int:
     """Start it; where that works, this process waits for the box and ends as it does."""
     from nsmbox.cli import common  # noqa: PLC0415
 
-    own, command = _split(arguments)
-    options = parser().parse_args(own)
     if options.list:
         from nsmbox.cli import listing  # noqa: PLC0415
 
@@ -138,18 +147,10 @@ def main(arguments: list[str]) -> int:
     gc.disable()  # a seventh of the time until this process is another program
     try:
         return common.guarded(
-            "nsm box", lambda: common.of_box(options, (*options.command, *command), os.environ)
+            "nsm box", lambda: common.of_box(options, tuple(options.command), os.environ)
         )
     finally:
         gc.enable()
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split our arguments from those after `--`: argparse would take options out of these."""
-    if "--" not in arguments:
-        return arguments, []
-    place = arguments.index("--")
-    return arguments[:place], arguments[place + 1 :]
 
 
 def _directory(text: str) -> RequestedDirectory:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import EXIT_OK
+from nsm.cli.options import EXIT_OK, Done
 from nsm.cli.render import formats
 from nsmbox.protection import stand_ins
 
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
 
 def show(*, as_json: bool) -> int:
     """Print them; starts no supervisor."""
-    client = connection.connect()
     boxes: Sequence[BoxRow] = ()
-    if client is not None:
-        with client:
-            boxes = client.boxes.list()
+    with suppress(Done), connection.running() as client:
+        boxes = client.boxes.list()
     if as_json:
         terminal.out_json(boxes)
     elif boxes:

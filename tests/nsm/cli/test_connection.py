@@ -7,6 +7,7 @@ from typing import Never
 import pytest
 
 from nsm.cli import connection
+from nsm.cli.options import Done
 from nsm.wire.errors import NotRunningError, SupervisorStartError
 
 
@@ -39,5 +40,7 @@ def test_why_kept_sessions_are_not_taken_up_is_told(
         raise kind(message, hint="Run it.")
 
     monkeypatch.setattr(connection, "Client", connect)
-    assert connection.connect() is None
+    with pytest.raises(Done) as caught:
+        connection.running(code=1)
+    assert caught.value.code == 1
     assert capsys.readouterr().err.splitlines() == lines

@@ -89,7 +89,7 @@ def test_ps_loads_little(supervisor: FakeSupervisor) -> None:
     )
     assert "s-1" in done.stdout
     loaded = set(done.stderr.split())
-    assert "nsm.cli.verbs.ps" in loaded
+    assert "nsm.cli.verbs.sessions" in loaded
     assert loaded.isdisjoint(HEAVY), {name: HEAVY[name] for name in loaded & set(HEAVY)}
 
 

@@ -13,7 +13,7 @@ from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
 from nsm.cli import main as cli
 from nsm.cli.top.figures import ORDERS
-from nsm.cli.verbs import ps
+from nsm.cli.verbs import sessions
 from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
 
 if TYPE_CHECKING:
@@ -160,9 +160,9 @@ def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSuperviso
     for by, names in (("name", "abc"), ("cpu", "cba"), ("memory", "acb")):
         said = Said(capsys, "ps", "--json", "--sort", by)
         assert "".join(row["name"] for row in json.loads(said.out)) == names
-    for by in ps.SORTS:
+    for by in sessions.SORTS:
         assert Said(capsys, "ps", "--sort", by).out.count("\n") == 4
-    assert set(ps.SORTS) <= set(ORDERS)
+    assert set(sessions.SORTS) <= set(ORDERS)
 
 
 def test_ps_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:

@@ -11,7 +11,7 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.render.supervisor import short_time
+from nsm.cli.render.formats import short_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

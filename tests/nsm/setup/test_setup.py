@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsm.cli import main as cli
-from nsm.cli.verbs import setup as verb
+from nsm.cli import terminal
 from nsm.setup import plan, record
 from nsm.setup.agents import TITLES, agent
 from nsmd.mcp import run_tool
@@ -459,15 +459,15 @@ def test_it_asks(
     def yes(question: str) -> bool:
         return question == "Write this?"
 
-    monkeypatch.setattr(verb, "may_ask", lambda: False)
+    monkeypatch.setattr(terminal, "may_ask", lambda: False)
     said = Said(capsys, "zed")
     assert (said.code, "pass --yes" in said.err) == (2, True)
     assert '+  "context_servers": {' in said.out
-    monkeypatch.setattr(verb, "may_ask", lambda: True)
-    monkeypatch.setattr(verb, "agreed", no)
+    monkeypatch.setattr(terminal, "may_ask", lambda: True)
+    monkeypatch.setattr(terminal, "agreed", no)
     assert Said(capsys, "zed").code == 1
     assert everything(home) == {}
-    monkeypatch.setattr(verb, "agreed", yes)
+    monkeypatch.setattr(terminal, "agreed", yes)
     assert Said(capsys, "zed").code == 0
     assert ".config/zed/settings.json" in everything(home)
 
@@ -481,8 +481,8 @@ def test_a_file_that_changes_while_the_question_waits(
         (home / ".claude/settings.json").write_text("{}")
         return True
 
-    monkeypatch.setattr(verb, "may_ask", lambda: True)
-    monkeypatch.setattr(verb, "agreed", agreed)
+    monkeypatch.setattr(terminal, "may_ask", lambda: True)
+    monkeypatch.setattr(terminal, "agreed", agreed)
     said = Said(capsys, "claude")
     assert (said.code, "has changed meanwhile" in said.err) == (1, True)
     assert (home / ".claude.json").read_text() == CLAUDE

@@ -12,8 +12,7 @@ from nsm.cli.streams.live_output import Live
 
 if TYPE_CHECKING:
     from nsm.cli.attach.feed import Sink
-    from nsm.cli.files.pictures import Folder
-    from nsm.cli.render.results import Display
+    from nsm.cli.render.results import Display, Folder
     from nsm.wire.code import RunResult
     from nsm.wire.transcripts import OutputPiece
 

@@ -17,11 +17,11 @@ from nsm.cli.attach.history import FileHistory, history_path
 from nsm.cli.attach.own_execution import OwnExecution
 from nsm.cli.attach.prompt import Prompt, in_background
 from nsm.cli.attach.screen import AttachScreen
-from nsm.cli.files.pictures import Folder
+from nsm.cli.connection import TargetSession, tell_found
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
+from nsm.cli.render.results import Folder
 from nsm.cli.streams.resumed_transcript import Continued
-from nsm.cli.targets import TargetSession, tell_found
 from nsm.client.asynchronous import AsyncClient
 from nsm.client.places import checked_code
 from nsm.client.retry import CutOffError

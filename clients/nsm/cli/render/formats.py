@@ -89,6 +89,17 @@ def milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.0f}ms"
 
 
+def short_time(seconds: float | None) -> str:
+    """A duration with two or three digits, whatever its size."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.0995e-2:
+        return f"{seconds * 1e6:.0f}us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.{0 if seconds >= 0.0995 else 1}f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else duration(seconds)
+
+
 def memory(size_bytes: int | None) -> str:
     """Bytes as mebibytes."""
     return "-" if size_bytes is None else f"{size_bytes / _MEBIBYTE:.1f} MiB"

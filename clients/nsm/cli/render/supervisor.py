@@ -11,6 +11,7 @@ from nsm.cli.render.formats import (
     duration,
     memory,
     milliseconds,
+    short_time,
     table,
     visible,
 )
@@ -171,14 +172,3 @@ def _time_cells(times: Times) -> list[str]:
         short_time(times.p99_s),
         short_time(times.max_s),
     ]
-
-
-def short_time(seconds: float | None) -> str:
-    """A duration with two or three digits, whatever its size."""
-    if seconds is None:
-        return "-"
-    if seconds < 0.0995e-2:
-        return f"{seconds * 1e6:.0f}us"
-    if seconds < 0.9995:
-        return f"{seconds * 1e3:.{0 if seconds >= 0.0995 else 1}f}ms"
-    return f"{seconds:.1f}s" if seconds < 60 else duration(seconds)

@@ -64,9 +64,7 @@ class _Watched(NamedTuple):
 def _watched(options: argparse.Namespace, stack: ExitStack) -> tuple[list[_Watched], int]:
     """The supervisors to look at, and an exit code."""
     if not options.all_hosts:
-        client = connection.connect()
-        if client is None:
-            return [], EXIT_FAILED
+        client = connection.running(code=EXIT_FAILED)
         return [_Watched("", stack.enter_context(client), Rates())], EXIT_OK
     from nsm.cli.all_hosts import HostClients, shown  # noqa: PLC0415  # of one option
 

@@ -1,15 +1,25 @@
-"""The verbs of `nsm`, a module each; `nsm.cli.main` has the table of them.
+"""The verbs of `nsm`; `nsm.cli.main` has the table of them.
 
-    Run code        run, exec, jobs, attach, interrupt, undo
-    Sessions        ps, top, logs, replay, inspect, net, port, fork, save, restore, tree, kill
-    Files           cp, diff, apply, discard
-    Environments    env
-    The host        bridge, with its action bridge_audit; e2b; secrets
-    The supervisor  status, events, audit, http, drain, reload, shutdown, service
-    Set-up          setup, doctor (doctor_in_box: what it tells in a box), config, completion,
-                    uninstall
-    Older forms     envs; pool, stats and metrics, which are actions of status
-    Hidden          complete: candidates for the shells' completion scripts
+    run.py          run
+    jobs.py         exec, jobs
+    screens.py      attach, top
+    sessions.py     ps, inspect, interrupt, undo, fork, kill
+    records.py      logs, events
+    audit.py        audit; `bridge audit`
+    replay.py       replay
+    saves.py        save, restore, tree
+    network.py      net, port, secrets
+    cp.py           cp
+    changes.py      diff, apply, discard
+    env.py          env
+    bridge.py       bridge
+    e2b.py          e2b
+    supervisor.py   status, drain, reload, shutdown, http, config
+    service.py      service
+    host.py         host
+    setup.py        setup, uninstall
+    doctor.py       doctor
+    completion.py   completion, and `__complete`, which the shells' scripts ask
 
 `nsm box` is a verb of another package, `nsmbox`.
 """

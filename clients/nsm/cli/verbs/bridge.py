@@ -8,11 +8,21 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nsm.cli import supervisor_program, terminal
-from nsm.cli.options import EXIT_OK, EXIT_RUN_FAILED, Parser
-from nsm.cli.render import programs
-from nsm.cli.streams.program_output import ShownOutput
-from nsm.cli.verbs import bridge_audit
+from nsm.cli import connection, terminal
+from nsm.cli.options import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_RUN_FAILED,
+    EXIT_TIMED_OUT,
+    as_json,
+    flag,
+    operand,
+    value,
+    verb,
+)
+from nsm.cli.render import formats
+from nsm.cli.streams.live_output import ShownOutput
+from nsm.cli.verbs.audit import AS_IT_IS, CHOICE, audit_of_bridge
 from nsm.client.blocking import Client
 from nsm.client.bridge import run_request
 from nsm.client.events import output_of
@@ -20,18 +30,21 @@ from nsm.client.retry import RECONNECTED
 from nsm.hosts.place import client_socket
 from nsm.wire.errors import NsmError
 from nsm.wire.host import ProgramResult
+from nsm.wire.jobs import signal_name
 from nsm.wire.messages import read
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable
+    from argparse import Namespace
+    from collections.abc import Iterable
 
-    from nsm.wire.host import ProgramRow
+    from nsm.cli.options import Parser
+    from nsm.wire.host import ProgramHelp, ProgramProblem, ProgramRow, ProgramsReport
     from nsm.wire.messages import Event
     from nsm.wire.operation import OperationCall
 
 CONNECT_S = 1.0
 """Time limit for connecting to a supervisor, where one is welcome but not needed."""
+
 
 _EPILOG = """\
 Each program is described by a file in ~/.config/nsm/tools; docs/how-to/bridge.md says how. What is
@@ -45,6 +58,7 @@ examples:
   nsm bridge audit -f
 """
 
+
 _RUN_EPILOG = """\
 What follows PROGRAM is the program's, options included. Its standard input is empty; its output
 comes line by line. Ctrl-C stops it, and all that it has started.
@@ -56,109 +70,112 @@ exit codes:
   130  interrupted
   2    wrong usage
 """
+_AUDIT_EPILOG = """\
+Each call has a line when it starts, which is on disk before the program is, and one when it ends
+(none if nsm was killed meanwhile: then the program was, too); a refused one has one. In brackets is
+the call's id, short, as --call takes it. Nothing is ever deleted.
+"""
+
+_PROGRAM = operand("PROGRAM", "a program, see `nsm bridge ls`")
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("bridge", "Show, try and check the programs that agents may start.", _EPILOG)
-    subparsers = parser.add_actions()
-    ls = subparsers.add("ls", "list the programs")
-    ls.add_json("an object with the programs, and what is wrong with files")
-    show = subparsers.add("help", "show the documentation of one")
-    show.add_argument("program", metavar="PROGRAM", help="a program, see `nsm bridge ls`")
-    show.add_json("an object with the program and its documentation")
-    run = subparsers.add("run", "start one, and wait for its end", _RUN_EPILOG)
-    run.add_json("the result, once the program has ended,")
-    run.add_argument("program", metavar="PROGRAM", help="a program, see `nsm bridge ls`")
-    run.add_argument("arguments", nargs="*", default=[], metavar="ARGUMENT", help="its arguments")
-    check = subparsers.add(
-        "check",
-        "check the files that describe programs",
-        "Exits 1 when one describes none; each is named with the line and the reason. Needs no\n"
-        "supervisor, and looks at the files also where the bridge is off.",
-    )
-    check.add_json("an object with the programs, and what is wrong with files")
-    bridge_audit.add(subparsers)
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Do it."""
-    own, given = _split(arguments)
-    options = parser().parse_args(own)
-    if options.action == "check":
-        if not options.json:
-            _tell_unset()
-        return supervisor_program.replace_us(
-            "--check-bridge", *(["--json"] if options.json else [])
-        )
-    if options.action == "audit":
-        return bridge_audit.main(options)
-    return _ACTIONS[options.action](options, given)
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split our arguments from those of the program for `run`: argparse would take options out of
-    these."""
-    if arguments[:1] != ["run"]:
-        return arguments, []
-    place = 1
-    while place < len(arguments) and arguments[place].startswith("-"):
+def _parse(parser: Parser, arguments: list[str]) -> Namespace:
+    """Read our arguments, and set those of the program for `run` apart: argparse would take
+    options out of these."""
+    place = len(arguments)
+    if arguments[:1] == ["run"]:
+        place = 1
+        while place < len(arguments) and arguments[place].startswith("-"):
+            place += 1
+            if arguments[place - 1] == "--":
+                break
         place += 1
-        if arguments[place - 1] == "--":
-            break
-    return arguments[: place + 1], arguments[place + 1 :]
+    options = parser.parse_args(arguments[:place])
+    options.given = arguments[place:]
+    return options
 
 
-def _ls(options: argparse.Namespace, _: list[str]) -> int:
+_bridge = verb(
+    "bridge", "Show, try and check the programs that agents may start.", _EPILOG, parse=_parse
+)
+
+
+@_bridge.action(
+    "ls",
+    "list the programs",
+    "",
+    as_json("an object with the programs, and what is wrong with files"),
+)
+def _ls(options: Namespace) -> None:
     with Client() as client:
         report = client.bridge.programs()
-    if options.json:
-        terminal.out_json(report)
-        return EXIT_OK
-    terminal.out(programs.table(report, os.path.expanduser("~")))
-    _tell(report.programs)
-    for problem in report.problems:
-        terminal.note(programs.problem(problem))
-    return EXIT_OK
+    terminal.answer(options, report, lambda: _table(report, os.path.expanduser("~")))
+    if not options.json:
+        _tell_unset(report.programs)
+        for problem in report.problems:
+            terminal.note(_problem(problem))
 
 
-def _help(options: argparse.Namespace, _: list[str]) -> int:
+@_bridge.action(
+    "help",
+    "show the documentation of one",
+    "",
+    _PROGRAM,
+    as_json("an object with the program and its documentation"),
+)
+def _help(options: Namespace) -> None:
     with Client() as client:
         found = client.bridge.help(options.program)
-    if options.json:
-        terminal.out_json(found)
-    else:
-        terminal.out(programs.documentation(found))
-        _tell([found.program])
-    return EXIT_OK
+    terminal.answer(options, found, lambda: _documentation(found))
+    if not options.json:
+        _tell_unset([found.program])
 
 
-def _tell(rows: Iterable[ProgramRow]) -> None:
-    for row in rows:
-        if told := programs.unset(row):
-            terminal.note(told)
+@_bridge.action(
+    "run",
+    "start one, and wait for its end",
+    _RUN_EPILOG,
+    as_json("the result, once the program has ended,"),
+    _PROGRAM,
+    operand("[ARGUMENT ...]", "its arguments", dest="arguments"),
+    failure=EXIT_RUN_FAILED,
+)
+def _run(options: Namespace) -> int:
+    wanted = run_request(options.program, options.given, stream=not options.json)
+    with Client() as client:
+        return _Running(client, as_json=options.json).run(wanted)
 
 
-def _tell_unset() -> None:
-    """Name the variables that programs lack, if a supervisor runs: it alone knows its own. The
-    check of the files needs none and starts none."""
-    with suppress(NsmError, OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(CONNECT_S)
-        connection.connect(client_socket())
-        with Client(connection=connection) as client:
-            _tell(client.bridge.programs().programs)
+@_bridge.action(
+    "check",
+    "check the files that describe programs",
+    "Exits 1 when one describes none; each is named with the line and the reason. Needs no\n"
+    "supervisor, and looks at the files also where the bridge is off.",
+    as_json("an object with the programs, and what is wrong with files"),
+)
+def _check(options: Namespace) -> int:
+    if not options.json:
+        # The supervisor, if one runs, alone knows the variables that programs lack. The check of
+        # the files needs none and starts none.
+        with suppress(NsmError, OSError), socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(CONNECT_S)
+            link.connect(client_socket())
+            with Client(connection=link) as client:
+                _tell_unset(client.bridge.programs().programs)
+    return connection.become_supervisor("--check-bridge", *(["--json"] if options.json else []))
 
 
-def _run(options: argparse.Namespace, given: list[str]) -> int:
-    try:
-        wanted = run_request(options.program, given, stream=not options.json)
-        with Client() as client:
-            return _Running(client, as_json=options.json).run(wanted)
-    except BrokenPipeError:
-        raise
-    except (NsmError, OSError) as error:
-        return terminal.report(error, EXIT_RUN_FAILED)
+_bridge.action(
+    "audit",
+    "show who asked for what, and what came of it",
+    _AUDIT_EPILOG,
+    *CHOICE,
+    value("--program PROGRAM", "of one program"),
+    value("--client CLIENT", "of one client, or of one scope"),
+    value("--call ID", "of one call: its id, or its beginning"),
+    flag("--refused", "those that were refused only"),
+    AS_IT_IS,
+)(audit_of_bridge)
 
 
 class _Running:
@@ -179,7 +196,7 @@ class _Running:
             terminal.out_json(wire)
         else:
             self._finish(result)
-        return programs.exit_code(result)
+        return _exit_code(result)
 
     def _show(self, event: Event) -> None:
         if event.event == RECONNECTED:
@@ -207,7 +224,7 @@ class _Running:
             self._write(name, text)
             if note:
                 terminal.note(f"{name}: {note}; --json has its beginning and its end")
-        for note in programs.notes(result):
+        for note in _notes(result):
             terminal.note(note)
 
     def _write(self, name: str, text: str) -> None:
@@ -217,8 +234,94 @@ class _Running:
             stream.flush()
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
-    "ls": _ls,
-    "help": _help,
-    "run": _run,
-}
+_OFF = (
+    "The bridge is off. `[bridge] enabled = true` in config.toml turns it on, and "
+    "`nsm reload --config` has that take effect."
+)
+
+
+_NONE = "No programs. A file in ~/.config/nsm/tools describes each (docs/how-to/bridge.md)."
+
+
+def _table(report: ProgramsReport, home: str) -> str:
+    """The table of `nsm bridge ls`. Paths below `home` are shown with ``~``."""
+    if not report.programs:
+        return _NONE if report.enabled else _OFF
+    return formats.table(
+        "NAME LIMIT ARGUMENTS COMMAND DESCRIPTION".split(),
+        (
+            (
+                row.name,
+                formats.limit(row.timeout_s),
+                _arguments(row),
+                "-" if row.command is None else formats.below_home(row.command, home),
+                row.description,
+            )
+            for row in report.programs
+        ),
+        right="LIMIT",
+    )
+
+
+def _arguments(row: ProgramRow) -> str:
+    many = (
+        "any" if row.max_args is None else "none" if row.max_args == 0 else f"up to {row.max_args}"
+    )
+    return f"{many}, options too" if row.allow_options and row.max_args != 0 else many
+
+
+def _problem(found: ProgramProblem) -> str:
+    """Why a file describes no program: where, and what was found."""
+    where = found.source if found.line is None else f"{found.source}:{found.line}"
+    return f"{formats.visible(where)}: {formats.visible_lines(found.reason)}"
+
+
+def _tell_unset(rows: Iterable[ProgramRow]) -> None:
+    """Name the variables of its file that a program lacks."""
+    for row in rows:
+        if row.unset:
+            names = formats.visible(", ".join(row.unset))
+            terminal.note(
+                f"{row.name}: `env` names what the supervisor does not have: {names}. "
+                "docs/how-to/bridge.md says where to set it"
+            )
+
+
+def _documentation(found: ProgramHelp) -> str:
+    """The text of `nsm bridge help`: the file's own; where it has none, the description."""
+    return formats.visible_lines(found.documentation.strip("\n") or found.program.description)
+
+
+def _exit_code(result: ProgramResult) -> int:
+    """Choose the exit code of the process."""
+    match result.why_stopped:
+        case "timeout":
+            return EXIT_TIMED_OUT
+        case "cancelled":
+            return EXIT_INTERRUPTED
+        case None if result.signal is not None:
+            return 128 + result.signal
+        case None if result.exit_code is not None:
+            return result.exit_code & 0xFF or (EXIT_FAILED if result.exit_code else 0)
+        case _:
+            return EXIT_RUN_FAILED
+
+
+def _notes(result: ProgramResult) -> list[str]:
+    """List the notes for the person who started it, besides its output."""
+    told: list[str] = []
+    match result.why_stopped:
+        case "timeout":
+            told.append(f"timed out after {result.timeout_s:g} s")
+        case "cancelled":
+            told.append("interrupted")
+        case None if result.signal is not None:
+            told.append(f"killed by {signal_name(result.signal)}")
+        case None:
+            pass
+        case _:
+            told.append("stopped: the supervisor ends")
+    if result.left:
+        who = "process that it left goes" if result.left == 1 else "processes that it left go"
+        told.append(f"{result.left} {who} on")
+    return told

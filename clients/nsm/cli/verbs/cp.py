@@ -7,14 +7,13 @@ import os
 import posixpath
 import signal
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nsm.cli import targets, terminal
-from nsm.cli.files import operands
-from nsm.cli.files.operands import Download, Local, Upload
-from nsm.cli.files.progress import ProgressLine
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
+from nsm.cli import connection, operands, terminal
+from nsm.cli.operands import Download, Local, Upload
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, UsageError, flag, operand, verb
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless
 from nsm.client import local_files
@@ -23,10 +22,12 @@ from nsm.client.local_files import source, told, write_all
 from nsm.wire.errors import BadRequestError, DisconnectedError, FileError, NsmError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable
     from types import FrameType
+    from typing import Self
 
-    from nsm.cli.files.operands import Remote
+    from nsm.cli.operands import Remote
     from nsm.client.session_files import SessionFiles
     from nsm.wire.files import FileInfo, TreeReport
 
@@ -54,27 +55,19 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("cp", "Copy files to and from live sessions.", _EPILOG)
-    parser.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="SESSION:PATH, or a file or directory"
-    )
-    parser.add_argument("target", metavar="TARGET", help="the other: a file, or SESSION:PATH")
-    parser.add_argument(
-        "--follow", action="store_true", help="read and write through symbolic links here"
-    )
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Copy."""
-    verb = parser()
-    options = verb.parse_args(arguments)
+@verb(
+    "cp",
+    "Copy files to and from live sessions.",
+    _EPILOG,
+    operand("SOURCE ...", "SESSION:PATH, or a file or directory", dest="sources"),
+    operand("TARGET", "the other: a file, or SESSION:PATH"),
+    flag("--follow", "read and write through symbolic links here"),
+)
+def _cp(options: Namespace) -> int:
     try:
         copies = operands.plan([*options.sources, options.target])
     except BadRequestError as error:
-        verb.error(f"{error.message}\n{error.hint}")
+        raise UsageError(f"{error.message}\n{error.hint}") from error
     # Without these handlers a file in the making would be left where files need a name.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup(1)
@@ -83,7 +76,7 @@ def main(arguments: list[str]) -> int:
     with Client(autostart=False) as client:
         remotes = [c.target if isinstance(c, Upload) else c.source for c in copies]
         for session in dict.fromkeys(remote.session for remote in remotes):
-            targets.tell(client, session)
+            connection.tell(client, session)
         for copy in copies:
             try:
                 failed |= not _copy(client, copy, follow=options.follow)
@@ -230,3 +223,54 @@ def _get(
 
 def _encoded(text: str) -> bytes:
     return text.encode(sys.stdout.encoding, "backslashreplace")
+
+
+_FIRST_S = 1.0
+"""Nobody waits for what takes less."""
+
+_EVERY_S = 0.2
+_NAME_CHARS = 40
+
+
+class ProgressLine:
+    """A line on standard error that comes late, changes, and goes; none if that is no terminal.
+
+    Args:
+        name: name of the copied file.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = formats.visible(name)[-_NAME_CHARS:]
+        self._wanted = sys.stderr.isatty()
+        self._begun_s = time.monotonic()
+        self._next_s = self._begun_s + _FIRST_S
+        self._shown = False
+
+    def show(self, done_bytes: int, total_bytes: int | None) -> None:
+        """Show how many bytes were copied, of all if that is known; not each time."""
+        now_s = time.monotonic()
+        if self._wanted and now_s >= self._next_s:
+            self._next_s = now_s + _EVERY_S
+            self._shown = True
+            terminal.draw(progress(self._name, done_bytes, total_bytes, now_s - self._begun_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the line away."""
+        if self._shown:
+            terminal.draw("")
+
+
+def progress(name: str, done_bytes: int, total_bytes: int | None, took_s: float) -> str:
+    """Make the line to show, without moving the cursor: how much, how fast, and the time left."""
+    rate = done_bytes / took_s if took_s > 0 else 0.0
+    speed = f"{formats.memory(int(rate))}/s"
+    if not total_bytes:
+        return f"{name}  {formats.memory(done_bytes)}  {speed}"
+    share = min(100, done_bytes * 100 // total_bytes)
+    shown = f"{name}  {formats.memory(done_bytes)} of {formats.memory(total_bytes)}  {share} %"
+    if not rate:
+        return shown
+    return f"{shown}  {speed}  {formats.duration(max(0, total_bytes - done_bytes) / rate)} left"

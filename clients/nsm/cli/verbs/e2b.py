@@ -9,17 +9,32 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm import httptoken
-from nsm.cli import supervisor_program, terminal
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_network, whole_number
+from nsm.cli import connection, terminal
+from nsm.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    UsageError,
+    flag,
+    network,
+    operand,
+    repeated,
+    value,
+    verb,
+    whole_number,
+)
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from nsm.integrations.e2b.server import Ready
 
 DEFAULT_LISTEN = "127.0.0.1:7644"
+
+
 DEFAULT_KEY = "default"
 
-_KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
+_KEY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _EPILOG = """\
 The official clients of E2B (packages e2b, e2b-code-interpreter and @e2b/code-interpreter) make
 sandboxes on this machine once three variables are set, which `serve` prints.
@@ -30,6 +45,7 @@ examples:
   nsm e2b key
 """
 
+
 _SERVE_EPILOG = """\
 Starts a supervisor if none runs, and serves until Ctrl-C. Sandboxes are sessions: `nsm ps` lists
 them, and they stay until their time is over if the server ends before.
@@ -39,74 +55,6 @@ other's sandboxes.
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("e2b", "Serve the clients of E2B with sandboxes of this machine.", _EPILOG)
-    actions = parser.add_actions()
-    serve = actions.add("serve", "serve, and print the variables that clients need", _SERVE_EPILOG)
-    serve.add_argument(
-        "-l",
-        "--listen",
-        metavar="HOST:PORT",
-        default=DEFAULT_LISTEN,
-        help=f"address of this machine's loopback, port 0 for any free one; else {DEFAULT_LISTEN}",
-    )
-    serve.add_argument(
-        "--key",
-        metavar="NAME",
-        action="append",
-        type=_key_name,
-        default=[],
-        help=f"a key of that name, made if it is missing; may be repeated; else {DEFAULT_KEY}",
-    )
-    serve.add_argument(
-        "-e",
-        "--env",
-        metavar="ENV",
-        action="append",
-        default=[],
-        help="an environment that clients may name as template; the first is the default; "
-        "else python",
-    )
-    serve.add_argument(
-        "-p",
-        "--project",
-        metavar="DIR",
-        help="each sandbox has a copy of it as its home directory; else that is empty",
-    )
-    add_network(
-        serve.add_argument, "what sandboxes reach at most: off, full, or HOST,...; else off"
-    )
-    serve.add_argument(
-        "--memory", metavar="MB", type=whole_number, help="memory of a sandbox, in MiB"
-    )
-    serve.add_argument(
-        "--max-timeout",
-        metavar="SECONDS",
-        type=whole_number,
-        default=3600,
-        help="how long a sandbox lives at most; else 3600",
-    )
-    serve.add_argument(
-        "--max-sandboxes",
-        metavar="N",
-        type=whole_number,
-        default=100,
-        help="sandboxes of a key at once; else 100",
-    )
-    key = actions.add("key", "print a key, which is made if it is missing")
-    key.add_argument(
-        "name",
-        metavar="NAME",
-        nargs="?",
-        type=_key_name,
-        default=DEFAULT_KEY,
-        help=f"its name; else {DEFAULT_KEY}",
-    )
-    key.add_argument("--rotate", action="store_true", help="make a new one, which applies at once")
-    return parser
-
-
 def _key_name(text: str) -> str:
     if not _KEY_NAME.fullmatch(text):
         message = f"{text!r} is no name of a key: use a-z, 0-9, '.', '_' and '-'"
@@ -114,24 +62,43 @@ def _key_name(text: str) -> str:
     return text
 
 
-def main(arguments: list[str]) -> int:
-    """Serve, or print a key."""
-    verb = parser()
-    options = verb.parse_args(arguments)
-    supervisor_program.need_installed()  # in a box the keys would be others
-    try:
-        if options.action == "key":
-            from nsm.integrations.e2b.server import key  # noqa: PLC0415  # loads trio
-
-            terminal.out(key(options.name, rotate=options.rotate))
-            return EXIT_OK
-        return _serve(verb, options)
-    except httptoken.TokenError as error:
-        terminal.note(str(error))
-        return EXIT_FAILED
+_e2b = verb("e2b", "Serve the clients of E2B with sandboxes of this machine.", _EPILOG)
 
 
-def _serve(verb: Parser, options: argparse.Namespace) -> int:
+@_e2b.action(
+    "serve",
+    "serve, and print the variables that clients need",
+    _SERVE_EPILOG,
+    value(
+        "-l --listen HOST:PORT",
+        f"address of this machine's loopback, port 0 for any free one; else {DEFAULT_LISTEN}",
+        default=DEFAULT_LISTEN,
+    ),
+    repeated(
+        "--key NAME",
+        f"a key of that name, made if it is missing; may be repeated; else {DEFAULT_KEY}",
+        _key_name,
+    ),
+    repeated(
+        "-e --env ENV",
+        "an environment that clients may name as template; the first is the default; else python",
+    ),
+    value(
+        "-p --project DIR",
+        "each sandbox has a copy of it as its home directory; else that is empty",
+    ),
+    network("what sandboxes reach at most: off, full, or HOST,...; else off"),
+    value("--memory MB", "memory of a sandbox, in MiB", whole_number),
+    value(
+        "--max-timeout SECONDS",
+        "how long a sandbox lives at most; else 3600",
+        whole_number,
+        default=3600,
+    ),
+    value("--max-sandboxes N", "sandboxes of a key at once; else 100", whole_number, default=100),
+)
+def _serve(options: Namespace) -> int:
+    connection.need_installed()  # in a box the keys would be others
     import os  # noqa: PLC0415
     from functools import partial  # noqa: PLC0415
 
@@ -145,9 +112,9 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     try:
         port = parse_listen(options.listen)
     except ValueError as error:
-        verb.error(f"--listen {options.listen}: {error}")
+        raise UsageError(f"--listen {options.listen}: {error}") from None
     if not isinstance(port, Port):
-        verb.error("--listen: clients of E2B reach ports only")
+        raise UsageError("--listen: clients of E2B reach ports only")
     network = options.network or "off"
     network_request(network)
     settings = ServeSettings(
@@ -162,6 +129,9 @@ def _serve(verb: Parser, options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="nsm: %(message)s", stream=sys.stderr)
     try:
         trio.run(partial(serve, port, names, settings, _show))
+    except httptoken.TokenError as error:
+        terminal.note(str(error))
+        return EXIT_FAILED
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is not None:
             raise
@@ -179,3 +149,22 @@ def _show(ready: Ready) -> None:
         lines.append(shown if len(ready.keys) == 1 else f"{shown}  # {name}")
     terminal.out("\n".join(lines))
     sys.stdout.flush()
+
+
+@_e2b.action(
+    "key",
+    "print a key, which is made if it is missing",
+    "",
+    operand("[NAME]", f"its name; else {DEFAULT_KEY}", _key_name, default=DEFAULT_KEY),
+    flag("--rotate", "make a new one, which applies at once"),
+)
+def _key(options: Namespace) -> int:
+    connection.need_installed()
+    from nsm.integrations.e2b.server import key  # noqa: PLC0415  # loads trio
+
+    try:
+        terminal.out(key(options.name, rotate=options.rotate))
+    except httptoken.TokenError as error:
+        terminal.note(str(error))
+        return EXIT_FAILED
+    return EXIT_OK

@@ -11,16 +11,29 @@ from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Parser
-from nsm.cli.render import builds, environments, formats, project_environments
+from nsm.cli.options import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    as_json,
+    either,
+    flag,
+    operand,
+    repeated,
+    value,
+    verb,
+)
+from nsm.cli.render import environments, formats
 from nsm.client.blocking import Client
 from nsm.client.project_environments import ProjectEnvironments
 from nsm.client.projects import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import BadProjectError, NsmError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Sequence
 
+    from nsm.cli.options import Argument
     from nsm.wire.environments import BuiltRow, EnvironmentRow
 
 _EPILOG = """\
@@ -44,6 +57,7 @@ examples:
   nsm env update
 """
 
+
 _EPILOG_OF_USE = """\
 From then on all clients of the project have the environment. nsm remembers what you agreed to, and
 reports when its packages change. If its interpreter changes, it is unavailable until you agree
@@ -51,194 +65,15 @@ again. From a list of packages nsm makes an environment in the background, with 
 of a lock. It stays as you agreed to it when the list changes.
 """
 
+
 _EPILOG_OF_PRELOAD = """\
 The modules are imported once, and new sessions are forks of that process. Live sessions stay as
 they are. `nsm env` says which modules sessions often wait for. For an environment of config.toml,
 it says what to write there. Exits 1 if a module cannot be preloaded.
 """
 
+
 _LEFT = "goes on being built in the background"
-
-
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("env", "List the environments; build more of them.", _EPILOG)
-    parser.add_json("an array of objects")
-    actions = parser.add_actions(required=False)
-    listed = actions.add(
-        "list",
-        "list the environments, also those that cannot be used here, with the reason",
-        "LIMIT is the default and the upper limit of one run.",
-    )
-    listed.add_json("an array of objects")
-    shown = actions.add(
-        "show",
-        "show all that is known of one",
-        "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that "
-        "name.",
-    )
-    shown.add_argument("env", metavar="ENV", help="its name")
-    shown.add_json("an object")
-    add = actions.add("add", "build one, and keep it", "Exits 1 when its build fails.")
-    add.add_argument(
-        "reference",
-        metavar="NAME|REF#NAME",
-        help="its name, if it is made from packages; else a reference to a flake",
-    )
-    add.add_argument("--name", metavar="NEW", help="of a flake: name to use instead of its own")
-    _add_packages(add)
-    _add_no_wait(add)
-    add.add_json("the environment")
-    built = actions.add("builds", "list those that are built, and the progress of their builds")
-    built.add_json("an array of objects")
-    rm = actions.add(
-        "rm", "remove one of those, and cancel its build", "Sessions that run in it live on."
-    )
-    rm.add_argument("names", nargs="+", metavar="BUILT", help="a name, or a reference")
-    rm.add_json("an array of those that were removed")
-    update = actions.add(
-        "update",
-        "build those again, from newer sources if there are some",
-        "What worked goes on working when its update fails, which exits 1.",
-    )
-    update.add_argument(
-        "names", nargs="*", default=[], metavar="BUILT", help="a name or a reference; or all"
-    )
-    _add_no_wait(update)
-    update.add_json("an array of objects")
-    preload = actions.add(
-        "preload", "import Python modules before sessions of one start", _EPILOG_OF_PRELOAD
-    )
-    preload.add_argument("env", metavar="ENV", help="its name")
-    preload.add_argument("modules", nargs="+", metavar="MODULE", help="such as pandas")
-    preload.add_argument("--remove", action="store_true", help="stop importing these")
-    preload.add_json("an object")
-    found = actions.add(
-        "found",
-        "list the environments and locks that lie in the project, such as .venv or uv.lock",
-        "Found by reading files. No program of the project runs.",
-    )
-    _add_project(found)
-    found.add_json("an array of objects")
-    use = actions.add(
-        "use", "let clients of the project use its .venv, node_modules or lock", _EPILOG_OF_USE
-    )
-    use.add_argument(
-        "path",
-        metavar="PATH",
-        help="a .venv, a node_modules, or a list of packages such as uv.lock, "
-        "requirements.txt, pyproject.toml, package-lock.json or environment.yml; relative to the "
-        "project",
-    )
-    use.add_argument("--name", metavar="NEW", help="name to use instead of one made from PATH")
-    use.add_argument("--forget", action="store_true", help="stop using it; PATH may be its name")
-    _add_project(use)
-    _add_installing(use, "Python", "Node")
-    use.add_argument(
-        "--extra",
-        action="append",
-        metavar="NAME",
-        help="of a Python project: an extra, besides what its tool installs; may be repeated",
-    )
-    use.add_argument(
-        "--group",
-        action="append",
-        metavar="NAME",
-        help="of a Python project: a further group of dependencies; may be repeated",
-    )
-    _add_no_wait(use)
-    use.add_json("the environment")
-    gc = actions.add(
-        "gc",
-        "remove environments made from packages that nobody uses",
-        "Those of config.toml, of `nsm env add` and of live sessions are in use.",
-    )
-    gc.add_argument("--dry-run", action="store_true", help="only say which")
-    gc.add_json("an object with their directories and the size of their files")
-    log = actions.add("log", "show what was printed by the last build of one")
-    log.add_argument("name", metavar="BUILT", help="a name, or a reference")
-    log.add_argument(
-        "-f",
-        "--follow",
-        action="store_true",
-        help="follow until the build ends, or until Ctrl-C, which is no failure",
-    )
-    log.add_json("an object with the environment and the log")
-    return parser
-
-
-def _add_packages(parser: Parser) -> None:
-    parser.add_argument(
-        "--pip",
-        action="append",
-        metavar="PACKAGES",
-        help='Python packages, such as "numpy pandas>=2"; may be repeated',
-    )
-    parser.add_argument("--requirements", metavar="FILE", help="a requirements file of pip")
-    parser.add_argument(
-        "--pyproject",
-        metavar="FILE",
-        help="a pyproject.toml or its directory, for its uv.lock or dependencies",
-    )
-    parser.add_argument(
-        "--npm",
-        action="append",
-        metavar="PACKAGES",
-        help='Node packages, such as "typescript zod@^4"; may be repeated',
-    )
-    parser.add_argument(
-        "--package-lock", metavar="FILE", help="a package-lock.json, whose packages are installed"
-    )
-    parser.add_argument(
-        "--image",
-        metavar="IMAGE",
-        help="a container image: docker://NAME, oci:DIRECTORY:TAG, oci-archive:FILE or "
-        "docker-archive:FILE",
-    )
-    parser.add_argument(
-        "--interpreter",
-        dest="language",
-        choices=("python", "bash", "node"),
-        help="interpreter of the image; the first of these that it has, if not given",
-    )
-    parser.add_argument(
-        "--root",
-        choices=("overlay",),
-        help="let sessions change the image's files, each in a copy of its own, in memory",
-    )
-    _add_installing(parser, "Python", "Node")
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="GPU",
-        help="let its sessions use GPUs of this machine: nvidia, nvidia:NUMBER, amd or dri; may be "
-        "repeated",
-    )
-    parser.add_argument(
-        "--preload",
-        action="append",
-        metavar="MODULES",
-        help="modules that its sessions find imported; may be repeated",
-    )
-
-
-def _add_installing(parser: Parser, *languages: str) -> None:
-    interpreter = parser.add_mutually_exclusive_group()
-    for language in languages:
-        interpreter.add_argument(
-            f"--{language.lower()}",
-            dest="interpreter",
-            metavar=language.upper(),
-            type=_interpreter,
-            help=f"{language} to use instead of the usual one: a program"
-            + (", or a version such as 3.13" if language == "Python" else ""),
-        )
-    parser.add_argument(
-        "--allow-builds",
-        action="store_true",
-        help="build packages that have no wheel, and run install scripts; this runs their code in "
-        "a jail",
-    )
 
 
 def _interpreter(text: str) -> str:
@@ -253,34 +88,62 @@ def _interpreter(text: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _add_project(parser: Parser) -> None:
-    parser.add_argument("--project", metavar="DIR", help="in DIR, not the current directory")
+def _given(spelling: str, does: str) -> Argument:
+    """An option that may be repeated; None where it is not given."""
+    return repeated(spelling, f"{does}; may be repeated", default=None)
 
 
-def _add_no_wait(parser: Parser) -> None:
-    parser.add_argument("--no-wait", action="store_true", help="return at once")
+_INTERPRETERS = either(
+    value(
+        "--python PYTHON",
+        "Python to use instead of the usual one: a program, or a version such as 3.13",
+        _interpreter,
+        dest="interpreter",
+    ),
+    value(
+        "--node NODE",
+        "Node to use instead of the usual one: a program",
+        _interpreter,
+        dest="interpreter",
+    ),
+)
+_ALLOW_BUILDS = flag(
+    "--allow-builds",
+    "build packages that have no wheel, and run install scripts; this runs their code in a jail",
+)
+_PROJECT = value("--project DIR", "in DIR, not the current directory")
+_NO_WAIT = flag("--no-wait", "return at once")
+
+_env = verb(
+    "env",
+    "List the environments; build more of them.",
+    _EPILOG,
+    as_json("an array of objects"),
+)
 
 
-def main(arguments: list[str]) -> int:
-    """Do it."""
-    verb = parser()
-    options = verb.parse_args(verb.action_first(arguments))
+def _list(options: Namespace) -> None:
     with Client() as client:
-        return _ACTIONS[options.action](client, options)
+        rows = client.envs()
+        home = os.path.expanduser("~")
+        terminal.answer(
+            options,
+            rows,
+            lambda: environments.environments_table(rows, home, terminal.width()),
+        )
+        if not options.json:
+            for line in environments.suggestions(rows):
+                terminal.out(line)
+            _hint_at_project_environments(client)
 
 
-def _list(client: Client, options: argparse.Namespace) -> int:
-    rows = client.envs()
-    terminal.answer(
-        options,
-        rows,
-        lambda: environments.environments_table(rows, os.path.expanduser("~"), terminal.width()),
-    )
-    if not options.json:
-        for line in environments.suggestions(rows):
-            terminal.out(line)
-        _hint_at_project_environments(client)
-    return EXIT_OK
+_env(_list)
+_env.action(
+    "list",
+    "list the environments, also those that cannot be used here, with the reason",
+    "LIMIT is the default and the upper limit of one run.",
+    as_json("an array of objects"),
+)(_list)
 
 
 def _hint_at_project_environments(client: Client) -> None:
@@ -289,25 +152,30 @@ def _hint_at_project_environments(client: Client) -> None:
     if project is None:
         return
     with suppress(NsmError):  # it is no project that nsm shows, or the connection may not ask
-        for line in project_environments.hints(ProjectEnvironments(client, project).find()):
+        for line in environments.hints(ProjectEnvironments(client, project).find()):
             terminal.out(line)
 
 
-def _show(client: Client, options: argparse.Namespace) -> int:
+@_env.action(
+    "show",
+    "show all that is known of one",
+    "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that name.",
+    operand("ENV", "its name"),
+    as_json("an object"),
+)
+def _show(options: Namespace) -> int:
     """One environment: what can be used, what is the matter, and how it was built."""
-    rows, name = client.envs(), options.env
+    with Client() as client:
+        rows, name = client.envs(), options.env
+        builds = client.builds.list_all()
     found = [row for row in rows if name in (row.name, *row.aliases)]
-    built = next(
-        (row for row in client.builds.list_all() if name in (row.name, row.reference)), None
-    )
+    built = next((row for row in builds if name in (row.name, row.reference)), None)
     if not found and built is None:
         known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
         terminal.note(formats.error(f"no environment {name!r}", f"There are: {known}"))
         return EXIT_FAILED
     terminal.answer(
-        options,
-        {"environments": found, "build": built},
-        lambda: _details(found, built),
+        options, {"environments": found, "build": built}, lambda: _details(found, built)
     )
     return EXIT_OK
 
@@ -320,16 +188,60 @@ def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
     ]
     if built is None:
         return formats.listing(lines)
-    lines += builds.detail(built)
+    lines += environments.build_details(built)
     text = formats.listing(lines)
     if built.error is None:
         return text
     return f"{text}\n\n{formats.error(built.error, built.hint or '')}"
 
 
-def _add(client: Client, options: argparse.Namespace) -> int:
+@_env.action(
+    "add",
+    "build one, and keep it",
+    "Exits 1 when its build fails.",
+    operand(
+        "NAME|REF#NAME",
+        "its name, if it is made from packages; else a reference to a flake",
+        dest="reference",
+    ),
+    value("--name NEW", "of a flake: name to use instead of its own"),
+    _given("--pip PACKAGES", 'Python packages, such as "numpy pandas>=2"'),
+    value("--requirements FILE", "a requirements file of pip"),
+    value(
+        "--pyproject FILE",
+        "a pyproject.toml or its directory, for its uv.lock or dependencies",
+    ),
+    _given("--npm PACKAGES", 'Node packages, such as "typescript zod@^4"'),
+    value("--package-lock FILE", "a package-lock.json, whose packages are installed"),
+    value(
+        "--image IMAGE",
+        "a container image: docker://NAME, oci:DIRECTORY:TAG, oci-archive:FILE or "
+        "docker-archive:FILE",
+    ),
+    value(
+        "--interpreter",
+        "interpreter of the image; the first of these that it has, if not given",
+        dest="language",
+        choices=("python", "bash", "node"),
+    ),
+    value(
+        "--root",
+        "let sessions change the image's files, each in a copy of its own, in memory",
+        choices=("overlay",),
+    ),
+    _INTERPRETERS,
+    _ALLOW_BUILDS,
+    _given(
+        "--device GPU",
+        "let its sessions use GPUs of this machine: nvidia, nvidia:NUMBER, amd or dri",
+    ),
+    _given("--preload MODULES", "modules that its sessions find imported"),
+    _NO_WAIT,
+    as_json("the environment"),
+)
+def _add(options: Namespace) -> int:
     wait = not options.no_wait
-    with builds.BuildProgressLine() as progress:
+    with Client() as client, environments.BuildProgressLine() as progress:
         packages = (options.pip, options.requirements, options.pyproject)
         others = (options.npm, options.package_lock, options.image, options.language, options.root)
         # What a flake cannot have is not left out silently: the supervisor refuses it.
@@ -354,12 +266,12 @@ def _add(client: Client, options: argparse.Namespace) -> int:
             )
         else:
             row = client.builds.add(
-                builds.absolute(options.reference),
+                environments.absolute(options.reference),
                 name=options.name,
                 wait=wait,
                 on_progress=progress.show,
             )
-    return _tell([row], options, builds.added)
+    return _tell([row], options, environments.added)
 
 
 def _words(given: Sequence[str] | None) -> list[str]:
@@ -388,20 +300,59 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
-def _update(client: Client, options: argparse.Namespace) -> int:
-    before = {row.reference: row.path for row in client.builds.list_all()}
-    with builds.BuildProgressLine() as progress:
-        rows = client.builds.update(
-            [builds.absolute(name) for name in options.names],
-            wait=not options.no_wait,
-            on_progress=progress.show,
-        )
-    return _tell(rows, options, lambda row: builds.updated(row, before.get(row.reference)))
+@_env.action(
+    "builds",
+    "list those that are built, and the progress of their builds",
+    "",
+    as_json("an array of objects"),
+)
+def _list_builds(options: Namespace) -> None:
+    with Client() as client:
+        rows = client.builds.list_all()
+    terminal.answer(options, rows, lambda: environments.builds_table(rows))
 
 
-def _tell(
-    rows: Sequence[BuiltRow], options: argparse.Namespace, words: Callable[[BuiltRow], str]
-) -> int:
+@_env.action(
+    "rm",
+    "remove one of those, and cancel its build",
+    "Sessions that run in it live on.",
+    operand("BUILT ...", "a name, or a reference", dest="names"),
+    as_json("an array of those that were removed"),
+)
+def _rm(options: Namespace) -> int:
+    with Client() as client:
+        report = client.builds.remove([environments.absolute(name) for name in options.names])
+    terminal.answer(
+        options,
+        report.removed,
+        lambda: "\n".join(f"removed {formats.visible(row.name)}" for row in report.removed),
+    )
+    for failed in report.errors:
+        terminal.report(failed.error)
+    return EXIT_FAILED if report.errors else EXIT_OK
+
+
+@_env.action(
+    "update",
+    "build those again, from newer sources if there are some",
+    "What worked goes on working when its update fails, which exits 1.",
+    operand("[BUILT ...]", "a name or a reference; or all", dest="names"),
+    _NO_WAIT,
+    as_json("an array of objects"),
+)
+def _update(options: Namespace) -> int:
+    with Client() as client:
+        before = {row.reference: row.path for row in client.builds.list_all()}
+        with environments.BuildProgressLine() as progress:
+            rows = client.builds.update(
+                [environments.absolute(name) for name in options.names],
+                wait=not options.no_wait,
+                on_progress=progress.show,
+            )
+    return _tell(rows, options, lambda row: environments.updated(row, before.get(row.reference)))
+
+
+def _tell(rows: Sequence[BuiltRow], options: Namespace, words: Callable[[BuiltRow], str]) -> int:
     """Say what came of builds; the exit code."""
     if options.json and options.action != "use":
         terminal.out_json(rows if options.action == "update" else rows[0])
@@ -419,36 +370,101 @@ def _tell(
     return EXIT_INTERRUPTED if waited else EXIT_OK
 
 
-def _preload(client: Client, options: argparse.Namespace) -> int:
-    report = client.builds.preload(
-        options.env, [word.strip(",") for word in options.modules], remove=options.remove
-    )
+@_env.action(
+    "preload",
+    "import Python modules before sessions of one start",
+    _EPILOG_OF_PRELOAD,
+    operand("ENV", "its name"),
+    operand("MODULE ...", "such as pandas", dest="modules"),
+    flag("--remove", "stop importing these"),
+    as_json("an object"),
+)
+def _preload(options: Namespace) -> int:
+    with Client() as client:
+        report = client.builds.preload(
+            options.env, [word.strip(",") for word in options.modules], remove=options.remove
+        )
     terminal.answer(options, report, lambda: environments.preloads(report))
     for module, why in report.failed.items():
         terminal.note(formats.visible(f"not preloaded: {module}: {why}"))
     return EXIT_FAILED if report.failed else EXIT_OK
 
 
-def _list_builds(client: Client, options: argparse.Namespace) -> int:
-    rows = client.builds.list_all()
-    terminal.answer(options, rows, lambda: builds.table(rows))
-    return EXIT_OK
+@_env.action(
+    "found",
+    "list the environments and locks that lie in the project, such as .venv or uv.lock",
+    "Found by reading files. No program of the project runs.",
+    _PROJECT,
+    as_json("an array of objects"),
+)
+def _found(options: Namespace) -> None:
+    with Client() as client:
+        rows = ProjectEnvironments(client, _project(options)).find()
+    terminal.answer(options, rows, lambda: environments.found_table(rows, terminal.width()))
 
 
-def _rm(client: Client, options: argparse.Namespace) -> int:
-    report = client.builds.remove([builds.absolute(name) for name in options.names])
-    terminal.answer(
-        options,
-        report.removed,
-        lambda: "\n".join(f"removed {formats.visible(row.name)}" for row in report.removed),
-    )
-    for failed in report.errors:
-        terminal.report(failed.error)
-    return EXIT_FAILED if report.errors else EXIT_OK
+@_env.action(
+    "use",
+    "let clients of the project use its .venv, node_modules or lock",
+    _EPILOG_OF_USE,
+    operand(
+        "PATH",
+        "a .venv, a node_modules, or a list of packages such as uv.lock, requirements.txt, "
+        "pyproject.toml, package-lock.json or environment.yml; relative to the project",
+    ),
+    value("--name NEW", "name to use instead of one made from PATH"),
+    flag("--forget", "stop using it; PATH may be its name"),
+    _PROJECT,
+    _INTERPRETERS,
+    _ALLOW_BUILDS,
+    _given("--extra NAME", "of a Python project: an extra, besides what its tool installs"),
+    _given("--group NAME", "of a Python project: a further group of dependencies"),
+    _NO_WAIT,
+    as_json("the environment"),
+)
+def _use(options: Namespace) -> int:
+    with Client() as client:
+        of_project = ProjectEnvironments(client, _project(options))
+        if options.forget:
+            name = of_project.forget(options.path)
+            terminal.answer(options, {"name": name}, lambda: f"{name} is not used any more")
+            return EXIT_OK
+        with environments.BuildProgressLine() as progress:
+            row = of_project.use(
+                options.path,
+                name=options.name,
+                interpreter=options.interpreter,
+                allow_builds=options.allow_builds,
+                extras=options.extra or (),
+                groups=options.group or (),
+                wait=not options.no_wait,
+                on_progress=progress.show,
+            )
+    if row.build is None:
+        terminal.answer(options, row, lambda: environments.used(row))
+        return EXIT_OK
+    if options.json:
+        terminal.out_json(row)
+    return _tell([row.build], options, lambda _: environments.used(row))
 
 
-def _gc(client: Client, options: argparse.Namespace) -> int:
-    report = client.builds.gc(dry_run=options.dry_run)
+def _project(options: Namespace) -> str:
+    path = project_of(options.project or DEFAULT).path
+    if path is None:
+        raise BadProjectError(f"{why_no_project()}.")
+    return path
+
+
+@_env.action(
+    "gc",
+    "remove environments made from packages that nobody uses",
+    "Those of config.toml, of `nsm env add` and of live sessions are in use.",
+    flag("--dry-run", "only say which"),
+    as_json("an object with their directories and the size of their files"),
+)
+def _gc(options: Namespace) -> None:
+    with Client() as client:
+        report = client.builds.gc(dry_run=options.dry_run)
     would = "would remove" if options.dry_run else "removed"
     freed = formats.memory(report.freed_bytes)
     lines = [f"{would} {formats.visible(path)}" for path in report.removed]
@@ -457,19 +473,28 @@ def _gc(client: Client, options: argparse.Namespace) -> int:
         report,
         lambda: "\n".join([*lines, freed]) if lines else "There is nothing to remove.",
     )
-    return EXIT_OK
 
 
-def _log(client: Client, options: argparse.Namespace) -> int:
+@_env.action(
+    "log",
+    "show what was printed by the last build of one",
+    "",
+    operand("BUILT", "a name, or a reference", dest="name"),
+    flag("-f --follow", "follow until the build ends, or until Ctrl-C, which is no failure"),
+    as_json("an object with the environment and the log"),
+)
+def _log(options: Namespace) -> None:
     pieces: list[str] = []
 
     def show(text: str) -> None:
         pieces.append(text)
         if options.follow and not options.json:
-            sys.stdout.write(builds.visible_log(text))
+            sys.stdout.write(environments.visible_log(text))
             sys.stdout.flush()
 
-    row = client.builds.log(builds.absolute(options.name), show, follow=options.follow)
+    with Client() as client:
+        name = environments.absolute(options.name)
+        row = client.builds.log(name, show, follow=options.follow)
     if options.json:
         terminal.out_json({"environment": row, "log": "".join(pieces)})
     elif not pieces:
@@ -478,59 +503,4 @@ def _log(client: Client, options: argparse.Namespace) -> int:
         if row.cause:
             terminal.note(f"its build failed: {formats.visible(row.cause)}")
         # A log of 4 MiB at most: why comes before it.
-        sys.stdout.write(builds.visible_log("".join(pieces)))
-    return EXIT_OK
-
-
-def _found(client: Client, options: argparse.Namespace) -> int:
-    rows = ProjectEnvironments(client, _project(options)).find()
-    terminal.answer(options, rows, lambda: project_environments.found_table(rows, terminal.width()))
-    return EXIT_OK
-
-
-def _use(client: Client, options: argparse.Namespace) -> int:
-    of_project = ProjectEnvironments(client, _project(options))
-    if options.forget:
-        name = of_project.forget(options.path)
-        terminal.answer(options, {"name": name}, lambda: f"{name} is not used any more")
-        return EXIT_OK
-    with builds.BuildProgressLine() as progress:
-        row = of_project.use(
-            options.path,
-            name=options.name,
-            interpreter=options.interpreter,
-            allow_builds=options.allow_builds,
-            extras=options.extra or (),
-            groups=options.group or (),
-            wait=not options.no_wait,
-            on_progress=progress.show,
-        )
-    if row.build is None:
-        terminal.answer(options, row, lambda: project_environments.used(row))
-        return EXIT_OK
-    if options.json:
-        terminal.out_json(row)
-    return _tell([row.build], options, lambda _: project_environments.used(row))
-
-
-def _project(options: argparse.Namespace) -> str:
-    path = project_of(options.project or DEFAULT).path
-    if path is None:
-        raise BadProjectError(f"{why_no_project()}.")
-    return path
-
-
-_ACTIONS: dict[str | None, Callable[[Client, argparse.Namespace], int]] = {
-    None: _list,
-    "list": _list,
-    "show": _show,
-    "builds": _list_builds,
-    "add": _add,
-    "found": _found,
-    "use": _use,
-    "rm": _rm,
-    "update": _update,
-    "preload": _preload,
-    "gc": _gc,
-    "log": _log,
-}
+        sys.stdout.write(environments.visible_log("".join(pieces)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nsm import paths
 from nsm._version import program_version
 from nsm.cli import terminal
-from nsm.cli.options import EXIT_OK, Parser
+from nsm.cli.options import flag, operand, verb
 from nsm.hosts.address import find_host
 from nsm.hosts.tunnel import ANSWER_KEY
 from nsm.startup import start
@@ -18,7 +18,7 @@ from nsm.wire.errors import CannotStartError, NotRunningError, NsmError
 from nsm.wire.messages import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
-    import argparse
+    from argparse import Namespace
 
 _EPILOG = """\
 `setup` copies nsm and all that it needs to another machine as one file, over ssh, and installs it
@@ -31,65 +31,16 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("host", "Show and prepare other machines that have sessions.", _EPILOG)
-    actions = parser.add_actions()
-    ready = actions.add(
-        "ready", "start a supervisor here, and print its socket; nsm on another machine runs this"
-    )
-    ready.add_argument("--no-start", action="store_true", help="only print it if one runs")
-    receive = actions.add("receive", "take over a project; nsm on another machine runs this")
-    receive.add_argument("--list", action="store_true", help="only list the files that are there")
-    receive.add_argument("key", metavar="KEY", help="which copy")
-    receive.add_argument("name", metavar="NAME", help="name of the directory")
-    setup = actions.add("setup", "install this nsm on another machine, or bring it up to date")
-    setup.add_argument(
-        "host", metavar="HOST", help="ssh://user@host:port, or a name in config.toml"
-    )
-    return parser
+_host = verb("host", "Show and prepare other machines that have sessions.", _EPILOG)
 
 
-def main(arguments: list[str]) -> int:
-    """Carry out an action."""
-    options = parser().parse_args(arguments)
-    return {"ready": _ready, "receive": _receive, "setup": _setup}[options.action](options)
-
-
-def _receive(options: argparse.Namespace) -> int:
-    from nsm.hosts import received  # noqa: PLC0415  # tarfile
-
-    answer: dict[str, object] = {ANSWER_KEY: 1}
-    try:
-        directory = received.open_copy(options.key, options.name)
-        answer["directory"] = directory
-        if options.list:
-            answer["files"] = received.seen_in(directory, received.names_below(directory))
-        else:
-            answer |= received.receive(directory, sys.stdin.buffer)
-    except (NsmError, OSError, ValueError, tarfile.TarError) as error:
-        answer["error"] = str(error)
-    terminal.out(json.dumps(answer))
-    return EXIT_OK
-
-
-def _setup(options: argparse.Namespace) -> int:
-    from nsm.hosts.setup import set_up  # noqa: PLC0415  # packaging, zipfile
-
-    terminal.note(f"copying nsm to {options.host}")
-    done = set_up(find_host(options.host))
-    terminal.out(f"nsm {done.version} is in {done.directory} of {options.host}")
-    if not done.has_bwrap:
-        terminal.note("bubblewrap is missing there; Debian, Ubuntu: apt-get install bubblewrap")
-    if done.running:
-        terminal.note(
-            f"a supervisor runs there; `nsm --host {options.host} reload` has it become this "
-            "version, with all its sessions"
-        )
-    return EXIT_OK
-
-
-def _ready(options: argparse.Namespace) -> int:
+@_host.action(
+    "ready",
+    "start a supervisor here, and print its socket; nsm on another machine runs this",
+    "",
+    flag("--no-start", "only print it if one runs"),
+)
+def _ready(options: Namespace) -> None:
     path = paths.socket_path()
     answer = {
         ANSWER_KEY: 1,
@@ -109,4 +60,48 @@ def _ready(options: argparse.Namespace) -> int:
     except (NsmError, OSError) as error:
         answer |= {"running": False, "error": str(error)}
     terminal.out(json.dumps(answer))
-    return EXIT_OK
+
+
+@_host.action(
+    "receive",
+    "take over a project; nsm on another machine runs this",
+    "",
+    flag("--list", "only list the files that are there"),
+    operand("KEY", "which copy"),
+    operand("NAME", "name of the directory"),
+)
+def _receive(options: Namespace) -> None:
+    from nsm.hosts import received  # noqa: PLC0415  # tarfile
+
+    answer: dict[str, object] = {ANSWER_KEY: 1}
+    try:
+        directory = received.open_copy(options.key, options.name)
+        answer["directory"] = directory
+        if options.list:
+            answer["files"] = received.seen_in(directory, received.names_below(directory))
+        else:
+            answer |= received.receive(directory, sys.stdin.buffer)
+    except (NsmError, OSError, ValueError, tarfile.TarError) as error:
+        answer["error"] = str(error)
+    terminal.out(json.dumps(answer))
+
+
+@_host.action(
+    "setup",
+    "install this nsm on another machine, or bring it up to date",
+    "",
+    operand("HOST", "ssh://user@host:port, or a name in config.toml"),
+)
+def _setup(options: Namespace) -> None:
+    from nsm.hosts.setup import set_up  # noqa: PLC0415  # packaging, zipfile
+
+    terminal.note(f"copying nsm to {options.host}")
+    done = set_up(find_host(options.host))
+    terminal.out(f"nsm {done.version} is in {done.directory} of {options.host}")
+    if not done.has_bwrap:
+        terminal.note("bubblewrap is missing there; Debian, Ubuntu: apt-get install bubblewrap")
+    if done.running:
+        terminal.note(
+            f"a supervisor runs there; `nsm --host {options.host} reload` has it become this "
+            "version, with all its sessions"
+        )

@@ -1,4 +1,13 @@
-"""`nsm replay`: run a transcript's code again, and show what differs."""
+"""`nsm replay`: run a transcript's code again, and show what differs.
+
+    [6] differs
+    > total
+      values:
+    - 45
+    + 46
+
+What programs wrote stands behind marks, as in transcripts, and nothing in it drives a terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +15,37 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nsm.cli import targets, terminal
+from nsm.cli import connection, terminal
 from nsm.cli.options import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_RUN_FAILED,
-    Parser,
-    add_network,
+    as_json,
+    network,
+    operand,
+    project,
+    value,
+    verb,
     whole_number,
 )
-from nsm.cli.render import formats, replays
+from nsm.cli.render import formats
+from nsm.cli.streams.escapes import colourless, harmless
 from nsm.client.blocking import Client
 from nsm.client.projects import DEFAULT
 from nsm.saves.history import History
 from nsm.transcripts.document import TranscriptError, read_transcript
-from nsm.wire.errors import BadRequestError, NsmError, UnknownSessionError
+from nsm.wire.errors import BadRequestError, UnknownSessionError
 
 if TYPE_CHECKING:
-    import argparse
+    from argparse import Namespace
     from collections.abc import Mapping
 
     from nsm.client.replays import ReplayedExecution, ReplayReport
     from nsm.transcripts.document import SessionTranscript
+
+MAX_CODE_LINES = 5
+MAX_COLUMNS = 200
 
 _EPILOG = """\
 TRANSCRIPT is a session, live or ended, or a file that `nsm logs SESSION --json` has written; `-`
@@ -54,40 +71,20 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser(
-        "replay", "Run a transcript's code in a new session, and show what differs.", _EPILOG
-    )
-    parser.add_argument("transcript", metavar="TRANSCRIPT", help="a session, a file, or `-`")
-    parser.add_argument(
-        "--until",
-        type=whole_number,
-        metavar="N",
-        help="stop after execution N, and keep the new session",
-    )
-    parser.add_argument("-e", "--env", metavar="ENV", help="run it in this environment")
-    parser.add_argument("-s", "--session", metavar="NAME", help="keep the new session as NAME")
-    project = parser.add_mutually_exclusive_group()
-    project.add_argument("--project", metavar="DIR", help="mount DIR")
-    project.add_argument("--no-project", action="store_true", help="mount no project")
-    add_network(parser.add_argument, "what it may reach: off, full, or hosts separated by commas")
-    parser.add_json("one object a line")
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Replay a transcript."""
-    options = parser().parse_args(arguments)
-    try:
-        return _replay(options)
-    except BrokenPipeError:
-        raise
-    except (NsmError, OSError) as error:
-        return terminal.report(error, EXIT_RUN_FAILED)
-
-
-def _replay(options: argparse.Namespace) -> int:
+@verb(
+    "replay",
+    "Run a transcript's code in a new session, and show what differs.",
+    _EPILOG,
+    operand("TRANSCRIPT", "a session, a file, or `-`"),
+    value("--until N", "stop after execution N, and keep the new session", whole_number),
+    value("-e --env ENV", "run it in this environment"),
+    value("-s --session NAME", "keep the new session as NAME"),
+    project("mount DIR"),
+    network("what it may reach: off, full, or hosts separated by commas"),
+    as_json("one object a line"),
+    failure=EXIT_RUN_FAILED,
+)
+def _replay(options: Namespace) -> int:
     given = options.project or (None if options.no_project else DEFAULT)
     with Client(project=given) as client:
         transcript = _find(client, options.transcript)
@@ -122,14 +119,14 @@ def _find(client: Client, name: str) -> SessionTranscript:
         return read_transcript(sys.stdin.buffer, "standard input")
     if not os.path.exists(name) or os.path.isdir(name):  # a pipe is a file, such as of <(...)
         try:
-            targets.tell(client, name)
+            connection.tell(client, name)
             return _of_session(client, name)
         except UnknownSessionError as error:
             raise UnknownSessionError(
                 f"{error.message.rstrip('.')}, and no file of that name.",
                 hint="`nsm ps --all` lists the sessions whose transcripts are kept.",
             ) from None
-    if os.sep not in name and targets.find(client, name) is not None:
+    if os.sep not in name and connection.find(client, name) is not None:
         raise BadRequestError(
             f"{name!r} is a session and a file.",
             hint=f"Name the file ./{name}, or the session by its id.",
@@ -151,7 +148,7 @@ def _of_session(client: Client, name: str) -> SessionTranscript:
 class _Text:
     """Findings of a replay, for people."""
 
-    def begin(self, transcript: SessionTranscript, options: argparse.Namespace) -> None:
+    def begin(self, transcript: SessionTranscript, options: Namespace) -> None:
         until: int | None = options.until
         numbers = [each.start.number for each in transcript.executions]
         count = len([number for number in numbers if until is None or number <= until])
@@ -170,15 +167,15 @@ class _Text:
         jobs = len(transcript.items) - len(numbers)
         if jobs:
             terminal.note(f"{formats.count(jobs, 'job')} of the session not started again")
-        _say(replays.title(transcript, count, options.env))
+        _say(_title(transcript, count, options.env))
 
     def show(self, replayed: ReplayedExecution) -> None:
-        _say(replays.execution(replayed))
+        _say(_execution(replayed))
 
     def end(self, report: ReplayReport) -> None:
         if report.interrupted:
             terminal.note("the replay was interrupted")
-        _say(replays.summary(report))
+        _say(_summary(report))
         if report.kept:
             terminal.note(
                 f"the session {report.name} is kept: `nsm attach {report.name}` continues in it"
@@ -188,7 +185,7 @@ class _Text:
 class _Lines:
     """Findings of a replay, one JSON object a line."""
 
-    def begin(self, transcript: SessionTranscript, options: argparse.Namespace) -> None:
+    def begin(self, transcript: SessionTranscript, options: Namespace) -> None:
         del options
         session = transcript.session
         self._say("replay", session._asdict() | {"whole": transcript.whole})
@@ -210,3 +207,51 @@ class _Lines:
 def _say(text: str) -> None:
     terminal.out(text)
     sys.stdout.flush()  # the next one may take its time
+
+
+def _title(transcript: SessionTranscript, executions: int, env: str | None = None) -> str:
+    """The first line: what is replayed, and in which environment if that is another one."""
+    session = transcript.session
+    name = session.id if session.name is None else f"{session.name} ({session.id})"
+    other = f" in {_line(env)}" if env and env != session.env else ""
+    return (
+        f"replaying session {_line(name)}: {_line(session.env)}, "
+        f"{formats.count(executions, 'execution')}{other}"
+    )
+
+
+def _execution(replayed: ReplayedExecution) -> str:
+    """Make the lines on one execution."""
+    text = f"[{replayed.number}] {replayed.status.replace('-', ' ')}"
+    if replayed.why:
+        text += f": {_line(replayed.why)}"
+    lines = [text]
+    if replayed.differences:
+        lines += _code(replayed.code)
+    for difference in replayed.differences:
+        lines.append(f"  {difference.what}:")
+        lines += [f"{line[:2]}{_line(line[2:])}" for line in difference.lines]
+    return "\n".join(lines)
+
+
+def _summary(report: ReplayReport) -> str:
+    """The last line: how many of each."""
+    counts = {
+        "the same": report.same,
+        "different" if report.differs != 1 else "differs": report.differs,
+        "not compared": report.not_compared,
+        "skipped": report.skipped,
+    }
+    told = [f"{number} {what}" for what, number in counts.items() if number]
+    return ", ".join(told) or "nothing was replayed"
+
+
+def _code(code: str) -> list[str]:
+    lines = code.rstrip("\n").split("\n", MAX_CODE_LINES)
+    shown = [f"> {_line(line)}" for line in lines[:MAX_CODE_LINES]]
+    return [*shown, "> [...]"] if len(lines) > MAX_CODE_LINES else shown
+
+
+def _line(text: str) -> str:
+    safe = colourless(harmless(text[:MAX_COLUMNS])).replace("\r", "\\r").replace("\n", "\\n")
+    return f"{safe}[...]" if len(text) > MAX_COLUMNS else safe

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
+import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.cli import terminal
-from nsm.cli.code_source import argv_of, has_unread_input, language_of, read_code
-from nsm.cli.files.pictures import Folder
 from nsm.cli.options import (
-    EXIT_INTERRUPTED,
     EXIT_RUN_FAILED,
-    EXIT_TIMED_OUT,
-    Parser,
-    add_network,
-    add_secret,
+    flag,
+    group,
+    network,
+    operand,
+    project,
     seconds,
+    secrets,
+    value,
+    verb,
 )
 from nsm.cli.render import formats
-from nsm.cli.render.results import Display, display, run_notes
+from nsm.cli.render.results import Display, Folder, display, exit_code, run_notes
 from nsm.cli.streams.live_output import Live
 from nsm.client.blocking import Client
 from nsm.client.events import output_of, text_of
+from nsm.client.local_files import LinkError, open_here
 from nsm.client.places import checked_code, place_of
 from nsm.client.projects import DEFAULT, NO_PROJECT, bring_project, project_of, why_no_project
 from nsm.client.retry import RECONNECTED
+from nsm.wire import code as wire_code
 from nsm.wire.code import RunOptions, RunResult, run
-from nsm.wire.errors import BadProjectError, NsmError
+from nsm.wire.errors import BadProjectError, BadRequestError, NsmError
+from nsm.wire.frames import MAX_FRAME_BYTES
 from nsm.wire.messages import read
 
 if TYPE_CHECKING:
-    import argparse
-    from typing import IO
+    from argparse import Namespace
 
+    from nsm.cli.options import Parser
     from nsm.client.projects import Project
     from nsm.wire.messages import Event
 
@@ -68,90 +75,8 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser(
-        "run", "Run code in a session, or in a fresh jail that is thrown away.", _EPILOG
-    )
-    parser.usage = "nsm run [OPTIONS] [CODE | FILE [ARG ...]]"
-    code = parser.add_argument_group("code")
-    code.add_argument(
-        "code",
-        nargs="?",
-        metavar="CODE",
-        help="the code, or the file that has it, such as script.py; `-` or nothing: standard input",
-    )
-    code.add_argument(
-        "arguments",
-        nargs="*",
-        default=[],
-        metavar="ARG",
-        help="what a file's code finds in sys.argv, process.argv or $1; after `--` if it begins "
-        "with `-`",
-    )
-    code.add_argument(
-        "-f", "--file", metavar="FILE", help="read the code from a file, whatever its name"
-    )
-    code.add_argument(
-        "-i",
-        "--stdin",
-        action="store_true",
-        help="give standard input to the code while it runs; without, the code's is empty",
-    )
-    where = parser.add_argument_group("where it runs")
-    where.add_argument(
-        "-e",
-        "--env",
-        metavar="ENV",
-        help="the environment, see `nsm env`; may be left out where the session is there "
-        "already, where the file's name or first line says it, and with `env` in [defaults] of "
-        "config.toml",
-    )
-    where.add_argument(
-        "-s",
-        "--session",
-        metavar="NAME",
-        help="keep state in the session of that name; `new`: under a new name, which is printed",
-    )
-    where.add_argument(
-        "--reset",
-        action="store_true",
-        help="begin with a fresh interpreter in the session: state is gone, files stay; CODE may "
-        "be left out",
-    )
-    where.add_argument(
-        "-t",
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="time limit, at most the environment's",
-    )
-    sees = parser.add_argument_group("what it sees")
-    project = sees.add_mutually_exclusive_group()
-    project.add_argument("--project", metavar="DIR", help="mount DIR, not the current directory")
-    project.add_argument("--no-project", action="store_true", help="mount no project")
-    sees.add_argument(
-        "--project-mode",
-        choices=["readonly", "overlay"],
-        metavar="MODE",
-        help="readonly, or overlay: code may change the project, in a copy",
-    )
-    add_network(
-        sees.add_argument,
-        "what a new session may reach: off, full, or hosts separated by commas",
-    )
-    add_secret(sees.add_argument, "a secret that a new session uses and does not see")
-    result = parser.add_argument_group("what comes of it")
-    result.add_argument("--images", metavar="DIR", help="write displayed images to this directory")
-    result.add_argument(
-        "--json", action="store_true", help="print the result, once the code has ended, as JSON"
-    )
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Run."""
-    verb = parser()
+def _parse(verb: Parser, arguments: list[str]) -> Namespace:
+    """Read them: what code there is, and what it is given."""
     options, unknown = verb.parse_known_args(arguments)
     if unknown:
         has_file = options.file is not None or os.path.isfile(options.code or "")
@@ -162,31 +87,21 @@ def main(arguments: list[str]) -> int:
         verb.error("--project-mode is about a project, and --no-project mounts none")
     if options.images is not None and options.json:
         verb.error("--json prints images with all else, so --images has nothing to write")
-    if options.stdin and ("-" in (options.code, options.file) or _has_no_code(options)):
+    has_no_code = options.file is options.code is None
+    if options.stdin and ("-" in (options.code, options.file) or has_no_code):
         verb.error(
             "-i gives standard input to the code, so the code must come as an argument or with "
             "-f FILE"
         )
     # There is no `sys.stdin` where whoever started us has closed it.
-    if _has_no_code(options) and (not sys.stdin or sys.stdin.isatty()):
+    if has_no_code and (not sys.stdin or sys.stdin.isatty()):
         if not options.reset:
             verb.error("no code: give it as an argument, with -f FILE, or on standard input")
         options.code = ""
-    reads_input = (
-        options.stdin or "-" in (options.code, options.file) or options.code is options.file is None
-    )
-    try:
-        code = _run(options)
-    except BrokenPipeError:
-        raise
-    except (NsmError, OSError) as error:
-        return terminal.report(error, EXIT_RUN_FAILED)
-    if not reads_input and has_unread_input():
-        terminal.note("standard input was not read: `nsm run -i` gives it to the code")
-    return code
+    return options
 
 
-def _find_script(verb: Parser, options: argparse.Namespace) -> None:
+def _find_script(verb: Parser, options: Namespace) -> None:
     """Tell a script with its arguments from code."""
     words = [word for word in (options.code, *options.arguments) if word is not None]
     if options.file is None:
@@ -207,49 +122,193 @@ def _find_script(verb: Parser, options: argparse.Namespace) -> None:
     options.code, options.arguments = None, words
 
 
-def _has_no_code(options: argparse.Namespace) -> bool:
-    return options.file is None and options.code is None
-
-
-def exit_code(result: RunResult) -> int:
-    """Choose the exit code of the process."""
-    if result.timed_out:
-        return EXIT_TIMED_OUT
-    if result.interrupted:
-        return EXIT_INTERRUPTED
-    # A process can say no more than 8 bits, and never that a failure was none.
-    return result.exit_code & 0xFF or (1 if result.exit_code else 0)
-
-
-def _run(options: argparse.Namespace) -> int:
-    code = read_code(options.code, options.file)
+@verb(
+    "run",
+    "Run code in a session, or in a fresh jail that is thrown away.",
+    _EPILOG,
+    group(
+        "code",
+        operand(
+            "[CODE]",
+            "the code, or the file that has it, such as script.py; `-` or nothing: standard input",
+        ),
+        operand(
+            "[ARG ...]",
+            "what a file's code finds in sys.argv, process.argv or $1; after `--` if it begins "
+            "with `-`",
+            dest="arguments",
+        ),
+        value("-f --file FILE", "read the code from a file, whatever its name"),
+        flag(
+            "-i --stdin",
+            "give standard input to the code while it runs; without, the code's is empty",
+        ),
+    ),
+    group(
+        "where it runs",
+        value(
+            "-e --env ENV",
+            "the environment, see `nsm env`; may be left out where the session is there already, "
+            "where the file's name or first line says it, and with `env` in [defaults] of "
+            "config.toml",
+        ),
+        value(
+            "-s --session NAME",
+            "keep state in the session of that name; `new`: under a new name, which is printed",
+        ),
+        flag(
+            "--reset",
+            "begin with a fresh interpreter in the session: state is gone, files stay; CODE may "
+            "be left out",
+        ),
+        value("-t --timeout SECONDS", "time limit, at most the environment's", seconds),
+    ),
+    group(
+        "what it sees",
+        project("mount DIR, not the current directory"),
+        value(
+            "--project-mode MODE",
+            "readonly, or overlay: code may change the project, in a copy",
+            choices=["readonly", "overlay"],
+        ),
+        network("what a new session may reach: off, full, or hosts separated by commas"),
+        secrets("a secret that a new session uses and does not see"),
+    ),
+    group(
+        "what comes of it",
+        value("--images DIR", "write displayed images to this directory"),
+        flag("--json", "print the result, once the code has ended, as JSON"),
+    ),
+    usage="nsm run [OPTIONS] [CODE | FILE [ARG ...]]",
+    parse=_parse,
+    failure=EXIT_RUN_FAILED,
+)
+def _run(options: Namespace) -> int:
     given = options.project or (None if options.no_project else DEFAULT)
-    project = project_of(given)
-    if project.path is None and options.project_mode is not None:
+    seen = project_of(given)
+    reads_input = (
+        options.stdin or "-" in (options.code, options.file) or options.code is options.file is None
+    )
+    code = _read_code(options.code, options.file)
+    if seen.path is None and options.project_mode is not None:
         raise BadProjectError(
             "The current directory is no project that code could be shown, so there is none "
             f"of the mode {options.project_mode}.",
             hint="Go to one, or name it with --project DIR.",
         )
     with Client(project=given) as client:
-        bring_project(client.far_socket, project)
-        why = "" if project.chosen or project.path is not None else why_no_project()
+        bring_project(client.far_socket, seen)
+        why = "" if seen.chosen or seen.path is not None else why_no_project()
         try:
-            return _Execution(client, options, project, why).run(code)
+            ended = _Execution(client, options, seen, why).run(code)
         except BadProjectError as error:
-            if project.here is not None:
-                bring_project(client.far_socket, project, anew=True)
-                return _Execution(client, options, project, why).run(code)
-            if project.chosen or project.path is None or options.project_mode is not None:
+            if seen.here is not None:
+                bring_project(client.far_socket, seen, anew=True)
+            elif seen.chosen or seen.path is None or options.project_mode is not None:
                 raise
-            # Refused before anything ran. Nobody asked for this directory: go on without it.
-            why = error.message
-        return _Execution(client, options, NO_PROJECT, why).run(code)
+            else:
+                # Refused before anything ran. Nobody asked for this directory: go on without it.
+                seen, why = NO_PROJECT, error.message
+            ended = _Execution(client, options, seen, why).run(code)
+    if not reads_input and _has_unread_input():
+        terminal.note("standard input was not read: `nsm run -i` gives it to the code")
+    return ended
 
 
-def _standard_input() -> IO[bytes] | bytes:
-    """Our standard input; nothing where whoever started us has closed it."""
-    return sys.stdin.buffer if sys.stdin else b""
+# The code.
+
+
+def _read_code(argument: str | None, file: str | None) -> str:
+    """The code as text.
+
+    Args:
+        argument: the code itself; ``-`` or None for standard input where there is no `file`.
+        file: path; ``-`` for standard input.
+
+    Raises:
+        BadRequestError: it is not UTF-8 text, or holds a NUL character.
+        OSError: the file can't be read.
+    """
+    if file is not None and file != "-":
+        try:
+            with open(open_here(file, os.O_RDONLY, follow=False), "rb") as stream:
+                # One byte more than could be sent, so that a device or pipe without end is
+                # noticed as too large.
+                data = stream.read(MAX_FRAME_BYTES + 1)
+        except LinkError as error:
+            raise BadRequestError(error.message, hint="Name the file itself.") from error
+        except OSError as error:
+            message = f"the file {file!r} can't be read: {error.strerror}"
+            raise BadRequestError(message, hint="Check its name and mode.") from error
+        return _decoded(data, f"the file {file!r}")
+    if argument is None or argument == "-" or file == "-":
+        hint = "Give the code another way."
+        if not sys.stdin:  # whoever started us has closed it
+            raise BadRequestError("standard input is closed", hint=hint)
+        try:
+            data = sys.stdin.buffer.read(MAX_FRAME_BYTES + 1)
+        except OSError as error:
+            message = f"standard input can't be read: {error.strerror}"
+            raise BadRequestError(message, hint=hint) from error
+        return _decoded(data, "standard input")
+    return _decoded(os.fsencode(argument), "the code")
+
+
+def _has_unread_input() -> bool:
+    """Tell whether standard input holds data now that nobody has begun to read."""
+    if not sys.stdin:
+        return False
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            # A shell that reads a list line by line has begun, and goes on with it.
+            return os.lseek(descriptor, 0, os.SEEK_CUR) == 0 < os.fstat(descriptor).st_size
+        if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+            return False
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder) > 0
+    except (OSError, ValueError):  # there is no descriptor
+        return False
+
+
+def language_of(file: str | None, code: str) -> str:
+    """Language of the code (`python`, `node`, `bash`), from its first line
+    (``#!/usr/bin/env python3``) or else the file's name; empty if neither says."""
+    first = code.partition("\n")[0]
+    if first.startswith("#!"):
+        words = [word for word in first[2:].split() if not word.startswith("-") and "=" not in word]
+        names = [word.rpartition("/")[2] for word in words]
+        if names[:1] == ["env"]:
+            names = names[1:]
+        return wire_code.of_program(names[0]) if names else ""
+    return wire_code.of_suffix(os.path.splitext(file or "")[1])
+
+
+def _argv_of(file: str | None, arguments: list[str]) -> list[str]:
+    """Name and arguments that a script finds; empty for code that is in no file."""
+    if file is None:
+        return []
+    return [file if file == "-" else os.path.abspath(file), *arguments]
+
+
+def _decoded(data: bytes, what: str) -> str:
+    try:
+        code = data.decode("utf-8-sig")  # a byte order mark is no part of the code
+    except UnicodeDecodeError as error:
+        raise BadRequestError(
+            f"{what} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}",
+            hint="Convert it, e.g. with `iconv -f latin1 -t utf-8`.",
+        ) from None
+    if (position := code.find("\0")) >= 0:
+        raise BadRequestError(
+            f"{what} is no code: character {position} is NUL",
+            hint="Is it a compiled or compressed file?",
+        )
+    return code
+
+
+# Its execution.
 
 
 class _Execution:
@@ -259,9 +318,7 @@ class _Execution:
         why: a new session sees no project although nobody has said so; else empty.
     """
 
-    def __init__(
-        self, client: Client, options: argparse.Namespace, project: Project, why: str
-    ) -> None:
+    def __init__(self, client: Client, options: Namespace, project: Project, why: str) -> None:
         self._why = why
         self._client = client
         self._options = options
@@ -297,13 +354,13 @@ class _Execution:
             ),
             checked_code(code),
             reset=options.reset,
-            argv=tuple(argv_of(options.file, options.arguments)),
+            argv=tuple(_argv_of(options.file, options.arguments)),
         )
         wire = self._client.call(
             *(call.op, call.args),
             on_event=self._show,
             interruptible=True,
-            stdin=_standard_input() if options.stdin else None,
+            stdin=(sys.stdin.buffer if sys.stdin else b"") if options.stdin else None,
         )
         wire |= {name: text_of(wire.get(name)) for name in self._streams}
         result = read(RunResult, wire)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nsm import paths
-from nsm.cli import terminal
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, Parser
-from nsm.cli.systemd import user_manager
-from nsm.cli.systemd.units import MARK, SERVICE, SOCKET, units
+from nsm.cli import systemd, terminal
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, as_json, flag, verb
+from nsm.cli.systemd import MARK, SERVICE, SOCKET, units
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 _ASIDE = ".before-nsm"
 """Ends the name of a unit of somebody else's that was put aside."""
@@ -33,50 +34,12 @@ _SHOWN = (
 )
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser(
-        "service",
-        "Have systemd keep the supervisor.",
-        "It starts with the first client and again when it ends by accident, which its sessions\n"
-        "outlive.",
-    )
-    actions = parser.add_actions()
-    install = actions.add(
-        "install",
-        "write the units, enable them, and have them run without a login",
-        "Shows what it will do, and asks.",
-    )
-    install.add_argument("--yes", action="store_true", help="do not ask")
-    install.add_argument(
-        "--no-linger",
-        action="store_true",
-        help="leave lingering as it is: without it, sessions end with your last login",
-    )
-    uninstall = actions.add(
-        "uninstall",
-        "end the supervisor with all sessions, and put everything back as it was",
-        "Shows what it will do, and asks.",
-    )
-    uninstall.add_argument("--yes", action="store_true", help="do not ask")
-    status = actions.add(
-        "status",
-        "show whether systemd keeps the supervisor",
-        "Exits 0 if it does, and the units are those of this installation; else 1.",
-    )
-    status.add_json("what systemd says")
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Carry one of the actions out."""
-    options = parser().parse_args(arguments)
-    if options.action == "uninstall":
-        return _uninstall(options)
-    user_manager.check()
-    if options.action == "install":
-        return _install(options)
-    return _status(options)
+_service = verb(
+    "service",
+    "Have systemd keep the supervisor.",
+    "It starts with the first client and again when it ends by accident, which its sessions\n"
+    "outlive.",
+)
 
 
 def commands() -> tuple[Sequence[str], Sequence[str]]:
@@ -93,12 +56,20 @@ def commands() -> tuple[Sequence[str], Sequence[str]]:
 # install
 
 
-def _install(options: argparse.Namespace) -> int:
-    directory = user_manager.unit_directory()
+@_service.action(
+    "install",
+    "write the units, enable them, and have them run without a login",
+    "Shows what it will do, and asks.",
+    flag("--yes", "do not ask"),
+    flag("--no-linger", "leave lingering as it is: without it, sessions end with your last login"),
+)
+def _install(options: Namespace) -> int:
+    systemd.check()
+    directory = systemd.unit_directory()
     wanted = units(*commands())
     _check_place(directory)
     changed = [name for name, text in wanted.items() if _read(f"{directory}/{name}") != text]
-    linger = not options.no_linger and not user_manager.lingers()
+    linger = not options.no_linger and not systemd.lingers()
     steps = [_step(f"{directory}/{name}") for name in changed]
     steps.append(f"systemctl --user daemon-reload; enable --now {SOCKET}")
     if linger:
@@ -108,21 +79,21 @@ def _install(options: argparse.Namespace) -> int:
     os.makedirs(directory, exist_ok=True)
     for name in changed:
         _write(f"{directory}/{name}", wanted[name])
-    user_manager.ask("daemon-reload")
-    user_manager.ask("enable", SERVICE, SOCKET)
-    user_manager.ask("start", SOCKET)
+    systemd.ask("daemon-reload")
+    systemd.ask("enable", SERVICE, SOCKET)
+    systemd.ask("start", SOCKET)
     if linger and _may([], "Have it go on when you log out (lingering)?", yes=options.yes):
         _enable_lingering()
-    elif not user_manager.lingers():
+    elif not systemd.lingers():
         terminal.note("sessions end with your last login: `loginctl enable-linger` changes that")
     terminal.out("installed; `nsm service status` shows how it is")
-    if changed and user_manager.properties(SERVICE, ["ActiveState"])["ActiveState"] == "active":
+    if changed and systemd.properties(SERVICE, ["ActiveState"])["ActiveState"] == "active":
         terminal.out(f"`systemctl --user restart {SERVICE}` has it run as it is installed now")
     return EXIT_OK
 
 
 def _enable_lingering() -> None:
-    if why := user_manager.set_lingering(on=True):
+    if why := systemd.set_lingering(on=True):
         terminal.note(f"lingering stays off ({why}): sessions end with your last login")
         return
     _remember(lingering=True)
@@ -136,13 +107,13 @@ def _check_place(directory: str) -> None:
     for name in (SERVICE, SOCKET):
         path = f"{directory}/{name}"
         if os.path.islink(path):
-            raise user_manager.ManagerFailedError(
+            raise systemd.ManagerFailedError(
                 f"{path} is a link to {os.path.realpath(path)}: what made it (home-manager, a "
                 "package) manages the service. Change it there."
             )
     pid = _running()
-    if pid and pid != user_manager.properties(SERVICE, ["MainPID"])["MainPID"]:
-        raise user_manager.ManagerFailedError(
+    if pid and pid != systemd.properties(SERVICE, ["MainPID"])["MainPID"]:
+        raise systemd.ManagerFailedError(
             f"a supervisor runs already that systemd did not start (pid {pid}). "
             "`nsm shutdown` ends it, with its sessions; then install."
         )
@@ -191,21 +162,27 @@ def _write(path: str, text: str) -> None:
 
 def is_installed() -> bool:
     """Return whether there are units that `nsm service install` has written."""
-    return bool(_our_units(user_manager.unit_directory()))
+    return bool(_our_units(systemd.unit_directory()))
 
 
 def _our_units(directory: str) -> list[str]:
     return [name for name in (SERVICE, SOCKET) if _is_ours(f"{directory}/{name}")]
 
 
-def _uninstall(options: argparse.Namespace) -> int:
-    directory = user_manager.unit_directory()
+@_service.action(
+    "uninstall",
+    "end the supervisor with all sessions, and put everything back as it was",
+    "Shows what it will do, and asks.",
+    flag("--yes", "do not ask"),
+)
+def _uninstall(options: Namespace) -> int:
+    directory = systemd.unit_directory()
     ours = _our_units(directory)
     if not ours:
         terminal.out(f"there are no units of `nsm service install` in {directory}")
         return EXIT_OK
-    user_manager.check()
-    lingering = bool(_remembered().get("lingering")) and user_manager.lingers()
+    systemd.check()
+    lingering = bool(_remembered().get("lingering")) and systemd.lingers()
     steps = [
         "systemctl --user disable --now, which ends the supervisor with all sessions",
         *(f"remove {directory}/{name}" for name in ours),
@@ -215,14 +192,14 @@ def _uninstall(options: argparse.Namespace) -> int:
         steps.append("loginctl disable-linger, since `nsm service install` enabled it")
     if not _may(steps, "Go on?", yes=options.yes):
         return EXIT_FAILED
-    user_manager.ask("disable", "--now", SOCKET, SERVICE)
+    systemd.ask("disable", "--now", SOCKET, SERVICE)
     for name in ours:
         path = f"{directory}/{name}"
         os.unlink(path)
         if _aside(path):
             os.replace(f"{path}{_ASIDE}", path)
-    user_manager.ask("daemon-reload")
-    if lingering and (why := user_manager.set_lingering(on=False)):
+    systemd.ask("daemon-reload")
+    if lingering and (why := systemd.set_lingering(on=False)):
         terminal.note(f"lingering stays on: {why}")
     with suppress(FileNotFoundError):
         os.unlink(_memory())
@@ -241,9 +218,16 @@ def _aside(path: str) -> bool:
 # status
 
 
-def _status(options: argparse.Namespace) -> int:
-    service = user_manager.properties(SERVICE, _SHOWN)
-    socket = user_manager.properties(SOCKET, ["ActiveState", "Listen"])
+@_service.action(
+    "status",
+    "show whether systemd keeps the supervisor",
+    "Exits 0 if it does, and the units are those of this installation; else 1.",
+    as_json("what systemd says"),
+)
+def _status(options: Namespace) -> int:
+    systemd.check()
+    service = systemd.properties(SERVICE, _SHOWN)
+    socket = systemd.properties(SOCKET, ["ActiveState", "Listen"])
     installed = service["LoadState"] == "loaded"
     listens = socket["Listen"].split(" ")[0]
     supervisor = commands()[0]
@@ -260,7 +244,7 @@ def _status(options: argparse.Namespace) -> int:
             "kept_descriptors": _number(service["NFileDescriptorStore"]),
             "says": service["StatusText"],
         },
-        "lingering": user_manager.lingers(),
+        "lingering": systemd.lingers(),
     }
     problems = _problems(facts, supervisor[0])
     facts["problems"] = problems
@@ -317,12 +301,10 @@ def _may(steps: Sequence[str], question: str, *, yes: bool) -> bool:
         terminal.out(f"- {step}")
     if yes:
         return True
-    from nsm.cli.confirm import agreed, may_ask  # noqa: PLC0415  # where there is a question
-
-    if not may_ask():
+    if not terminal.may_ask():
         terminal.note("nobody is there to be asked; `--yes` does it without")
         return False
-    return agreed(question, "[y/N]")
+    return terminal.agreed(question, "[y/N]")
 
 
 def _memory() -> str:

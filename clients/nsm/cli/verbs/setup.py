@@ -1,16 +1,18 @@
-"""`nsm setup`: give nsm to a coding agent, and take it back."""
+"""`nsm setup` and `nsm uninstall`: give nsm to coding agents, take it back, remove it all."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
 from nsm.cli import terminal
-from nsm.cli.confirm import agreed, may_ask
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Parser
+from nsm.cli.main import load
+from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, YES, flag, operand, verb
 from nsm.cli.render.formats import visible, visible_lines
 from nsm.setup import plan, record
 from nsm.setup.agents import PROGRAM, TITLES, agent, is_installed, skill
@@ -18,12 +20,13 @@ from nsm.setup.settings_file import SettingsFileError
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
 
     from nsm.setup.agents import CodingAgent
     from nsm.setup.plan import SetupPlan
 
-_EPILOG = """\
+_EPILOG_OF_SETUP = """\
 Three things go into the agent's own files: the entry that starts nsm-mcp, a skill that teaches a
 model how to use sessions, jobs, plots and overlays, and the permission to call the tool `run`
 without asking. You see the difference first. Comments, order and indentation of the files stay.
@@ -40,25 +43,21 @@ examples:
 """
 
 
-def parser() -> Parser:
-    """The verb's options."""
-    parser = Parser("setup", "Give nsm to a coding agent, or take it back.", _EPILOG)
-    parser.add_argument(
-        "clients",
-        nargs="*",
+@verb(
+    "setup",
+    "Give nsm to a coding agent, or take it back.",
+    _EPILOG_OF_SETUP,
+    operand(
+        "[CLIENT ...]",
+        f"one of {', '.join(TITLES)}; those that are found here, if not given",
+        dest="clients",
         choices=list(TITLES),
-        metavar="CLIENT",
-        help=f"one of {', '.join(TITLES)}; those that are found here, if not given",
-    )
-    parser.add_argument("--skill", action="store_true", help="print the skill, and change nothing")
-    parser.add_argument("--undo", action="store_true", help="take back what was changed")
-    parser.add_yes()
-    return parser
-
-
-def main(arguments: list[str]) -> int:
-    """Show the differences, ask, and write."""
-    options = parser().parse_args(arguments)
+    ),
+    flag("--skill", "print the skill, and change nothing"),
+    flag("--undo", "take back what was changed"),
+    YES,
+)
+def _setup(options: Namespace) -> int:
     if options.skill:
         terminal.out(skill().rstrip())
         return EXIT_OK
@@ -70,16 +69,10 @@ def main(arguments: list[str]) -> int:
             terminal.note(f"none of these was found here: {', '.join(TITLES)}; name one")
             return EXIT_FAILED
         terminal.note(f"found {', '.join(each.title for each in chosen)}")
-    code = EXIT_OK
-    for each in chosen:
-        try:
-            code = max(code, _carry_out(each, undo=options.undo, yes=options.yes))
-        except (NsmError, OSError) as error:
-            code = max(code, terminal.report(error))
-    return code
+    return max(_attempt(_set_up, each, undo=options.undo, yes=options.yes) for each in chosen)
 
 
-def _carry_out(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
+def _set_up(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
     with record.locked(lambda: terminal.note("waiting for another `nsm setup`")):
         planned = plan.plan_undo(chosen) if undo else plan.plan_setup(chosen)
         if not planned.changes:
@@ -95,10 +88,10 @@ def _carry_out(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
         if chosen.note and not undo:
             terminal.note(chosen.note)
         if not yes:
-            if not may_ask():
+            if not terminal.may_ask():
                 terminal.note("no terminal to confirm on: nothing was written; pass --yes")
                 return EXIT_USAGE
-            if not agreed("Write this?"):
+            if not terminal.agreed("Write this?"):
                 terminal.note("nothing was written")
                 return EXIT_FAILED
         plan.apply(planned)
@@ -159,3 +152,133 @@ def _difference(before: str, after: str) -> Iterator[str]:
 
 def _text(content: bytes | None) -> str:
     return (content or b"").decode(errors="replace")
+
+
+_EPILOG_OF_UNINSTALL = """\
+Ends the supervisor with all sessions, takes nsm out of the files of coding agents, removes the
+systemd units, and then the directories of configuration, records, environments, saves, caches and
+sockets. You see all of it first.
+
+What it leaves is named at the end: the programs themselves, other machines, and what agents in
+boxes keep of their own.
+"""
+
+
+@verb("uninstall", "Remove all that nsm has put on this machine.", _EPILOG_OF_UNINSTALL, YES)
+def _uninstall(options: Namespace) -> int:
+    if _has_boxes():
+        terminal.note(
+            "a box runs, or was killed, and what nsm has made in its project would stay there: end "
+            "the box (`nsm box -- true` clears up after one that was killed), and try again"
+        )
+        return EXIT_FAILED
+    os.environ.pop("NSM_HOST", None)  # another machine's supervisor stays
+    agents = [agent(name, PROGRAM, os.environ) for name in TITLES]
+    code = EXIT_OK
+    with record.locked(lambda: terminal.note("waiting for another `nsm setup`")):
+        titles: dict[str, list[str]] = {}  # several agents read the same file
+        left: list[str] = []
+        for each in agents:
+            try:
+                planned = plan.plan_undo(each)
+                left += planned.left
+                for change in planned.changes:
+                    what = "remove" if change.after is None else "take nsm out of"
+                    titles.setdefault(f"{what} {visible(change.path)}", []).append(each.title)
+            except (NsmError, OSError) as error:
+                code = terminal.report(error)
+        for what, of in titles.items():
+            terminal.out(f"- {', '.join(of)}: {what}")
+    directories, remote = _directories(), _remote_parts()
+    from nsm.cli.verbs import service  # noqa: PLC0415  # of one verb
+
+    has_units = service.is_installed()
+    if has_units:
+        terminal.out("- remove the units of `nsm service install`")
+    terminal.out("- end the supervisor and all sessions, if one runs")
+    for directory in directories:
+        terminal.out(f"- remove {visible(directory)} and all that is in it")
+    if not options.yes:
+        if not terminal.may_ask():
+            terminal.note("no terminal to confirm on: nothing was removed; pass --yes")
+            return EXIT_USAGE
+        if not terminal.agreed("Remove all of this?"):
+            terminal.note("nothing was removed")
+            return EXIT_FAILED
+    with record.locked(lambda: None):
+        code = max(code, *(_attempt(_undo_setup, each) for each in agents))
+    if has_units:
+        code = max(code, _attempt(load("service").main, ["uninstall", "--yes"]))
+    code = max(code, _attempt(load("shutdown").main, ["--yes"]))
+    code = max(code, *(_attempt(_remove, directory) for directory in directories))
+    terminal.out(
+        "The programs stay: `uv tool uninstall nsm-sessions`, or as you have installed them."
+    )
+    for line in left:
+        terminal.note(visible(line))
+    terminal.out("So does what agents in boxes keep of their own, in ~/.claudebox and the like.")
+    for words in remote:
+        terminal.out(f"On another machine: {visible(words)}")
+    return EXIT_FAILED if left else code
+
+
+def _has_boxes() -> bool:
+    """Return whether there are records of boxes (`nsmbox.protection.stand_ins`): only these tell
+    which files in projects are nsm's."""
+    try:
+        names = os.listdir(os.path.join(paths.state_dir(), "boxes"))
+    except OSError:
+        return False
+    return any(name.endswith(".sock") for name in names)
+
+
+def _undo_setup(chosen: CodingAgent) -> int:
+    plan.apply(plan.plan_undo(chosen))
+    return EXIT_OK
+
+
+def _attempt(act: Callable[..., int], argument: object, **options: bool) -> int:
+    """Do one step; what goes wrong is told, and the next step follows."""
+    try:
+        return act(argument, **options)
+    except (NsmError, OSError) as error:
+        return terminal.report(error)
+
+
+def _directories() -> list[str]:
+    """nsm's own directories that are there. A directory that NSM_SOCKET names may be anybody's."""
+    named = [paths.config_dir(), paths.data_dir(), paths.cache_dir(), paths.state_dir()]
+    if not os.environ.get("NSM_SOCKET"):
+        named.append(paths.runtime_dir())
+    return [each for each in named if os.path.lexists(each)]
+
+
+def _remove(directory: str) -> int:
+    if os.path.islink(directory):
+        terminal.note(f"{visible(directory)} is a link, and stays: remove it and what it leads to")
+        return EXIT_FAILED
+    if os.lstat(directory).st_uid != os.geteuid():  # anybody can make root's in /tmp
+        terminal.note(f"{visible(directory)} belongs to another user, and stays")
+        return EXIT_FAILED
+    # Packages may have directories that are read-only, and overlays leave some with mode 0000.
+    os.chmod(directory, 0o700)
+    for folder, names, _ in os.walk(directory):
+        for name in names:
+            if not os.path.islink(path := os.path.join(folder, name)):
+                os.chmod(path, 0o700)
+    shutil.rmtree(directory)
+    return EXIT_OK
+
+
+def _remote_parts() -> list[str]:
+    """Commands that remove nsm from the other machines of config.toml."""
+    from nsm.hosts.address import configured_hosts, find_host  # noqa: PLC0415  # of one verb
+    from nsm.hosts.tunnel import INSTALLED  # noqa: PLC0415  # likewise
+
+    commands: list[str] = []
+    with suppress(NsmError, OSError):
+        for name in configured_hosts():
+            host = find_host(name)
+            words = [*host.ssh, "-t", *host.destination]
+            commands.append(f"{shlex.join(words)} {host.program or INSTALLED} uninstall")
+    return commands

@@ -10,8 +10,7 @@ import pytest
 
 import pictures
 from nsm import below
-from nsm.cli.files.pictures import Folder
-from nsm.cli.render.results import Display, Picture, display
+from nsm.cli.render.results import Display, Folder, Picture, display
 from nsm.wire.code import PLACE
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e_support import program, variables_for
-from nsm.cli import audit_log, main
+from nsm.cli import main
+from nsm.cli.verbs import audit
 from nsmd.audit.journal import AuditFile
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ def test_since(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )  # fmt: skip
 def test_words(told: bytes, words: str) -> None:
-    parsed = audit_log.parsed(told)
+    parsed = audit.parsed(told)
     assert parsed is not None
-    assert audit_log.words(parsed) == words
+    assert audit.words(parsed) == words
 
 
 def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from e2e_support import program, variables_for
-from nsm.cli import audit_log, main
-from nsm.cli.verbs import bridge_audit
+from nsm.cli import main
+from nsm.cli.verbs import audit
 from nsmd.bridge.ledger import open_ledger
 from nsmd.bridge.programs import Caller, RecordedCall
 
@@ -85,9 +85,9 @@ def ended(**changes: Any) -> bytes:
     ],
 )
 def test_words(told: bytes, words: str) -> None:
-    parsed = audit_log.parsed(told)
+    parsed = audit.parsed(told)
     assert parsed is not None
-    said = bridge_audit.words(parsed)
+    said = audit.bridge_words(parsed)
     assert said.split("  ", 3)[3] == words
     if parsed["id"] != 7:
         head = said.split("  ")[:3]

@@ -13,7 +13,7 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.verbs.complete import candidates
+from nsm.cli.verbs.completion import candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

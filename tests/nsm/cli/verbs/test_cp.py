@@ -16,7 +16,7 @@ import pytest
 from fakefiles import FakeFiles
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.files import progress
+from nsm.cli.verbs import cp as verb
 from nsm.client.local_files import LocalTarget
 from nsm.wire.errors import UnknownSessionError
 from processes import ending
@@ -476,8 +476,8 @@ def test_progress_is_for_terminals_and_comes_late(
     assert cp(capsys, "work:a\x1b", "b") == (0, "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert cp(capsys, "work:a\x1b", "b") == (0, "")
-    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
-    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    monkeypatch.setattr(verb, "_FIRST_S", 0.0)
+    monkeypatch.setattr(verb, "_EVERY_S", 0.0)
     code, err = cp(capsys, "work:a\x1b", "b")
     assert code == 0
     assert err.startswith("\rwork:a\\x1b  0.2 MiB of 0.8 MiB  33 %  ")
@@ -490,9 +490,9 @@ def test_progress_is_for_terminals_and_comes_late(
 
 def test_a_line_of_progress() -> None:
     mebibyte = 1024 * 1024
-    known = progress.line("a", 3 * mebibyte, 4 * mebibyte, 6.0)
+    known = verb.progress("a", 3 * mebibyte, 4 * mebibyte, 6.0)
     assert known == "a  3.0 MiB of 4.0 MiB  75 %  0.5 MiB/s  2s left"
-    grew = progress.line("a", 9 * mebibyte, 4 * mebibyte, 9.0)
+    grew = verb.progress("a", 9 * mebibyte, 4 * mebibyte, 9.0)
     assert grew.endswith("  100 %  1.0 MiB/s  0s left")
-    assert progress.line("a", 0, mebibyte, 1.0) == "a  0.0 MiB of 1.0 MiB  0 %"
-    assert progress.line("a", 4 * mebibyte, 0, 2.0) == "a  4.0 MiB  2.0 MiB/s"
+    assert verb.progress("a", 0, mebibyte, 1.0) == "a  0.0 MiB of 1.0 MiB  0 %"
+    assert verb.progress("a", 4 * mebibyte, 0, 2.0) == "a  4.0 MiB  2.0 MiB/s"

@@ -9,7 +9,8 @@ import pytest
 
 import samples
 from fakesupervisor import FakeSupervisor
-from nsm.cli.verbs import doctor, doctor_in_box
+from nsm.cli import main as cli
+from nsm.cli.verbs import doctor
 from nsm.jail import proxyvariables
 from nsm.wire.errors import EnvironmentUnavailableError, ForbiddenError, NsmError
 
@@ -48,13 +49,13 @@ def refusing(error: NsmError) -> Any:
 
 
 def found(name: str, tools: str = "/nowhere") -> HostCheck:
-    return next(check for check in doctor_in_box.look(tools) if check.name == name)
+    return next(check for check in doctor.checks_in_box(tools) if check.name == name)
 
 
 def test_what_is_well_is_said(supervisor: FakeSupervisor, tmp_path: Path) -> None:
     for name in ("nsm", "nsm-mcp"):
         (tmp_path / name).touch(mode=0o755)
-    states = {check.name: check.status for check in doctor_in_box.look(str(tmp_path))}
+    states = {check.name: check.status for check in doctor.checks_in_box(str(tmp_path))}
     assert states == {
         "box": "ok",
         "programs": "ok",
@@ -103,9 +104,9 @@ def test_a_box_without_network_and_one_whose_proxy_is_gone(
 def test_the_verb_in_a_box(
     supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor_in_box, "in_a_box", lambda: True)
-    assert doctor.main(["--json"]) == 0
+    monkeypatch.setattr(doctor, "in_a_box", lambda: True)
+    assert cli.main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     supervisor.close()
-    assert doctor.main([]) == 1
+    assert cli.main(["doctor"]) == 1
     assert "fail  supervisor" in capsys.readouterr().out

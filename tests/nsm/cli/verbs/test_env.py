@@ -13,8 +13,8 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.render import builds
-from nsm.cli.verbs.complete import candidates
+from nsm.cli.render import environments
+from nsm.cli.verbs.completion import candidates
 from nsm.wire.environments import BuiltRow
 from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
 from nsm.wire.messages import read
@@ -342,15 +342,17 @@ def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None
 )
 def test_references_that_begin_here(typed: str, meant: str) -> None:
     here = os.getcwd()
-    assert builds.absolute(typed) == meant.format(here=here, above=os.path.dirname(here))
+    assert environments.absolute(typed) == meant.format(here=here, above=os.path.dirname(here))
 
 
 def test_the_line_on_a_terminal() -> None:
     row = read(BuiltRow, BUILDING)
-    assert builds.line(row).startswith("science: building pandas-2.2 (checkPhase), 3 of 12 built")
-    assert builds.line(read(BuiltRow, READY)) == ""
+    assert environments.progress_line(row).startswith(
+        "science: building pandas-2.2 (checkPhase), 3 of 12 built"
+    )
+    assert environments.progress_line(read(BuiltRow, READY)) == ""
     queued = read(BuiltRow, {**BUILDING, "state": "queued"})
-    assert builds.line(queued) == "science: waits for other builds, 1m02s"
+    assert environments.progress_line(queued) == "science: waits for other builds, 1m02s"
 
 
 def test_completion(supervisor: FakeSupervisor) -> None:

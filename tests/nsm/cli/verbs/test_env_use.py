@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.cli.render.project_environments import content, found_table, hints
-from nsm.cli.verbs import env
+from nsm.cli import main as cli
+from nsm.cli.render.environments import content, found_table, hints
 from nsm.wire.environments import FoundRow
 from nsm.wire.errors import ForbiddenError
 from nsm.wire.messages import read
@@ -131,17 +131,17 @@ def test_a_list_ends_with_what_was_found(
         return {"found": [VENV]}
 
     supervisor.handlers["env_found"] = found
-    assert env.main([]) == 0
+    assert cli.main(["env"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("found: .venv (")
     assert asked == [{"project": os.getcwd()}]
-    assert env.main(["--json"]) == 0
+    assert cli.main(["env", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
 
     def refuse(_: Exchange) -> dict[str, Any]:
         raise ForbiddenError("no")
 
     supervisor.handlers["env_found"] = refuse
-    assert env.main([]) == 0
+    assert cli.main(["env"]) == 0
     assert "found" not in capsys.readouterr().out
 
 
@@ -154,17 +154,17 @@ def test_use_and_forget(supervisor: FakeSupervisor, capsys: pytest.CaptureFixtur
 
     supervisor.handlers["env_use"] = use
     supervisor.handlers["env_forget"] = lambda exchange: {"name": exchange.args["target"]}
-    assert env.main(["use", ".venv", "--name", "science"]) == 0
+    assert cli.main(["env", "use", ".venv", "--name", "science"]) == 0
     assert "is science now: `nsm run -e science CODE`" in capsys.readouterr().out
     os.mkdir("real")
     os.symlink("real", "link")
-    assert env.main(["use", os.path.abspath("link/.venv"), "--project", "link"]) == 0
+    assert cli.main(["env", "use", os.path.abspath("link/.venv"), "--project", "link"]) == 0
     assert asked == [
         {"project": os.getcwd(), "path": ".venv", "name": "science", "wait": True},
         {"project": os.path.abspath("link"), "path": os.path.abspath("real/.venv"), "wait": True},
     ]
     capsys.readouterr()
-    assert env.main(["use", "--forget", "science"]) == 0
+    assert cli.main(["env", "use", "--forget", "science"]) == 0
     assert capsys.readouterr().out == "science is not used any more\n"
 
 
@@ -186,7 +186,7 @@ def test_a_list_is_built(supervisor: FakeSupervisor, capsys: pytest.CaptureFixtu
     supervisor.handlers["env_use"] = use
     options = ["--no-wait", "--python", "/opt/python3", "--allow-builds"]
     options += ["--extra", "fast", "--extra", "docs", "--group", "test"]
-    assert env.main(["use", "uv.lock", *options]) == 0
+    assert cli.main(["env", "use", "uv.lock", *options]) == 0
     assert asked[0] == {
         "project": os.getcwd(),
         "path": "uv.lock",
@@ -197,9 +197,9 @@ def test_a_list_is_built(supervisor: FakeSupervisor, capsys: pytest.CaptureFixtu
     }
     assert "is uv now: `nsm run -e uv CODE`" in capsys.readouterr().out
     build |= {"state": "failed", "error": "No such package.", "hint": "Look."}
-    assert env.main(["use", "uv.lock"]) == 1
+    assert cli.main(["env", "use", "uv.lock"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "No such package.\nLook." in shown.err
-    assert env.main(["use", "uv.lock", "--json"]) == 1
+    assert cli.main(["env", "use", "uv.lock", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["build"]["state"] == "failed"

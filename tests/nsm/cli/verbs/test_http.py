@@ -10,7 +10,7 @@ import pytest
 
 from fakesupervisor import FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.verbs.complete import candidates
+from nsm.cli.verbs.completion import candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli.verbs.reload import MAX_TOLD, waits
+from nsm.cli.verbs.supervisor import MAX_TOLD, waits
 from nsm.wire.messages import read
 from nsm.wire.status import ReloadReport
 

@@ -18,8 +18,7 @@ import samples
 from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.files.pictures import Folder
-from nsm.cli.render.results import Picture
+from nsm.cli.render.results import Folder, Picture
 from nsm.client.projects import default_project
 from nsm.wire.errors import BadProjectError, SessionLimitError
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nsm.cli import main
-from nsm.cli.systemd import user_manager
-from nsm.cli.systemd.units import MARK, SERVICE, SOCKET, units
+from nsm.cli import main, systemd
+from nsm.cli.systemd import MARK, SERVICE, SOCKET, units
 
 SYSTEMCTL = """
 case "$*" in
@@ -45,7 +44,7 @@ class Host:
         for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "NSM_SOCKET", "NSM_SUPERVISOR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(sys, "argv", [str(self.bin / "nsm")])
-        monkeypatch.setattr(user_manager, "_LINGERING", str(directory / "linger"))
+        monkeypatch.setattr(systemd, "_LINGERING", str(directory / "linger"))
         for name in ("nsm", "nsm-supervisor", "loginctl"):
             self.program(name)
         self.program("systemctl", SYSTEMCTL)
@@ -86,7 +85,7 @@ def test_what_is_installed_is_taken_back(host: Host, capsys: pytest.CaptureFixtu
     ]
     assert f"write {host.units}/{SERVICE}\n" in capsys.readouterr().out
     (host.directory / "linger").mkdir()
-    (host.directory / "linger" / user_manager.user_name()).touch()
+    (host.directory / "linger" / systemd.user_name()).touch()
     assert main.main(["service", "uninstall", "--yes"]) == 0
     assert list(host.units.iterdir()) == []
     assert host.asked() == [

@@ -10,13 +10,14 @@ import os
 import queue
 import signal
 import sys
+import termios
 import threading
 import time
+import tty
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
-from nsm.cli.jobs import raw_terminal
 from nsm.cli.options import EXIT_INTERRUPTED
 from nsm.client.blocking import Client
 from nsm.client.jobs import Job
@@ -36,6 +37,30 @@ INTERRUPTS = 3
 """Ctrl-C so many times leaves a job that goes on regardless."""
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+DEFAULT_SIZE = (24, 80)
+
+
+@contextmanager
+def _raw(descriptor: int) -> Generator[None]:
+    """Have the terminal hand over each key at once, to the job, and give it back as it was."""
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        with suppress(termios.error):  # it has been closed
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def size_of(descriptor: int) -> tuple[int, int]:
+    """Rows and columns of a terminal; the usual ones where it does not tell."""
+    try:
+        size = os.get_terminal_size(descriptor)
+    except OSError:
+        return DEFAULT_SIZE
+    return size.lines or DEFAULT_SIZE[0], size.columns or DEFAULT_SIZE[1]
 
 
 class _LeftError(Exception):
@@ -67,7 +92,7 @@ class Foreground:
             with ExitStack() as stack:
                 stack.enter_context(self._signals())
                 if self._tty:
-                    stack.enter_context(raw_terminal.raw(_STDIN))
+                    stack.enter_context(_raw(_STDIN))
                 threading.Thread(target=self._obey, daemon=True).start()
                 if self._reads_input:
                     threading.Thread(target=self._send_input, daemon=True).start()
@@ -162,7 +187,7 @@ class Foreground:
         self._orders.put(("signal", signal.SIGTERM, 0))
 
     def _on_resize(self, *_: object) -> None:
-        self._orders.put(("resize", *raw_terminal.size_of(_STDIN)))
+        self._orders.put(("resize", *size_of(_STDIN)))
 
     def _on_leave(self, *_: object) -> None:
         raise _LeftError

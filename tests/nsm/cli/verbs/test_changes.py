@@ -9,9 +9,8 @@ from typing import cast
 import pytest
 
 from nsm.changes import Changes
-from nsm.cli.project_changes import show_patch, tell_unchanged
 from nsm.cli.render.patch import patch_of
-from nsm.cli.verbs.apply import chosen
+from nsm.cli.verbs.changes import chosen, show_patch, tell_unchanged
 from nsm.wire.files import ChangeRow, Contents, FileState
 
 ADDED = ChangeRow("setup.py", "added", None, FileState("file", 0o644, 40, "t"), "", "", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsm.cli.code_source import language_of
+from nsm.cli.verbs.run import language_of
 from nsm.wire.code import LANGUAGES, SPOKEN, of_program, of_suffix
 
 
