@@ -22,7 +22,6 @@ The package:
     automatic.py      the process that the supervisor starts to save a session by itself
     kept.py           nsm's own directory of saves: find, list and remove them
     save_file.py      the file of a save: written whole or not at all, read and checked
-    part_writer.py    one part on its way into that file, and its hash
     interpreters.py   programs for each interpreter, and their reports
     reports.py        outcomes of saves and restores, as values
     in_session/       programs that run in sessions: write their state, and restore it

@@ -118,19 +118,7 @@ class _Filling:
         self.notes: list[str] = []
 
     def fill(self, timeout_s: float | None) -> None:
-        """Fill the new session from the save.
-
-        Raises:
-            SaveError: the save cannot be used, for example since bytes of it were changed.
-        """
-        try:
-            self._fill(timeout_s)
-        except (NsmError, OSError):
-            self._reader.check()  # if it was changed, that is why something else failed
-            raise
-        self._reader.check()
-
-    def _fill(self, timeout_s: float | None) -> None:
+        """Fill the new session from the save."""
         files, interpreter = self._sandbox.files, self._reader.manifest.interpreter
         for name, directory in (*DIRECTORIES, ("state.tar", PLACE)):
             self._unpack(name, directory)

@@ -7,6 +7,7 @@ believed beyond sizes and hashes, and nothing of it is unpacked outside of a ses
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -19,7 +20,6 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from nsm import below
 from nsm.client.local_trees import write_whole
-from nsm.saves.part_writer import PIECE_BYTES, Hashing, PartWriter
 from nsm.saves.reports import SaveError
 from nsm.wire.decode import DecodeError, decode
 
@@ -40,6 +40,18 @@ MAX_MANIFEST_BYTES = 64 * 1024
 ENCRYPTED = 1
 """Flag of an entry of a ZIP file."""
 
+BEGINNING_BYTES = 1024 * 1024
+"""Beginning of a part, of which samples are compressed for a try."""
+
+SAMPLES, SAMPLE_BYTES = 4, 16 * 1024
+"""Number and size of samples. To compress the whole beginning takes as long as writing 40 MB."""
+
+PIECE_BYTES = 512 * 1024
+
+WORTHWHILE = 0.5
+"""An entry is compressed if its samples shrink to this share of their size: compressing takes ten
+times as long as writing. Numbers of a measurement or a model hardly shrink, text does."""
+
 _LOCAL_HEADER = struct.Struct("<26x2H")
 """Lengths of the name and of what follows it, in front of an entry of a ZIP file."""
 
@@ -57,7 +69,6 @@ class Manifest(NamedTuple):
     Attributes:
         made_at: Unix time, seconds.
         nsm: version of nsm that made it.
-        session, session_id, env, project: of the session; `project` is a path, or None.
         automatic: the supervisor had it made, and may remove it.
         interpreter_version: such as ``3.11.7``; empty where it is not known.
     """
@@ -147,30 +158,15 @@ class SaveWriter:
                 os.unlink(self._temporary, dir_fd=self._directory)
         os.close(self._directory)
 
-    def add(self, name: str, produce: Callable[[Callable[[bytes], object]], object]) -> None:
-        """Add a part.
-
-        Args:
-            produce: is called with a function that takes the part, piece by piece.
-        """
-        self._add(name, lambda part: produce(part.write))
-
-    def add_archive(self, name: str, give: Callable[[Callable[[int], object]], object]) -> None:
-        """Add a part that comes through a pipe.
-
-        Args:
-            give: is called with a function that reads a pipe to its end, and closes it.
-        """
-        self._add(name, lambda part: give(part.take))
-
-    def _add(self, name: str, fill: Callable[[PartWriter], object]) -> None:
-        with Hashing() as hashing:
-            part = PartWriter(self._zip, name, self._check, hashing)
-            try:
-                fill(part)
-            finally:
-                part.close()
-            self._parts[name] = Part(*part.result())
+    @contextmanager
+    def part(self, name: str) -> Generator[PartWriter]:
+        """Add a part, which is written to inside."""
+        part = PartWriter(self._zip, name, self._check)
+        try:
+            yield part
+        finally:
+            part.close()
+        self._parts[name] = part.written()
 
     def _check(self, part_bytes: int = 0) -> None:
         hint = "Remove what you do not need from the session, or allow more by --max-mb."
@@ -202,6 +198,64 @@ class SaveWriter:
         return size
 
 
+class PartWriter:
+    """One part on its way into a save.
+
+    After each piece, `check` is called with the size of the part so far; what it raises ends the
+    part.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, name: str, check: Callable[[int], None]) -> None:
+        self._archive = archive
+        self._name = name
+        self._check = check
+        self._beginning = bytearray()
+        self._entry: IO[bytes] | None = None
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add a piece."""
+        self._digest.update(data)
+        self._size += len(data)
+        if self._entry is None:
+            self._beginning += data
+            if len(self._beginning) >= BEGINNING_BYTES:
+                self._begin()
+            return
+        self._entry.write(data)
+        self._check(self._size)
+
+    def write_from(self, pipe: int) -> None:
+        """Add all that comes through a pipe, and close that."""
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        with open(pipe, "rb", buffering=0) as reader:
+            while count := reader.readinto(buffer):
+                self.write(buffer[:count])
+
+    def _begin(self) -> IO[bytes]:
+        shrinks = _shrinks(self._beginning)
+        self._archive.compression = zipfile.ZIP_DEFLATED if shrinks else zipfile.ZIP_STORED
+        self._entry = self._archive.open(self._name, "w", force_zip64=True)
+        self._entry.write(self._beginning)
+        return self._entry
+
+    def close(self) -> None:
+        """End the entry of the save."""
+        (self._entry or self._begin()).close()
+
+    def written(self) -> Part:
+        """The part that was written."""
+        return Part(self._size, self._digest.hexdigest())
+
+
+def _shrinks(data: bytearray) -> bool:
+    """Tell whether it is worthwhile to compress data, of which samples are tried."""
+    step = max(SAMPLE_BYTES, len(data) // SAMPLES)
+    sample = b"".join(data[at : at + SAMPLE_BYTES] for at in range(0, len(data), step))
+    return len(zlib.compress(sample, 1)) < WORTHWHILE * len(sample)
+
+
 def _directory_of(path: str, around: str) -> int:
     try:
         with below.opened_around(path) as (root, name):
@@ -221,11 +275,7 @@ def _directory_of(path: str, around: str) -> int:
 
 
 def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
-    """Write a part of a file to a pipe; there may be less of it.
-
-    Raises:
-        BrokenPipeError: nobody reads.
-    """
+    """Write a part of a file to a pipe; there may be less of it."""
     end = place + size
     while place < end:
         count = min(end - place, PIECE_BYTES)
@@ -241,15 +291,10 @@ def _move(descriptor: int, place: int, size: int, pipe: int) -> None:
 
 
 class SaveReader:
-    """A save that is open for reading.
-
-    Attributes:
-        manifest: what it says of itself.
-    """
+    """A save that is open for reading, with what it says of itself."""
 
     def __init__(self, archive: zipfile.ZipFile, manifest: Manifest) -> None:
         self._archive = archive
-        self._hashed = list[tuple[str, Hashing]]()
         self.manifest = manifest
 
     def check_size(self, max_bytes: int) -> None:
@@ -267,7 +312,7 @@ class SaveReader:
             )
 
     def send_part(self, name: str, pipe: int) -> None:
-        """Write a part to a pipe, and close that. It is not checked before `check`.
+        """Write a part to a pipe, and close that. One that is not compressed is checked before.
 
         Raises:
             SaveError: it is not what the manifest says.
@@ -279,26 +324,10 @@ class SaveReader:
                 self.read_part(name, partial(_copy, sink))
                 return
             descriptor, start = place
-            size = self.manifest.parts[name].size
-            hashing = Hashing()
-            self._hashed.append((name, hashing))
-            hashing.read(descriptor, start, size)
-            _move(descriptor, start, size, pipe)
-
-    def check(self) -> None:
-        """Check the parts that were sent.
-
-        Raises:
-            SaveError: one is not what the manifest says.
-        """
-        for name, hashing in self._hashed:
-            if hashing.hexdigest() != self.manifest.parts[name].sha256:
+            part = self.manifest.parts[name]
+            if _digest(descriptor, start, part.size) != part.sha256:
                 raise _changed(name)
-
-    def close(self) -> None:
-        """Close what was opened for it, but not the file."""
-        for _, hashing in self._hashed:
-            hashing.close()
+            _move(descriptor, start, part.size, pipe)
 
     def _place_of(self, name: str) -> tuple[int, int] | None:
         """Descriptor and offset of a part's bytes; None if they are compressed."""
@@ -323,36 +352,34 @@ class SaveReader:
             SaveError: it is not what the manifest says. What was read may be anything then.
         """
         part = self.manifest.parts[name]
+        digest, left = hashlib.sha256(), part.size
+
+        def read(count: int) -> bytes:
+            nonlocal left
+            data = entry.read(min(count, left)) if left else b""
+            left -= len(data)
+            digest.update(data)
+            return data
+
         try:
-            with Hashing() as hashing, self._archive.open(name) as entry:
-                checked = _Checked(entry, part, hashing)
-                take(checked.read)
-                while checked.read(PIECE_BYTES):
+            with self._archive.open(name) as entry:
+                take(read)
+                while read(PIECE_BYTES):
                     pass
-                is_right = checked.is_right()
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
             raise _changed(name) from error
-        if not is_right:
+        if left or digest.hexdigest() != part.sha256:
             raise _changed(name)
 
 
-class _Checked:
-    """A part's content on its way, which is at most as large as it says."""
-
-    def __init__(self, entry: IO[bytes], part: Part, hashing: Hashing) -> None:
-        self._entry = entry
-        self._part = part
-        self._left = part.size
-        self._hashing = hashing
-
-    def read(self, count: int) -> bytes:
-        data = self._entry.read(min(count, self._left)) if self._left else b""
-        self._left -= len(data)
-        self._hashing.update(data)
-        return data
-
-    def is_right(self) -> bool:
-        return not self._left and self._hashing.hexdigest() == self._part.sha256
+def _digest(descriptor: int, place: int, size: int) -> str:
+    """SHA-256 of a part of a file; there may be less of it."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(PIECE_BYTES, size)))
+    while size and (count := os.preadv(descriptor, [buffer[:size]], place)):
+        digest.update(buffer[:count])
+        place, size = place + count, size - count
+    return digest.hexdigest()
 
 
 def _copy(sink: RawIOBase, read: Callable[[int], bytes]) -> None:
@@ -383,11 +410,7 @@ def opened(path: str) -> Generator[SaveReader]:
             hint="`nsm save ls` lists your saves.",
         ) from error
     with archive:
-        reader = SaveReader(archive, _manifest(archive, path))
-        try:
-            yield reader
-        finally:
-            reader.close()
+        yield SaveReader(archive, _manifest(archive, path))
 
 
 def _manifest(archive: zipfile.ZipFile, path: str) -> Manifest:

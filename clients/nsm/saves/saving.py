@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm._version import program_version
@@ -96,17 +95,19 @@ class Saving:
         with SaveWriter(path, room, max_mb << 20) as writer:
             try:
                 state = self._write_state(timeout_s)
-                writer.add_archive("state.tar", partial(self._archive, PLACE))
+                with writer.part("state.tar") as part:
+                    self._archive(PLACE, part.write_from)
             finally:
                 with suppress(NsmError):
                     self._files.remove(PLACE, recursive=True)
             for name, directory in DIRECTORIES:
-                writer.add_archive(name, partial(self._archive, directory))
-            writer.add("project.changes", self._write_changes)
-            writer.add(
-                "transcript.jsonl",
-                lambda write: [write(line.encode()) for line in self._history.lines()],
-            )
+                with writer.part(name) as part:
+                    self._archive(directory, part.write_from)
+            with writer.part("project.changes") as part:
+                self._write_changes(part.write)
+            with writer.part("transcript.jsonl") as part:
+                for line in self._history.lines():
+                    part.write(line.encode())
             if self._look(source.id).executions != source.executions + 1:
                 self._notes.append("other code ran meanwhile: files may be newer than variables")
             size = writer.finish(
