@@ -7,17 +7,18 @@ restores it can leave out changes, and unpacks nothing.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import stat
 import tarfile
 import time
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from nsm import below
 from nsm.changes import Changes, in_order
-from nsm.client.local_trees import head_of
+from nsm.client import file_steps
 from nsm.saves.reports import NotSaved, RestoredRow, SaveError
 from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import FileError
@@ -39,8 +40,6 @@ MAX_LINE_BYTES = 64 * 1024
 PIECE_BYTES = 1024 * 1024
 IN_MEMORY_BYTES = 8 * 1024 * 1024
 """Largest content of a file that is kept in memory on its way, not on the disk."""
-
-_BLOCK = tarfile.BLOCKSIZE
 
 
 class FileFacts(NamedTuple):
@@ -87,13 +86,8 @@ def overlay_of(seen: Inspection) -> str | None:
 def save(
     client: Client, target: str, overlay: str, write: Callable[[bytes], object]
 ) -> tuple[int, list[NotSaved]]:
-    """Write all changes of a session.
-
-    Args:
-        overlay: path of the project in the session.
-
-    Returns:
-        How many there are, and what was left out.
+    """Write all changes of a session, which has the project at the path of the overlay. Returns how
+    many there are, and what was left out.
     """
     files, failed, count = client.files(target), list[NotSaved](), 0
     rows, end = Changes(client).rows(target)
@@ -169,7 +163,9 @@ def facts(project: str, path: str) -> FileFacts | None:
         os.close(root)
 
 
-def restore(files: SessionFiles, overlay: str, project: str, read: Read) -> list[RestoredRow]:
+def restore(
+    client: Client, target: str, overlay: str, project: str, read: Read
+) -> list[RestoredRow]:
     """Make the changes of a save in a new session, but for conflicts with the host's project.
 
     Args:
@@ -179,94 +175,104 @@ def restore(files: SessionFiles, overlay: str, project: str, read: Read) -> list
     Raises:
         SaveError: it is no such part.
     """
-    rows = list[RestoredRow]()
-    part = _Part(read)
-    archive = _Pieces(_archived(part, files, overlay, project, rows))
-    report = files.unpack(overlay, archive.read)
+    files, rows = client.files(target), list[RestoredRow]()
+
+    def give(pipe: int) -> None:
+        part = io.BufferedReader(_Source(read), PIECE_BYTES)
+        with (
+            open(pipe, "wb") as sink,
+            tarfile.open(
+                fileobj=sink, mode="w|", bufsize=PIECE_BYTES, format=tarfile.PAX_FORMAT
+            ) as archive,
+        ):
+            for record in _records(part):
+                why = _make_room(files, overlay, project, record)
+                rows.append(RestoredRow(record.path, "change", why))
+                content = _Content(part, record.size)
+                if not why and record.type != "deleted":
+                    archive.addfile(_member(record), content)
+                while content.read(PIECE_BYTES):
+                    pass
+
+    report = client.carry_out(file_steps.unpack_from_pipe(target, overlay, give))
     whys = {each.path: each.why for each in report.skipped}
     return [row._replace(why=whys.get(row.name, row.why)) for row in rows]
 
 
-def _archived(
-    part: _Part, files: SessionFiles, overlay: str, project: str, rows: list[RestoredRow]
-) -> Iterator[bytes]:
-    """Yield a tar archive of what is to be in the session; removes there what is not to be."""
-    for record in part.records():
-        why = ""
-        if facts(project, record.path) != record.before:
-            why = "the project's file is not what it was when the session was saved"
-        elif record.before is not None and record.before.type != record.type:
-            try:
-                files.remove(f"{overlay}/{record.path}", recursive=True)
-            except FileError as error:
-                if error.data.get("errno") != "ENOENT":  # an attempt before has removed it
-                    why = str(error)
-        rows.append(RestoredRow(record.path, "change", why))
-        if why or record.type == "deleted":
-            part.skip(record.size)
-            continue
-        yield _header(record)
-        yield from part.content(record.size)
-        yield bytes(-record.size % _BLOCK)
-    yield bytes(2 * _BLOCK)
+def _make_room(files: SessionFiles, overlay: str, project: str, record: ChangeRecord) -> str:
+    """Remove in the session what a change replaces; returns why it cannot be made."""
+    if facts(project, record.path) != record.before:
+        return "the project's file is not what it was when the session was saved"
+    if record.before is not None and record.before.type != record.type:
+        try:
+            files.remove(f"{overlay}/{record.path}", recursive=True)
+        except FileError as error:
+            if error.data.get("errno") != "ENOENT":  # an attempt before has removed it
+                return str(error)
+    return ""
 
 
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
 
 
-def _header(record: ChangeRecord) -> bytes:
-    info = tarfile.TarInfo(record.path)
-    info.type, info.mode, info.size = _TYPES[record.type], record.mode & 0o777, record.size
-    info.linkname = record.target
-    return head_of(info, record.modified_us * 1000 or time.time_ns())
+def _member(record: ChangeRecord) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(record.path)
+    member.type, member.mode, member.size = _TYPES[record.type], record.mode & 0o777, record.size
+    member.linkname = record.target
+    member.mtime = record.modified_us / 1_000_000 or time.time()
+    return member
 
 
-class _Part:
-    """Records of the part, as they come."""
+def _records(part: IO[bytes]) -> Iterator[ChangeRecord]:
+    """The records of the part; whoever takes one reads its content before the next."""
+    while line := part.readline(MAX_LINE_BYTES):
+        try:
+            record = decode(ChangeRecord, json.loads(line))
+        except (ValueError, RecursionError, DecodeError) as error:
+            raise _no_part() from error
+        if (
+            not line.endswith(b"\n")
+            or not _is_below(record.path)
+            or record.size < 0
+            or not 0 <= record.modified_us <= MAX_TIME_US
+            or record.type not in ("deleted", *_TYPES)
+            or (record.size and record.type != "file")
+        ):
+            raise _no_part()
+        yield record
+
+
+class _Content(io.RawIOBase):
+    """The content of one record, in the part."""
+
+    def __init__(self, part: IO[bytes], size: int) -> None:
+        self._part = part
+        self._left = size
+
+    def read(self, count: int = -1) -> bytes:
+        """Read some of what is left, of which nothing may be missing."""
+        data = self._part.read(self._left if count < 0 else min(count, self._left))
+        if not data and self._left:
+            raise _no_part()
+        self._left -= len(data)
+        return data
+
+
+class _Source(io.RawIOBase):
+    """The part, as it comes."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._buffer = b""
 
-    def records(self) -> Iterator[ChangeRecord]:
-        while line := self._line():
-            try:
-                record = decode(ChangeRecord, json.loads(line))
-            except (ValueError, RecursionError, DecodeError) as error:
-                raise _no_part() from error
-            if (
-                not _is_below(record.path)
-                or record.size < 0
-                or not 0 <= record.modified_us <= MAX_TIME_US
-            ):
-                raise _no_part()
-            if record.type not in ("deleted", *_TYPES) or (record.size and record.type != "file"):
-                raise _no_part()
-            yield record
+    def readable(self) -> bool:
+        """Always."""
+        return True
 
-    def _line(self) -> bytes:
-        while b"\n" not in self._buffer:
-            piece = self._read(PIECE_BYTES)
-            if not piece and not self._buffer:
-                return b""
-            self._buffer += piece
-            if not piece or (b"\n" not in self._buffer and len(self._buffer) > MAX_LINE_BYTES):
-                raise _no_part()
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def content(self, size: int) -> Iterator[bytes]:
-        while size:
-            piece = self._buffer[:size] or self._read(min(size, PIECE_BYTES))
-            if not piece:
-                raise _no_part()
-            self._buffer = self._buffer[len(piece) :]
-            size -= len(piece)
-            yield piece
-
-    def skip(self, size: int) -> None:
-        for _ in self.content(size):
-            pass
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes."""
+        data = self._read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _is_below(path: str) -> bool:
@@ -276,20 +282,3 @@ def _is_below(path: str) -> bool:
 
 def _no_part() -> SaveError:
     return SaveError("the save's list of changes to the project is not one that nsm can read")
-
-
-class _Pieces:
-    """A stream that is read of pieces that are made meanwhile."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._rest = b""
-
-    def read(self, count: int) -> bytes:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._rest = piece
-        found, self._rest = self._rest[:count], self._rest[count:]
-        return found

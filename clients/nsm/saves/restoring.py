@@ -159,7 +159,7 @@ class _Filling:
             self.notes.append(
                 f"the save has changes of {manifest.project}, this session has {project}"
             )
-        for row in project_changes.restore(self._sandbox.files, overlay, project, read):
+        for row in project_changes.restore(self._client, self._sandbox.id, overlay, project, read):
             self._leave_out(row)
 
     def _compare(self, version: str, packages: tuple[str, ...]) -> None:
