@@ -1,4 +1,4 @@
-"""Files below a directory with untrusted content, by descriptor; blocks.
+"""Files below a directory with untrusted content, by descriptor, and new files in one; blocks.
 
 No function here follows a link, leaves the directory or waits for a FIFO, whatever somebody puts in
 its way meanwhile: by openat2(2), or name by name where a container forbids that call. Nor do they
@@ -220,3 +220,68 @@ def read_file(path: str, most: int, *, root: int | None = None, links: bool = Fa
         raise OSError(errno.EINVAL, "it is no regular file", path)
     with open(fd, "rb") as file:
         return file.read(most)
+
+
+class NewFile:
+    """A file that is being written, and has its name when `keep` returns, and not before.
+
+    Until then it has none, so that nothing is left behind by whatever ends this program, or a name
+    of its own where the file system can do nothing else. What lies at the name is replaced, also a
+    link. Permissions are those of the user alone, unless somebody changes them.
+
+    Args:
+        directory: descriptor of the directory, which is closed with the file.
+    """
+
+    def __init__(self, directory: int, name: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._temporary = ""
+        try:
+            self.descriptor = self._create()
+        except BaseException:
+            os.close(directory)
+            raise
+
+    def _create(self) -> int:
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            # EISDIR is what kernels and file systems say that do not know of it: open(2).
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+        name = _other_name()
+        flags |= os.O_CREAT | os.O_EXCL
+        descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
+        self._temporary = name
+        return descriptor
+
+    def keep(self) -> None:
+        """Give the file its name."""
+        if not self._temporary:
+            unnamed = f"/proc/self/fd/{self.descriptor}"
+            try:
+                # With a descriptor of the directory, since only then os.link follows that link.
+                os.link(unnamed, self._name, dst_dir_fd=self._directory)
+            except FileExistsError:
+                name = _other_name()
+                os.link(unnamed, name, dst_dir_fd=self._directory)
+                self._temporary = name
+            else:
+                return
+        directory = self._directory
+        os.rename(self._temporary, self._name, src_dir_fd=directory, dst_dir_fd=directory)
+        self._temporary = ""
+
+    def close(self) -> None:
+        """Close the file; without `keep` there is nothing of it."""
+        os.close(self.descriptor)
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._directory)
+        os.close(self._directory)
+
+
+def _other_name() -> str:
+    return f".nsm-{os.urandom(8).hex()}"

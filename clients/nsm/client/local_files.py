@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Self
 
+    from nsm.below import NewFile
+
 
 class LocalFileError(FileError):
     """A file here cannot be read or written.
@@ -170,9 +172,8 @@ class LocalTarget:
         self._follow = follow
         self._into = into
         self._below = below
-        self._temporary = ""
         self._permissions: int | None = None
-        self._directory = -1
+        self._new: NewFile | None = None
         with told(path, "written", whole=True):
             self._open()
 
@@ -180,12 +181,10 @@ class LocalTarget:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-        if self._temporary:
-            with suppress(OSError):
-                os.unlink(self._temporary, dir_fd=self._directory)
-        if self._directory >= 0:
-            os.close(self._directory)
+        if self._new is not None:
+            self._new.close()
+        else:
+            os.close(self._descriptor)
 
     def write(self, data: bytes) -> None:
         """Write all of it.
@@ -193,7 +192,7 @@ class LocalTarget:
         Raises:
             LocalFileError: that's not possible.
         """
-        with told(self._path, "written", whole=self._directory >= 0):
+        with told(self._path, "written", whole=self._new is not None):
             write_all(self._descriptor, data)
 
     def expect(self, size: int) -> None:
@@ -202,7 +201,7 @@ class LocalTarget:
         Raises:
             FileError: it has more bytes than are free.
         """
-        if self._directory >= 0:
+        if self._new is not None:
             check_room(self._path, self._descriptor, size)
 
     def date(self, modified_ns: int) -> None:
@@ -219,33 +218,14 @@ class LocalTarget:
         Raises:
             LocalFileError: it can't be put there.
         """
-        if self._directory < 0:
+        if self._new is None:
             return
         if self._permissions is None:
             self._permissions = permissions & 0o777 & ~_umask()
         with told(self._path, "written", whole=True):
             with suppress(PermissionError):  # of a file system that has no permissions
                 os.fchmod(self._descriptor, self._permissions)
-            if not self._temporary:
-                self._name_it()
-            if self._temporary:
-                os.rename(
-                    self._temporary,
-                    self._name,
-                    src_dir_fd=self._directory,
-                    dst_dir_fd=self._directory,
-                )
-                self._temporary = ""
-
-    def _name_it(self) -> None:
-        """Give the file without a name its own, if that is free, else a temporary one."""
-        unnamed = f"/proc/self/fd/{self._descriptor}"
-        try:
-            os.link(unnamed, self._name, dst_dir_fd=self._directory)
-        except FileExistsError:
-            name = _other_name()
-            os.link(unnamed, name, dst_dir_fd=self._directory)
-            self._temporary = name
+            self._new.keep()
 
     def _open(self) -> None:
         if self._below is not None:
@@ -265,31 +245,30 @@ class LocalTarget:
                 return
             self._replace(mode, self._path)
         path = os.path.realpath(self._path) if self._follow else self._path
-        parent, self._name = os.path.split(path)
+        parent, base = os.path.split(path)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         # What is renamed to the name takes a link's place, and does not go through it.
         if self._follow:
-            self._directory = os.open(parent or ".", flags)
+            directory = os.open(parent or ".", flags)
         elif self._into:
             with no_link(parent, "written"), below.opened_around(parent) as (root, name):
-                self._directory = below.open_below(root, name, flags, mounts=True)
+                directory = below.open_below(root, name, flags, mounts=True)
         else:
             with no_link(path, "written"), below.opened_around(path) as (root, name):
                 inside = os.path.dirname(name)
-                self._directory = below.open_below(root, inside, flags, mounts=True)
-        self._begin()
+                directory = below.open_below(root, inside, flags, mounts=True)
+        self._begin(directory, base)
 
     def _open_below(self, directory: int) -> None:
-        self._name = os.path.basename(self._path)
+        name = os.path.basename(self._path)
         with suppress(FileNotFoundError):
-            mode = os.stat(self._name, dir_fd=directory, follow_symlinks=False).st_mode
+            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             if stat.S_ISLNK(mode):
                 raise LinkError(self._path)
             if not stat.S_ISREG(mode):
                 raise FileError(f"{self._path} is there, and is no regular file")
-            self._replace(mode, self._name, directory)
-        self._directory = os.dup(directory)
-        self._begin()
+            self._replace(mode, name, directory)
+        self._begin(os.dup(directory), name)
 
     def _replace(self, mode: int, name: str, directory: int | None = None) -> None:
         """A regular file is there, and is to be replaced."""
@@ -297,26 +276,9 @@ class LocalTarget:
         if not os.access(name, os.W_OK, dir_fd=directory):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    def _begin(self) -> None:
-        try:
-            self._descriptor = self._create()
-        except BaseException:
-            os.close(self._directory)
-            raise
-
-    def _create(self) -> int:
-        flags = os.O_WRONLY | os.O_CLOEXEC
-        try:
-            return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
-        except OSError as error:
-            # EISDIR is what kernels and file systems say that do not know of it: open(2).
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise
-        name = _other_name()
-        flags |= os.O_CREAT | os.O_EXCL
-        descriptor = os.open(name, flags, 0o600, dir_fd=self._directory)
-        self._temporary = name
-        return descriptor
+    def _begin(self, directory: int, name: str) -> None:
+        self._new = below.NewFile(directory, name)
+        self._descriptor = self._new.descriptor
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -339,10 +301,6 @@ def check_room(path: str, descriptor: int, size: int) -> None:
             f"{path} can't be written: {size} bytes do not fit, {free} are free there",
             hint="Make room, or copy to another place.",
         )
-
-
-def _other_name() -> str:
-    return f".nsm-{os.urandom(8).hex()}"
 
 
 def _umask() -> int:

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import struct
 import zipfile
 import zlib
@@ -118,31 +117,14 @@ class SaveWriter:
         self._path = path
         self._max_bytes = max_bytes
         self._max_unpacked_bytes = max_unpacked_bytes
-        around, self._name = os.path.split(os.path.abspath(path))
-        self._temporary = f".{self._name}.{secrets.token_hex(4)}.part"
-        self._directory = _directory_of(path, around)
+        around, name = os.path.split(os.path.abspath(path))
         try:
-            self._file = self._open()
-        except BaseException:
-            os.close(self._directory)
-            raise
+            self._new = below.NewFile(_directory_of(path, around), name)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        self._file = open(self._new.descriptor, "wb", closefd=False)  # noqa: SIM115  # until the end
         self._zip = zipfile.ZipFile(self._file, "w", compresslevel=1)
         self._parts: dict[str, Part] = {}
-
-    def _open(self) -> IO[bytes]:
-        flags = os.O_RDWR | os.O_CLOEXEC
-        try:
-            # Without a name: nothing of it is left if this process is killed.
-            descriptor = os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=self._directory)
-            self._named = False
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise OSError(error.errno, error.strerror, self._path) from error
-            flags |= os.O_CREAT | os.O_EXCL
-            descriptor = os.open(self._temporary, flags, 0o600, dir_fd=self._directory)
-            self._named = True
-        os.fchmod(descriptor, 0o600)
-        return open(descriptor, "w+b")
 
     def __enter__(self) -> Self:
         return self
@@ -153,10 +135,7 @@ class SaveWriter:
             self._zip.close()
         with suppress(OSError):
             self._file.close()
-        if self._named:
-            with suppress(OSError):
-                os.unlink(self._temporary, dir_fd=self._directory)
-        os.close(self._directory)
+        self._new.close()
 
     @contextmanager
     def part(self, name: str) -> Generator[PartWriter]:
@@ -187,14 +166,7 @@ class SaveWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         size = self._file.tell()
-        if not self._named:
-            unnamed = f"/proc/self/fd/{self._file.fileno()}"
-            # With a descriptor of the directory, since only then os.link follows that link.
-            os.link(unnamed, self._temporary, dst_dir_fd=self._directory)
-            self._named = True
-        directory = self._directory
-        os.rename(self._temporary, self._name, src_dir_fd=directory, dst_dir_fd=directory)
-        self._named = False
+        self._new.keep()
         return size
 
 
