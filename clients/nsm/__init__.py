@@ -31,7 +31,6 @@ The package:
     checks.py       rows of `nsm doctor` and of `nsm box --check`
     dataclass.py    `dataclass` that costs little while modules are imported
     jsonlines.py    lines of JSON-RPC: bytes in, lines out
-    httptoken.py    the token of MCP over HTTP
     _version.py     version of the distribution, and of the program with its commit
 
 Public are the names below, `nsm.changes`, `nsm.saves`, `nsm.paths` and `nsm.wire`; `nsmbox` and the

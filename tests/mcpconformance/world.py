@@ -16,7 +16,7 @@ import trio
 import e2e_support
 from mcpconformance.clients import PROGRAM, Way
 from mcpconformance.fixtures import SuiteServer
-from nsm import httptoken
+from nsm.http import token as httptoken
 from nsmd.http.asgi_app import answering
 from nsmd.http.listener import HttpListener
 from nsmd.model.events import Events

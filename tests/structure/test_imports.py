@@ -141,7 +141,6 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.shortage",
         "nsm.suggestion",
         "nsm.http",
-        "nsm.httptoken",
         "nsm._version",
         "nsm.jail",
         "nsm.checks",
@@ -194,7 +193,6 @@ INTEGRATIONS_MAY_USE = {
     "nsm.dataclass": "values are made as in all of nsm",
     "nsm.client.background": "a node of a Ray cluster has a client under asyncio",
     "nsm.http": "`nsm e2b serve` answers by HTTP as the supervisor does",
-    "nsm.httptoken": "and its keys are kept as the supervisor's token",
     "nsm.startup": "a node of a Ray cluster passes connections on byte for byte",
 }
 """Names of `nsm` that integrations import, and why."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from nsm import paths
+from nsm import below, paths
 from nsm.setup import json_text, toml_text
 from nsm.wire.errors import NsmError
 
@@ -138,13 +138,13 @@ def read(path: str) -> bytes | None:
         OSError: it can't be read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = below.read_file(path, _MAX_BYTES + 1, links=True)
     except FileNotFoundError:
         return None
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise SettingsFileError(f"{path} is no regular file", hint="Nothing was changed.")
-        content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise SettingsFileError(f"{path} is no regular file", hint="Nothing was changed.") from None
     if len(content) > _MAX_BYTES:
         raise SettingsFileError(
             f"{path} has more than {_MAX_BYTES // 1024**2} MiB", hint="Nothing was changed."

@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
 
-from nsm import httptoken
 from nsm._version import __version__
 from nsm.checks import HostCheck, fail, ok, rows, warn
+from nsm.http import token as httptoken
 from nsm.http.listen_address import Port, UnixPath, parse_listen
 from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError

@@ -1,20 +1,104 @@
-"""The token as its file has it at this moment."""
+"""The file with the secret of clients over HTTP."""
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from nsm import httptoken
-from nsm.http.token import TokenFile
+from nsm.http import token as httptoken
+from nsm.http.token import TokenError, TokenFile
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return str(tmp_path / "state" / "http-token")
+    return str(tmp_path / "state" / "nsm" / "http-token")
+
+
+def test_it_is_made_when_it_is_first_needed_for_its_user_only(path: str) -> None:
+    token = httptoken.ensure(path)
+    assert len(token) >= 43  # 256 bits
+    assert httptoken.ensure(path) == token
+    assert httptoken.read(path) == token
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+
+
+def test_whatever_the_umask_is(path: str) -> None:
+    before = os.umask(0)
+    try:
+        httptoken.ensure(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_another_one_is_another_one(path: str) -> None:
+    tokens = [httptoken.ensure(path), *(httptoken.rotate(path) for _ in range(3))]
+    assert len(set(tokens)) == 4
+    assert httptoken.read(path) == tokens[-1]
+    assert os.listdir(os.path.dirname(path)) == ["http-token"]
+
+
+def test_of_many_who_make_it_at_once_all_have_the_same(path: str) -> None:
+    tokens: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: tokens.append(httptoken.ensure(path))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tokens) == 8
+    assert len(set(tokens)) == 1
+    assert os.listdir(os.path.dirname(path)) == ["http-token"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_one_that_others_may_have_read_is_refused(path: str, mode: int) -> None:
+    httptoken.ensure(path)
+    os.chmod(path, mode)
+    with pytest.raises(TokenError, match="open to others"):
+        httptoken.ensure(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == mode
+    httptoken.rotate(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ["", "short", "x" * 2000, "a b" * 20, "é" * 40, "x" * 40 + "\0"])
+def test_what_is_no_token_is_refused(path: str, text: str) -> None:
+    httptoken.ensure(path)
+    Path(path).write_text(text, encoding="utf-8")
+    with pytest.raises(TokenError, match="holds no token"):
+        httptoken.read(path)
+
+
+def test_links_directories_and_pipes_are_refused(path: str, tmp_path: Path) -> None:
+    httptoken.ensure(path)
+    other = tmp_path / "other"
+    os.rename(path, other)
+    os.symlink(other, path)
+    with pytest.raises(TokenError, match="cannot be opened"):
+        httptoken.read(path)
+    os.unlink(path)
+    os.mkfifo(path, 0o600)
+    with pytest.raises(TokenError, match="no regular file"):
+        httptoken.ensure(path)
+    os.unlink(path)
+    os.mkdir(path, 0o700)
+    with pytest.raises(TokenError, match="no regular file"):
+        httptoken.ensure(path)
+
+
+def test_a_directory_that_others_may_write_to_is_refused(path: str) -> None:
+    os.makedirs(os.path.dirname(path))
+    os.chmod(os.path.dirname(path), 0o777)
+    with pytest.raises(TokenError, match="cannot be written"):
+        httptoken.ensure(path)
 
 
 def test_another_token_holds_at_once_and_the_old_one_no_longer(path: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 import samples
 from doctor_world import World, named
 from nsm.http.listen_address import Port
-from nsm.httptoken import ensure
+from nsm.http.token import ensure
 from nsmd.doctor.supervisor import NAME, ask_supervisor, check_http
 from nsmd.http.service import bound
 from nsmd.model.settings import HttpSettings, Settings

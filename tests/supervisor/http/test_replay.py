@@ -24,7 +24,7 @@ from mcp_types import (
 from fake_programs import FakePrograms
 from fake_runner import FakeRunner, a_project
 from http_support import sdk_client
-from nsm import httptoken
+from nsm.http import token as httptoken
 from nsm.http.connection import Message, Receive, Send
 from nsmd.http import asgi_app
 from nsmd.http.asgi_app import Replays, SentEvents

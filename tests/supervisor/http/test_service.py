@@ -22,7 +22,7 @@ from fake_fdstore import Held
 from fake_programs import FakePrograms
 from fake_runner import ENVIRONMENTS, FakeRunner, a_project, echo
 from http_support import sdk_client
-from nsm import httptoken
+from nsm.http import token as httptoken
 from nsm.http.listen_address import Port
 from nsm.http.listening import MAX_TURNED_AWAY
 from nsm.wire.errors import BadProjectError, InternalError

@@ -8,7 +8,6 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from nsm import httptoken
 from nsm.cli import connection, terminal
 from nsm.cli.options import (
     EXIT_FAILED,
@@ -22,6 +21,7 @@ from nsm.cli.options import (
     verb,
     whole_number,
 )
+from nsm.http import token as httptoken
 
 if TYPE_CHECKING:
     from argparse import Namespace

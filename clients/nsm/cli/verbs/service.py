@@ -151,10 +151,7 @@ def _write(path: str, text: str) -> None:
     before = _read(path)
     if before is not None and not before.startswith(MARK):
         os.replace(path, f"{path}{_ASIDE}")
-    made = f"{path}.new"
-    with open(made, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(made, path)
+    paths.replace_file(path, text.encode())
 
 
 # uninstall

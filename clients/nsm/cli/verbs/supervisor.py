@@ -345,7 +345,7 @@ def _http(options: Namespace) -> int:
 
 
 def _token(options: Namespace) -> int:
-    from nsm import httptoken  # noqa: PLC0415  # of one action
+    from nsm.http import token as httptoken  # noqa: PLC0415  # of one action
 
     # In a box the file would be another one, which lets nobody in.
     connection.need_installed()

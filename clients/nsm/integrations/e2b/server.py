@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from nsm import AsyncClient, httptoken, paths
+from nsm import AsyncClient, paths
 from nsm.dataclass import dataclass, replace
+from nsm.http import token as httptoken
 from nsm.http.connection import Bodies, Connection, Served
 from nsm.http.listen_address import Port, own_hosts, own_url
 from nsm.http.listening import ConnectionLimit, accept

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsm import httptoken
+from nsm.http import token as httptoken
 from nsm.http.access import AdmittedRequest, Answer
 from nsm.http.token import TokenFile
 from nsm.integrations.e2b.access import Key, KeyCheck
