@@ -167,12 +167,7 @@ def read_link(root: int, path: str, *, mounts: bool = False) -> str:
 
 
 def make_directories(root: int, path: str, *, mounts: bool = False) -> None:
-    """Make a directory and those around it, as far as they are missing.
-
-    Raises:
-        FileExistsError: something else has such a name.
-        OSError: one is a link (ELOOP), or cannot be made.
-    """
+    """Make a directory and those around it, as far as they are missing; ELOOP if one is a link."""
     names = path.split("/")
     for count in range(1, len(names) + 1):
         with parent_of(root, "/".join(names[:count]), mounts=mounts) as (around, name):

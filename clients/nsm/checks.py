@@ -57,11 +57,7 @@ def rows(*table: tuple[str, HostCheck | Iterable[HostCheck] | None]) -> list[Hos
 
 
 def render_text(checks: Sequence[HostCheck], columns: int | None = None) -> str:
-    """Aligned lines for people, fixes below what they fix.
-
-    Args:
-        columns: width of the terminal, to wrap lines; None for no limit.
-    """
+    """Aligned lines for people, fixes below what they fix, wrapped at a terminal's width if any."""
     width = max(len(check.name) for check in checks)
     margin = " " * (len("warn  ") + width + len("  "))
     room = None if columns is None else max(20, columns - len(margin))

@@ -102,11 +102,7 @@ def parse(line: bytes) -> object:
 
 
 def dump(message: dict[str, object]) -> bytes:
-    """A message of plain values as a line of ASCII, without its newline.
-
-    Raises:
-        ValueError, TypeError: a value is none that JSON has.
-    """
+    """A message of plain values as a line of ASCII, without its newline."""
     return "".join(_encode(message, 0)).encode("ascii")
 
 

@@ -41,11 +41,7 @@ def socket_path() -> str:
 
 
 def check_socket_path(path: str) -> None:
-    """Refuse a path that no socket can have.
-
-    Raises:
-        PathError: the path is relative, a directory's, or too long.
-    """
+    """Refuse a path that no socket can have: it is relative, a directory's, or too long."""
     if not os.path.isabs(path):
         raise PathError(
             f"the socket's path {path!r} is relative. Set NSM_SOCKET to an absolute one."
@@ -129,9 +125,6 @@ def supervisor_command() -> tuple[str, ...]:
     """How the supervisor's program is called: ``NSM_SUPERVISOR``, else with this Python.
 
     Packages whose programs need surroundings of their own (a PATH, modules) name theirs.
-
-    Raises:
-        PathError: the variable's value is no absolute path.
     """
     named = _named("NSM_SUPERVISOR")
     if not named:
@@ -160,11 +153,7 @@ def _named(variable: str) -> str:
 
 
 def home() -> str:
-    """``$HOME`` if it is absolute, else the home directory in the password database.
-
-    Raises:
-        PathError: neither exists.
-    """
+    """``$HOME`` if it is absolute, else the home directory in the password database."""
     path = os.environ.get("HOME", "")
     if os.path.isabs(path):
         return path
@@ -179,14 +168,7 @@ def home() -> str:
 
 
 def ensure_runtime_dir() -> str:
-    """Make `runtime_dir` where it is missing and check that it is safe.
-
-    Returns:
-        Its path.
-
-    Raises:
-        PathError: it can't be made, or others could put something into it.
-    """
+    """Make `runtime_dir` where it is missing, and check that it is safe; returns its path."""
     path = runtime_dir()
     ensure_private_dir(path)
     return path

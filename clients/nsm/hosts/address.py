@@ -71,11 +71,7 @@ class RemoteHost(NamedTuple):
 
 
 def find_host(wanted: str) -> RemoteHost:
-    """Find the host that an address or a name in config.toml means.
-
-    Raises:
-        HostError: nobody knows it, or it is written wrongly.
-    """
+    """Find the host that an address or a name in config.toml means."""
     ssh = _words("NSM_SSH", os.environ.get("NSM_SSH") or "ssh")
     if wanted.startswith(_SCHEME):
         found = _parse(wanted)._replace(ssh=ssh)

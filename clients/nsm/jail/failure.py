@@ -50,11 +50,7 @@ class HostFacts:
     container: bool = False
 
     def obstacle(self, bwrap: str) -> Advice | None:
-        """The setting that forbids user namespaces.
-
-        Args:
-            bwrap: path of the program that has to be allowed.
-        """
+        """The setting that forbids user namespaces to the program `bwrap`."""
         if self.userns_clone == 0:
             return _sysctl("kernel.unprivileged_userns_clone", 0, 1)
         if self.userns_module == "N":
@@ -77,11 +73,7 @@ class HostFacts:
 
 
 def read_host_facts(root: str = "/") -> HostFacts:
-    """Read the settings.
-
-    Args:
-        root: where the host's root directory is; other than `/` in tests only.
-    """
+    """Read the settings. The root directory is another than `/` in tests only."""
 
     def number(name: str) -> int | None:
         text = _read(os.path.join(root, "proc/sys", name))
@@ -100,13 +92,7 @@ def read_host_facts(root: str = "/") -> HostFacts:
 
 
 def explain(text: str, facts: HostFacts, bwrap: str) -> StartFailedError:
-    """The error for a jail that did not start.
-
-    Args:
-        text: text of bwrap or the agent on stderr.
-        facts: facts about this host.
-        bwrap: its path.
-    """
+    """The error for a jail that did not start, by what bwrap or the agent has said."""
     words = text.strip() or "nothing was said about why"
     advice = _advice(text, facts, bwrap)
     if advice is None:

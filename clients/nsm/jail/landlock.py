@@ -45,11 +45,7 @@ def close_scopes() -> bool:
     process gets no privileges by exec any more, so a bubblewrap that is setuid would not work
     afterwards: the kernels that can do this do not need one.
 
-    Returns:
-        True if they are closed; False if the kernel cannot do that.
-
-    Raises:
-        OSError: the kernel can, and does not.
+    Returns False if the kernel cannot do that; if it can and does not, that is an OSError.
     """
     if version() < SCOPES_SOCKETS:
         return False
@@ -64,11 +60,7 @@ def close_all() -> bool:
 
     What is open already stays open.
 
-    Returns:
-        False if the kernel has no Landlock.
-
-    Raises:
-        OSError: the kernel can, and does not.
+    Returns False if the kernel has no Landlock; if it has and refuses, that is an OSError.
     """
     found = version()
     if not found:

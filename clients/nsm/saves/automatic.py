@@ -15,11 +15,7 @@ NICE = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Save a session.
-
-    Args:
-        arguments: its id, and the largest size of all saves in MiB.
-    """
+    """Save a session: its id, and the largest size of all saves in MiB, are the arguments."""
     session, saves_mb = arguments
     os.nice(NICE)
     try:

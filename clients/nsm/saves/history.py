@@ -41,9 +41,6 @@ def label_of(path: str) -> dict[str, str]:
 class History:
     """Transcript of a session, and before that of the save from which it was restored.
 
-    Args:
-        target: the session.
-
     Attributes:
         missing: why the earlier part is missing; empty if it is there, or if there is none.
     """
@@ -121,11 +118,7 @@ class History:
 
 
 def _saved_lines(path: str) -> list[Line]:
-    """Read the entries of a save's transcript.
-
-    Raises:
-        SaveError: it has none that can be read.
-    """
+    """Read the entries of a save's transcript."""
     content = bytearray()
 
     def take(read: Any) -> None:

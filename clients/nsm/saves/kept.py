@@ -35,11 +35,7 @@ def directory() -> str:
 
 
 def path_of(name: str) -> str:
-    """The file of the save of that name.
-
-    Raises:
-        SaveError: no save can have that name.
-    """
+    """The file of the save of that name."""
     if not _NAME.fullmatch(name) or name.startswith("."):
         raise SaveError(
             f"{name!r:.80} cannot be the name of a save",
@@ -66,11 +62,7 @@ def name_of(path: str) -> str:
 
 
 def found(named: str) -> str:
-    """The file that somebody means by a name or a path.
-
-    Raises:
-        SaveError: there is none.
-    """
+    """The file that somebody means by a name or a path."""
     path = named if "/" in named or os.path.isfile(named) else path_of(named)
     if not os.path.isfile(path) and (automatic := automatic_of(named)):
         if len({save.project for save in automatic}) > 1:
@@ -137,11 +129,7 @@ def listed() -> list[KeptSave]:
 
 
 def remove(name: str) -> None:
-    """Remove a save.
-
-    Raises:
-        SaveError: there is none of that name.
-    """
+    """Remove a save."""
     try:
         os.unlink(path_of(name))
     except FileNotFoundError:

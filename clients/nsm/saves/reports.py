@@ -30,14 +30,8 @@ class NotSaved(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A save.
-
-    Attributes:
-        path: the file.
-        size: its bytes.
-        names: variables and definitions that are in it.
-        not_saved: what is not.
-        notes: what else a person should know.
+    """A save: its file, the bytes of that, variables and definitions that are in it, what is not,
+    and what else a person should know.
     """
 
     path: str
@@ -72,8 +66,6 @@ class Restored(NamedTuple):
     """A session that was made of a save.
 
     Attributes:
-        id, name, env: of the session.
-        rows: what was in the save.
         notes: what else a person should know.
         interrupted: somebody interrupted code that was run again; the rest was not run.
     """
@@ -109,11 +101,7 @@ class KeptSave(NamedTuple):
 
 
 def check_ran(result: RunResult, done: str) -> None:
-    """Check that nsm's own program ran to its end in the session.
-
-    Raises:
-        SaveError: it did not.
-    """
+    """Check that nsm's own program ran to its end in the session."""
     if result.interrupted:
         raise SaveInterruptedError(f"the session was not {done}: it was interrupted")
     if result.exit_code == 0:

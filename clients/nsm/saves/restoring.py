@@ -102,12 +102,7 @@ def _check_env(client: Client, name: str, interpreter: str, *, trusted: bool) ->
 
 
 class _Filling:
-    """A new session that is filled from a save.
-
-    Attributes:
-        outcomes: what was in the save.
-        notes: what else a person should know.
-    """
+    """A new session that is filled from a save."""
 
     def __init__(self, client: Client, sandbox: Sandbox, reader: SaveReader) -> None:
         self._client = client

@@ -105,10 +105,6 @@ class SaveWriter:
             directory is followed on the way: code in a session may have put it there.
         max_bytes: largest size.
         max_unpacked_bytes: largest size of all parts together before compression.
-
-    Raises:
-        SaveError: it becomes larger.
-        OSError: it cannot be written.
     """
 
     def __init__(self, path: str, max_bytes: int, max_unpacked_bytes: int) -> None:
@@ -270,11 +266,7 @@ class SaveReader:
         self.manifest = manifest
 
     def check_size(self, max_bytes: int) -> None:
-        """Check how much the save unpacks to, before anything is unpacked.
-
-        Raises:
-            SaveError: that is too much.
-        """
+        """Check how much the save unpacks to, before anything is unpacked."""
         size = sum(part.size for part in self.manifest.parts.values())
         if size > max_bytes:
             raise SaveError(

@@ -55,11 +55,7 @@ class _Source(NamedTuple):
 
 
 class Saving:
-    """One session that is saved.
-
-    Args:
-        target: an id, a name, or ``SCOPE/NAME``.
-    """
+    """One session that is saved: an id, a name, or ``SCOPE/NAME``."""
 
     def __init__(self, client: Client, target: str) -> None:
         self._client = client
