@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from nsmd.telemetry.counts import BOUNDS, SHOWN
-from nsmd.telemetry.families import FAMILIES, Family
+from nsmd.telemetry.counts import BOUNDS, FAMILIES, SHOWN, Family
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 
@@ -42,7 +41,7 @@ _HEAD = """\
 # Metrics
 
 The supervisor counts these, for Prometheus and for you. `tools/metrics_page.py` makes this page
-from the table in `supervisor/nsmd/telemetry/families.py`.
+from the table in `supervisor/nsmd/telemetry/counts.py`.
 
 ## Looking at them
 

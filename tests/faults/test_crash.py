@@ -17,7 +17,7 @@ FAILS_ON_SIGNAL = """
 import signal, sys
 import trio
 from nsmd.app import main
-from nsmd.app.socket_guard import SocketGuard
+from nsmd.app.instance import SocketGuard
 
 async def watch(self):
     with trio.open_signal_receiver(signal.SIGUSR1) as signals:

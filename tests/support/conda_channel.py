@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nsmd.packages.conda_lists import PLATFORM
+from nsmd.packages.conda_packages import PLATFORM
 
 PLACEHOLDER = "/opt/built_here_with_a_long_name"
 """Path of the environment in files of packages, which linking replaces."""

@@ -16,14 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 from nsmd.packages.images.unpack import architecture
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed
 from package_world import installation
 from realjail import SYSTEM_PATH, new_launcher
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nsmd.jail import BwrapLauncher, enter_private_mounts
 from nsmd.model.settings import DEFAULT_JAIL_UID
-from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.package_builds import PackageEnvironments
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from realjail import BWRAP
 
@@ -36,14 +36,14 @@ def installation(
     variables: Mapping[str, str] | None = None,
     search_path: str = SEARCH_PATH,
     timeout_s: float = 120.0,
-) -> InstallerRun:
+) -> PackageEnvironments:
     """Make environments below a directory.
 
     Args:
         variables: variables of the user, who has no others and no files.
     """
     home = folder / "home"
-    return InstallerRun(
+    return PackageEnvironments(
         store=str(folder / "envs"),
         lock_directories=(str(folder / "locks"), str(folder / "spare-locks")),
         search_path=search_path,

@@ -2,9 +2,8 @@
 
 main             the command line of nsm-supervisor
 service_manager  the socket that systemd passes, and messages to systemd
-instance         its lock, socket and descriptors; answers if it cannot start
+instance         its lock, socket and descriptors, kept in place; answers if it cannot start
 startup          open what must be there before the event loop begins
 services         open the services that requests use, and the front ends that receive them
-socket_guard     keep the control socket where clients look for it
 daemon           the life of the supervisor: open all parts, serve, and end them
 """

@@ -26,9 +26,9 @@ import trio
 
 from nsm import paths
 from nsm._version import program_version
+from nsmd.app.instance import SocketGuard
 from nsmd.app.service_manager import notify
 from nsmd.app.services import FrontEnds, open_services
-from nsmd.app.socket_guard import SocketGuard
 from nsmd.app.startup import Startup
 from nsmd.audit import RECORDED, Recorder, open_journal
 from nsmd.config.reload import Reconfiguration

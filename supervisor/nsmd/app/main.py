@@ -256,8 +256,7 @@ class _Starter:
 
         from nsmd.app import daemon  # noqa: PLC0415
         from nsmd.app.startup import start_up  # noqa: PLC0415
-        from nsmd.host.event_loop import AwakeClock  # noqa: PLC0415
-        from nsmd.host.threads import keep_reserve_thread  # noqa: PLC0415
+        from nsmd.host.event_loop import AwakeClock, keep_reserve_thread  # noqa: PLC0415
 
         gc.freeze()
         gc.enable()

@@ -50,7 +50,7 @@ from nsmd.model.limits import ClientLimits
 from nsmd.model.settings import Settings, configured_secrets
 from nsmd.model.values import Environment
 from nsmd.network.secrets.service import SecretService
-from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.package_builds import PackageEnvironments
 from nsmd.pool.memory import HostMemory, Pressure
 from nsmd.ports.port_manager import PortManager
 from nsmd.restart.drain import Draining
@@ -430,8 +430,8 @@ async def _open_environments(
         yield catalog, search, builder, host, in_projects
 
 
-def _installation(start: Startup) -> InstallerRun:
-    return InstallerRun(
+def _installation(start: Startup) -> PackageEnvironments:
+    return PackageEnvironments(
         store=os.path.join(paths.data_dir(), "envs"),
         lock_directories=(
             os.path.join(paths.config_dir(), "locks"),

@@ -12,8 +12,8 @@ from nsmd.denials import tracebacks, wording
 from nsmd.denials.messages import WORDS, WORKSPACE, Evidence, Kind, evidence_in, is_beyond_machines
 from nsmd.denials.suspicion import bounded, suspicious_text
 from nsmd.denials.wording import Circumstances, plain
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import has_below
-from nsmd.host.threads import BoundedReads
 from nsmd.model.policy import Policy
 from nsmd.model.values import LimitEvent, Outcome, ProjectMount
 

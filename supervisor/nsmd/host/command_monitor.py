@@ -1,5 +1,6 @@
 """The process between the supervisor and a command, Nix for example: it reads the command's log,
-and ends the command with all that it started.
+and ends the command with all that it started. The supervisor reads logs of builds by the same
+functions: lines cleaned for people, and the progress that they tell.
 
 It is a process of its own for two reasons. Builders leave Nix's process group and session
 (`nsmd.host.monitor`). And a build may print gigabytes: reading those here leaves the supervisor's
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,9 +25,76 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nsmd.host.command_log import LogReader
+from nsm.dataclass import dataclass
 from nsmd.host.monitor import CHUNK_BYTES, Monitor
 from nsmd.host.processes import signal_group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandProgress:
+    """Progress of a build at one moment.
+
+    Attributes:
+        phase: of Nix: ``evaluating``, ``fetching`` (inputs of the evaluation), ``downloading``
+            (packages that need no build) or ``building``. Of packages: ``resolving``,
+            ``installing``, ``compiling`` or ``publishing``.
+        activity: present activity, for people, e.g. ``building pandas-2.2 (checkPhase)``; may be
+            empty.
+        built, to_build: numbers of derivations; the second grows while Nix finds more.
+        copied, to_copy: numbers of store paths from elsewhere.
+    """
+
+    phase: str = "evaluating"
+    activity: str = ""
+    built: int = 0
+    to_build: int = 0
+    copied: int = 0
+    to_copy: int = 0
+    downloaded_bytes: int = 0
+    to_download_bytes: int = 0
+
+
+MAX_LINE_CHARS = 4096
+"""Largest part of a log line to keep; builders print whole files in one line."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+
+
+class LogReader:
+    """Reader of the log of one command, of plain lines. What it reads may come from anybody.
+
+    Attributes:
+        error: the command's error messages; empty if there are none.
+    """
+
+    @property
+    def error(self) -> str:
+        return ""
+
+    @property
+    def progress(self) -> CommandProgress:
+        return CommandProgress()
+
+    def read_line(self, line: bytes) -> list[str]:
+        """Read a line without its end. Returns cleaned lines for people; mostly one or none."""
+        return lines_of(line.decode(errors="replace"))
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines of a text, without empty ones, cleaned and cut."""
+    # Of a progress bar that is redrawn, the last state.
+    shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    cleaned = (clean(line).rstrip() for line in shown)
+    return [line for line in cleaned if line]
+
+
+def clean(text: str) -> str:
+    """Remove terminal control sequences, and cut the text: only its beginning is made printable."""
+    if text.isprintable():
+        return text[:MAX_LINE_CHARS]
+    text = _ESCAPES.sub("", text)[:MAX_LINE_CHARS].expandtabs()[:MAX_LINE_CHARS]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
 
 STEP_S = 2.5
 """Time for a command after each of SIGINT and SIGTERM. Nix then kills its builders, which takes

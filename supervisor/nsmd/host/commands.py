@@ -12,8 +12,7 @@ import trio
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.decode import decode
 from nsmd.host.child_processes import MARGIN_S, MonitoredProcess
-from nsmd.host.command_log import CommandProgress
-from nsmd.host.command_monitor import STEP_S
+from nsmd.host.command_monitor import STEP_S, CommandProgress
 from nsmd.host.monitor import SWEEP_S
 
 _CHUNK_BYTES = 64 * 1024

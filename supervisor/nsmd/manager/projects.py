@@ -17,8 +17,8 @@ from typing import TypeVar
 from nsm import git
 from nsm.dataclass import replace
 from nsm.wire.errors import BadProjectError
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import is_within, why_private
-from nsmd.host.threads import BoundedReads
 from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import CheckedDirectory, ProjectMode, ProjectMount
 

@@ -27,13 +27,6 @@ from nsm.wire.sessions import FORKED_FROM, SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.environments.catalog import OTHER_NAMES, Catalog
 from nsmd.environments.on_demand import EnvironmentSearch
-from nsmd.manager.listing import (
-    ROWS_AT_ONCE,
-    Measure,
-    SessionLister,
-    ended_row,
-    measure_in_threads,
-)
 from nsmd.manager.projects import Projects, Unreadable, project_mode
 from nsmd.manager.run_requests import (
     Deduplication,
@@ -41,7 +34,14 @@ from nsmd.manager.run_requests import (
     env_left_open,
     without_fence,
 )
-from nsmd.manager.session_index import Here
+from nsmd.manager.session_index import (
+    ROWS_AT_ONCE,
+    Here,
+    Measure,
+    SessionLister,
+    ended_row,
+    measure_in_threads,
+)
 from nsmd.manager.session_manager import Forks, SessionManager
 from nsmd.model import names
 from nsmd.model.lifecycle import Shutdown

@@ -20,7 +20,7 @@ import trio
 from nsm.dataclass import dataclass, field, replace
 from nsm.jail.seccomp import filter_program
 from nsmd.fdstore.holder import receive_one
-from nsmd.host.command_log import lines_of
+from nsmd.host.command_monitor import lines_of
 from nsmd.jail.arguments import (
     SYNTHETIC_FILES,
     BindMount,

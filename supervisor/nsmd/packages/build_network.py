@@ -22,7 +22,7 @@ from nsmd.network.listener import NamespaceListener
 from nsmd.network.session_proxy import Gateway, SessionProxy
 from nsmd.packages.index_values import Index, IndexAccess, Indexes, parse_url
 from nsmd.packages.jail_start import ADDRESS
-from nsmd.packages.request import InstallError
+from nsmd.packages.package_builds import InstallError
 
 BELONGING: Mapping[str, Sequence[str]] = {
     "pypi.org:443": ("files.pythonhosted.org:443",),

@@ -26,8 +26,7 @@ from nsmd.packages.index_reading import read_indexes
 from nsmd.packages.language_packages import LanguagePackages, PackageLock
 from nsmd.packages.locks import LockError
 from nsmd.packages.node_packages import NodePackages
-from nsmd.packages.python_packages import PythonPackages
-from nsmd.packages.request import (
+from nsmd.packages.package_builds import (
     BuildReport,
     Installed,
     InstallError,
@@ -35,6 +34,7 @@ from nsmd.packages.request import (
     entered,
     in_thread,
 )
+from nsmd.packages.python_packages import PythonPackages
 from nsmd.packages.store import (
     EnvironmentStore,
     Staging,

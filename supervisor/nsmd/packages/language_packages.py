@@ -13,7 +13,7 @@ from nsmd.model.host_rules import AllowList
 from nsmd.packages.build_jail import BuildJail
 from nsmd.packages.build_network import BuildSettings
 from nsmd.packages.index_values import Indexes
-from nsmd.packages.request import InstallRequest
+from nsmd.packages.package_builds import InstallRequest
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore, Staging
 
 

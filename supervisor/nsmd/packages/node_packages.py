@@ -28,7 +28,7 @@ from nsmd.packages.build_network import BuildSettings, npm_settings
 from nsmd.packages.index_reading import NPM
 from nsmd.packages.language_packages import LanguagePackages
 from nsmd.packages.locks import MAX_LOCK_BYTES, LockError, hash_of_wanted
-from nsmd.packages.request import InstallError, InstallRequest, in_thread
+from nsmd.packages.package_builds import InstallError, InstallRequest, in_thread
 from nsmd.packages.sharing import share_packages
 from nsmd.packages.store import (
     BUILD,

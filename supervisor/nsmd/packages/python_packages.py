@@ -16,7 +16,7 @@ from nsmd.packages.build_jail import ENV, PLACE, PYTHON, BuildJail
 from nsmd.packages.build_network import BuildSettings, python_settings
 from nsmd.packages.language_packages import LanguagePackages
 from nsmd.packages.locks import MAX_LOCK_BYTES, Lock, LockError
-from nsmd.packages.request import InstallError, InstallRequest, in_thread
+from nsmd.packages.package_builds import InstallError, InstallRequest, in_thread
 from nsmd.packages.sharing import installed, share_files
 from nsmd.packages.store import (
     BUILD,

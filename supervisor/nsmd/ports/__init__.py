@@ -7,7 +7,6 @@ session. This module imports nothing, since the relay imports it.
 
 relayed        in the relay: one connection, its bytes, and counts that are read here, too
 relay          in the relay: its loop
-addresses      where people may connect, and the listening sockets there
 session_ports  the ports of one session, and its relay as the supervisor holds it
 port_manager   the ports of all sessions
 """

@@ -17,12 +17,13 @@ from nsm.wire.host import PortRow
 from nsmd.fdstore import records
 from nsmd.fdstore.records import KeptEntries, RecordError
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.host import listeners
 from nsmd.host.descriptors import MAX_OPEN_PORTS
 from nsmd.host.processes import has_ended
 from nsmd.model import names
 from nsmd.model.events import Events, SupervisorEvent
 from nsmd.model.settings import PortSettings
-from nsmd.ports import addresses, relayed
+from nsmd.ports import relayed
 from nsmd.ports.session_ports import (
     PORT,
     RELAY,
@@ -149,7 +150,7 @@ class PortManager:
             )
         if not 0 < number < 65536:
             raise BadRequestError(f"{number} is no port.", hint="Ports are 1 to 65535.")
-        address = addresses.parse_address(text or addresses.ANY_PORT, public=public)
+        address = listeners.parse_address(text or listeners.ANY_PORT, public=public)
         open_now = sum(len(ports.open_ports) for ports in self._of.values())
         if open_now + self._opening >= self._most:
             raise OverloadedError(
@@ -299,7 +300,7 @@ def _unopened(session: Session, port: ConfiguredPort, error: NsmError) -> PortRo
         name=session.name,
         scope=session.tenancy.scope if session.tenancy is not None else "",
         port=port.number,
-        address=port.address or addresses.ANY_PORT,
+        address=port.address or listeners.ANY_PORT,
         client=CONFIGURATION,
         problem=error.message,
         is_open=False,

@@ -21,11 +21,12 @@ from nsmd.agent_link.frames import PortsFrame
 from nsmd.agent_link.requests import NoAnswerError
 from nsmd.fdstore import records
 from nsmd.fdstore.store import DescriptorStore
+from nsmd.host import listeners
 from nsmd.host.child_processes import ChannelProcess
 from nsmd.host.listeners import identity_of
 from nsmd.model import names
 from nsmd.model.events import Events
-from nsmd.ports import addresses, relayed
+from nsmd.ports import relayed
 from nsmd.ports.relay import DRAIN_S
 from nsmd.sessions.session import Session
 
@@ -134,7 +135,7 @@ PORT = "port-"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
     """Facts about an open port, for the next supervisor: its session, its number there, its place
-    among the counts of the relay, where people connect, as `nsmd.ports.addresses.shown`, its Unix
+    among the counts of the relay, where people connect, as `nsmd.host.listeners.shown`, its Unix
     socket's file, if it has one, and the program that asked for it.
     """
 
@@ -168,7 +169,7 @@ class OpenPort:
         self.listener.close()
         if self.record.path:
             identity = self.record.device, self.record.inode
-            addresses.remove_socket(self.record.path, identity)
+            listeners.remove_socket(self.record.path, identity)
 
 
 class PortTotals:
@@ -251,7 +252,7 @@ class SessionPorts:
                     f"{MAX_SESSION_PORTS} ports of this session are open already.",
                     hint="`nsm port SESSION --close PORT` closes one.",
                 )
-            port = self._made(number, address, client, addresses.listen(address))
+            port = self._made(number, address, client, listeners.listen(address))
             try:
                 await self._ensure_relay()
                 self._check_live()
@@ -481,7 +482,7 @@ class SessionPorts:
             session=self.session.id,
             number=number,
             slot=self._free_slot(),
-            address=addresses.shown(addresses.listens_at(address, listener)),
+            address=listeners.shown(listeners.listens_at(address, listener)),
             path=path,
             device=device,
             inode=inode,

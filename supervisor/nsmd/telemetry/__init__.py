@@ -1,7 +1,6 @@
 """Counts of the supervisor, and their reports.
 
-families      every metric: its name, labels and meaning
-counts        counters and distributions of durations, fed by events
+counts        every metric; counters and distributions of durations, fed by events
 telemetry     all of these, the latest events, and figures that are read when somebody asks
 exposition    metrics in Prometheus's format, and those of the process (imports `prometheus_client`)
 import_times  modules that sessions import slowly

@@ -19,8 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from nsmd.host.processes import share_of, stat_fields
-from nsmd.telemetry.counts import Histogram, Labels, Readings, Value
-from nsmd.telemetry.families import FAMILIES, Family
+from nsmd.telemetry.counts import FAMILIES, Family, Histogram, Labels, Readings, Value
 
 
 class _Read(Collector):

@@ -29,8 +29,7 @@ from nsmd.model.values import ClientIdentity, has_nvidia
 from nsmd.ports.port_manager import PortTraffic
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
-from nsmd.telemetry.counts import Counts, Histogram, Labels, Readings, Value, together
-from nsmd.telemetry.families import FAMILIES
+from nsmd.telemetry.counts import FAMILIES, Counts, Histogram, Labels, Readings, Value, together
 
 MAX_KEPT = 4096
 """Largest number of events; each takes some 500 bytes."""

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsmd.app.socket_guard import SocketGuard
+from nsmd.app.instance import SocketGuard
 from nsmd.host.listeners import LOCK, hold_lock, identity_of, listening_socket
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from nsm.wire.errors import (
 )
 from nsm.wire.operation import Right
 from nsmd.control.operations import OPERATIONS
-from nsmd.control.ops import preloading
+from nsmd.control.ops import environments
 from nsmd.control.server import Access
 from nsmd.model.limits import ClientLimits
 
@@ -73,7 +73,7 @@ async def test_suggestions_of_imports_are_the_users(
     def facts_of(*_: object) -> dict[str, Any]:
         return {"templates": [], "slow_imports": slow}
 
-    monkeypatch.setattr(preloading, "facts_of", facts_of)
+    monkeypatch.setattr(environments, "facts_of", facts_of)
     async with bench() as it:
         person, peer = await it.connect(), await _confined(it)
         for one, expected in ((person, slow), (peer, [])):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from nsmd.host import threads
-from nsmd.host.threads import BoundedReads
+from nsmd.host import event_loop
+from nsmd.host.event_loop import BoundedReads
 
 
 class Disk:
@@ -27,7 +27,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    monkeypatch.setattr(threads, "WAIT_S", 0.01)
+    monkeypatch.setattr(event_loop, "WAIT_S", 0.01)
     disk = Disk()
     yield disk
     disk.mended.set()
@@ -48,7 +48,7 @@ def test_after_a_read_hangs_the_next_fails_at_once(
     reads = BoundedReads()
     with pytest.raises(TimeoutError, match="its disk does not answer"):
         reads.read("a", disk.read)
-    monkeypatch.setattr(threads, "WAIT_S", 60.0)
+    monkeypatch.setattr(event_loop, "WAIT_S", 60.0)
     with pytest.raises(TimeoutError):
         reads.read("a", lambda: pytest.fail("it would hang, too"))
     assert reads.read("b", lambda: 1) == 1, "another disk"
@@ -72,5 +72,5 @@ def test_a_disk_that_answers_again_is_read_again(
         reads.read("a", disk.read)
     disk.mended.set()
     delivered.wait()
-    monkeypatch.setattr(threads, "WAIT_S", 60.0)
+    monkeypatch.setattr(event_loop, "WAIT_S", 60.0)
     assert reads.read("a", disk.read) == "data"

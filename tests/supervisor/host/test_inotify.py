@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.host.inotify import Q_OVERFLOW, Inotify, Notice, Watches
 from nsmd.host.paths import Trail, trusted_owners
+from nsmd.host.source_watcher import Q_OVERFLOW, Inotify, Notice, Watches
 
 if TYPE_CHECKING:
     from collections.abc import Generator

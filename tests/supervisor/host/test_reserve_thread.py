@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from nsmd.host.threads import ReserveThread
+from nsmd.host.event_loop import ReserveThread
 
 
 async def no_thread(_function: object, **_options: object) -> Any:

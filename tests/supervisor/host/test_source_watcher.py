@@ -16,7 +16,7 @@ import trio
 
 from dummy_artifacts import PROGRAM, artifact
 from nsmd.environments.artifacts.discovery import Scan, scan_directory
-from nsmd.host import inotify, source_watcher
+from nsmd.host import source_watcher
 from nsmd.host.paths import trusted_owners
 from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
 from nsmd.model.settings import Defaults
@@ -182,7 +182,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
     def refuse(_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(inotify.Inotify, "__init__", refuse)
+    monkeypatch.setattr(source_watcher.Inotify, "__init__", refuse)
     async with keeping(tmp_path) as kept:
         assert "fs.inotify.max_user_instances" in (kept.unwatched or "")
         artifact(tmp_path)

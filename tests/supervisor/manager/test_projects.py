@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import BadProjectError
-from nsmd.host import threads
+from nsmd.host import event_loop
 from nsmd.manager.projects import Projects, check_mount_point, check_project, choose_project
 from nsmd.model.settings import ProjectSettings
 from nsmd.model.values import ProjectMount
@@ -285,7 +285,7 @@ def test_what_a_live_session_shows_is_only_looked_for(home: Path) -> None:
 
 
 def test_a_project_whose_disk_hangs_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "WAIT_S", 0.01)
+    monkeypatch.setattr(event_loop, "WAIT_S", 0.01)
     mended = threading.Event()
 
     def why_unreadable(path: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.packages import conda_lists
-from nsmd.packages.conda_lists import PLATFORM, CondaLock, CondaWanted, read
+from nsmd.packages import conda_packages
+from nsmd.packages.conda_packages import PLATFORM, CondaLock, CondaWanted, read
 from nsmd.packages.locks import LockError
 from nsmd.packages.text_files import YamlError, parse_yaml
 
@@ -104,14 +104,14 @@ def test_a_lock_of_conda_lock_is_read(tmp_path: Path) -> None:
 )
 def test_other_urls_are_refused(url: str, words: str) -> None:
     with pytest.raises(LockError, match=words):
-        conda_lists.pin(url, HASH)
+        conda_packages.pin(url, HASH)
 
 
 def test_nsms_lock_is_read_as_it_was_written() -> None:
-    lock = conda_lists.lock([conda_lists.pin(URL, HASH)], "sha256:x")
-    assert conda_lists.parse(lock.text("science")) == lock
+    lock = conda_packages.lock([conda_packages.pin(URL, HASH)], "sha256:x")
+    assert conda_packages.parse(lock.text("science")) == lock
     with pytest.raises(LockError, match="with #sha256"):
-        conda_lists.parse(f"@EXPLICIT\n{URL}\n")
+        conda_packages.parse(f"@EXPLICIT\n{URL}\n")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from conda_channel import Channel
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.model.packages import WantedPackages
-from nsmd.packages.conda_lists import PLATFORM
-from nsmd.packages.conda_packages import CondaPackages
-from nsmd.packages.request import Installed, InstallError, InstallRequest
+from nsmd.packages.conda_packages import PLATFORM, CondaPackages
+from nsmd.packages.package_builds import Installed, InstallError, InstallRequest
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from package_world import SEARCH_PATH, installation
 from packageindex import Authority, index_server

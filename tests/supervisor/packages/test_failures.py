@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nsmd.host.command_log import lines_of
+from nsmd.host.command_monitor import lines_of
 from nsmd.packages.build_jail import JailOutcome, no_answer, why_failed, without_secrets
 from nsmd.packages.images.image_install import VERSION
 from nsmd.packages.locks import LockError, parse

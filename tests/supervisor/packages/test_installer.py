@@ -20,10 +20,9 @@ import trio
 from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
-from nsmd.packages.installer_run import InstallerRun
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed, PackageEnvironments
 from nsmd.packages.store import UNUSED_CACHE_S, EnvironmentStore
 from package_world import installation, sdist
 from packageindex import HTML, JSON, IndexServer, index_server, wheel
@@ -46,7 +45,7 @@ class Workshop:
         self.phases: list[str] = []
         self.store = EnvironmentStore(str(folder / "envs"))
 
-    def installation(self, timeout_s: float = 120.0) -> InstallerRun:
+    def installation(self, timeout_s: float = 120.0) -> PackageEnvironments:
         url = self.index.url("/simple", host="127.0.0.1")
         return installation(self.folder, variables={"PIP_INDEX_URL": url}, timeout_s=timeout_s)
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed
 from nsmd.packages.store import EnvironmentStore
 from package_world import SEARCH_PATH, installation
 from packageindex import IndexServer, index_server

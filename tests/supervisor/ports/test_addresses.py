@@ -11,8 +11,7 @@ import pytest
 
 from nsm.http.listen_address import Port, UnixPath
 from nsm.wire.errors import BadRequestError
-from nsmd.host.listeners import identity_of
-from nsmd.ports.addresses import listen, listens_at, parse_address, remove_socket, shown
+from nsmd.host.listeners import identity_of, listen, listens_at, parse_address, remove_socket, shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # no stubs in the development set-up
 
-from nsmd.telemetry.families import FAMILIES
+from nsmd.telemetry.counts import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

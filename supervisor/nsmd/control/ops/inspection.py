@@ -22,12 +22,12 @@ from nsm.wire.transcripts import (
     SessionStart,
 )
 from nsmd.control.call import Call
-from nsmd.control.ops import preloading
+from nsmd.control.ops import environments
 from nsmd.control.ops.network import decision_row, listed_ports, port_addresses
 from nsmd.host import processes
 from nsmd.jail.limits import Confinement
 from nsmd.manager.jobs import list_jobs
-from nsmd.manager.listing import last_row, live_row
+from nsmd.manager.session_index import last_row, live_row
 from nsmd.model.policy import Policy
 from nsmd.model.values import Enforcement, has_nvidia
 from nsmd.sessions.session import Session
@@ -84,7 +84,7 @@ async def inspect(call: Call, target: str) -> dict[str, Any]:
         "start": None if call.confined else start_of(session, call.services.cold_starts),
         "slow_imports": []
         if call.confined
-        else preloading.slow_imports(session.spec.environment, call.services),
+        else environments.slow_imports(session.spec.environment, call.services),
         "lifetime": lifetime_of(session),
         "end_reason": session.end_reason or None,
         "processes": [asdict(each) for each in seen.processes] if call.manages else [],

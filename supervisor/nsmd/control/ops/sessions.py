@@ -25,9 +25,8 @@ from nsmd.control.ops import network
 from nsmd.control.ops.jobs import NO_VARIABLES, check_variables
 from nsmd.control.ops.run import request_of
 from nsmd.environments.on_demand import NO_ENVIRONMENT, patiently
-from nsmd.manager.listing import unread_row
 from nsmd.manager.run_service import RunService
-from nsmd.manager.session_index import project_path
+from nsmd.manager.session_index import project_path, unread_row
 from nsmd.model import names
 from nsmd.model.limits import check_code, code_of_undo
 from nsmd.model.values import Environment, Labels, OutputSink, RunRequest

@@ -20,13 +20,12 @@ from nsmd.environments.artifacts.discovery import ArtifactError, read_artifact
 from nsmd.environments.builds.build_files import BuildFiles
 from nsmd.environments.builds.building import Attempt, Building, Built
 from nsmd.environments.nix.program import Nix, NixFinder, flake_copy
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.host.commands import OnProgress
 from nsmd.model.packages import WantedPackages, local_directory, shown_reference
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
-from nsmd.packages.installer_run import InstallerRun
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed, PackageEnvironments
 from nsmd.packages.store import CollectedEnvironments, EnvironmentStore
 
 EXPECTED = (
@@ -57,7 +56,7 @@ class BuildRun:
     """
 
     finder: NixFinder
-    installation: InstallerRun
+    installation: PackageEnvironments
     files: BuildFiles
     defaults: Defaults
     owners: Collection[int]

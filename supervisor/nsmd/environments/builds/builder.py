@@ -41,7 +41,7 @@ from nsmd.environments.builds.building import (
 )
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank, each_name_once
 from nsmd.environments.nix.program import NixFinder
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import (
     WantedPackages,
     check_packages,
@@ -51,7 +51,7 @@ from nsmd.model.packages import (
 )
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, EnvironmentProblem, Sources
-from nsmd.packages.installer_run import InstallerRun
+from nsmd.packages.package_builds import PackageEnvironments
 from nsmd.packages.store import CollectedEnvironments
 
 log = logging.getLogger(__name__)
@@ -534,7 +534,7 @@ class Builder:
 @asynccontextmanager
 async def open_builder(
     finder: NixFinder,
-    installation: InstallerRun,
+    installation: PackageEnvironments,
     catalog: Catalog,
     directory: str,
     *,

@@ -12,7 +12,7 @@ import trio
 from nsm.dataclass import dataclass, field, replace
 from nsm.wire.errors import BadRequestError, NsmError
 from nsmd.environments.nix.program import NixRunError
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import WantedPackages, likely_name, shown_reference, why_no_reference
 from nsmd.model.text import duration

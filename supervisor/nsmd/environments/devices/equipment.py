@@ -21,9 +21,9 @@ from nsmd.environments.devices.nodes import (
     described,
     find_nodes,
 )
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import ANY, WatchedPaths, is_within, why_private
 from nsmd.host.source_watcher import SourceWatcher
-from nsmd.host.threads import BoundedReads
 from nsmd.jail.interpreters import in_base_system
 from nsmd.model.values import (
     ClientIdentity,

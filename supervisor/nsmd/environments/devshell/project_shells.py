@@ -30,9 +30,9 @@ from nsmd.environments.devshell.evaluation import (
 )
 from nsmd.environments.devshell.script import setup_steps
 from nsmd.environments.nix.program import NixFinder
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.locales import locale_part
-from nsmd.host.threads import BoundedReads
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount, ReadOnlyBind, SetupStep
 
 log = logging.getLogger(__name__)

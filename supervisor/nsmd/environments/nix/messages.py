@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from nsm.dataclass import dataclass, field
-from nsmd.host.command_log import MAX_LINE_CHARS, CommandProgress, LogReader, clean, lines_of
+from nsmd.host.command_monitor import MAX_LINE_CHARS, CommandProgress, LogReader, clean, lines_of
 
 PREFIX = b"@nix "
 

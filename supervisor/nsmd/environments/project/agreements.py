@@ -20,8 +20,8 @@ from nsmd.environments.builds.building import Building, so_far
 from nsmd.environments.builds.building import problem as problem_of
 from nsmd.environments.project import package_lists, reading
 from nsmd.environments.project.reading import FoundEnvironment, Kind, NoEnvironmentError
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import is_within, printable
-from nsmd.host.threads import BoundedReads
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import WantedPackages
 from nsmd.model.values import Environment, ProjectMount

@@ -39,8 +39,8 @@ from nsmd.environments.project.agreements import (
 )
 from nsmd.environments.project.package_lists import ListCopies, PackageList
 from nsmd.environments.project.reading import FoundEnvironment, NoEnvironmentError, parts
+from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import is_within, printable
-from nsmd.host.threads import BoundedReads
 from nsmd.model.names import ENVIRONMENT_NAME
 from nsmd.model.packages import check_packages
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount

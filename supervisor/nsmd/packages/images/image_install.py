@@ -35,7 +35,7 @@ from nsmd.model.values import Interpreter
 from nsmd.packages import images, locks
 from nsmd.packages.build_jail import BuildJail
 from nsmd.packages.images.image_root import ROOT, shown_image, variables_of
-from nsmd.packages.request import (
+from nsmd.packages.package_builds import (
     BuildReport,
     Installed,
     InstallError,
@@ -57,7 +57,7 @@ from nsmd.packages.store import (
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 _LIMITED = 'ulimit -f "$0" && exec "$@"'
-_LOG_READER = "nsmd.host.command_log:LogReader"
+_LOG_READER = "nsmd.host.command_monitor:LogReader"
 
 _FATAL = re.compile(r'level=fatal msg="(?P<text>(?:[^"\\]|\\.)*)"')
 

@@ -18,7 +18,7 @@ from nsmd.host.paths import is_within
 from nsmd.jail.arguments import IMAGE_PLACES
 from nsmd.model.policy import JAIL_VARIABLES
 from nsmd.model.values import IMAGE_PLACE, ImageRoot, Interpreter, Links, ReadOnlyBind, SetupStep
-from nsmd.packages.request import InstallError
+from nsmd.packages.package_builds import InstallError
 from nsmd.packages.store import EnvironmentDetails, ImageFacts
 
 HOST_TREE = "/run/nsm/host"

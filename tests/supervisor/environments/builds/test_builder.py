@@ -31,8 +31,7 @@ from nsmd.host.paths import trusted_owners
 from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import Defaults, EnvironmentSettings
 from nsmd.model.values import ClientIdentity, Environment, Sources
-from nsmd.packages.installer_run import InstallerRun
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed, PackageEnvironments
 from nsmd.packages.store import EnvironmentStore
 from package_world import installation, published
 
@@ -432,11 +431,11 @@ async def test_packages_have_no_name_of_their_own(it: Bench, name: str) -> None:
 async def test_modules_to_preload_that_no_package_has_are_told_at_once(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def make(self: InstallerRun, *_: object, **__: object) -> Installed:
+    async def make(self: PackageEnvironments, *_: object, **__: object) -> Installed:
         path = published(EnvironmentStore(self.store), "a" * 64, ("numpy",))
         return Installed(path=path, lock="", note="its lock is elsewhere")
 
-    monkeypatch.setattr(InstallerRun, "make", make)
+    monkeypatch.setattr(PackageEnvironments, "make", make)
     modules = ("numpy.linalg", "json.decoder", "_cffi_backend", "nupmy", "panads.core")
     async with it.open() as builder:
         wanted = WantedPackages(pip=("numpy",), preload=modules)
@@ -598,7 +597,7 @@ async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
 ) -> None:
     async with it.open() as builder:
 
-        async def make(self: InstallerRun, *_: object, **__: object) -> Installed:
+        async def make(self: PackageEnvironments, *_: object, **__: object) -> Installed:
             store = EnvironmentStore(self.store)
             path = published(store, "a" * 64)
             if found:
@@ -607,7 +606,7 @@ async def test_a_collection_leaves_what_a_build_has_just_made_or_found(
             await builder.collect(dry_run=False)
             return Installed(path=path, lock="")
 
-        monkeypatch.setattr(InstallerRun, "make", make)
+        monkeypatch.setattr(PackageEnvironments, "make", make)
         building = builder.add_packages(WantedPackages(pip=("numpy",)), "lab")
         assert building.attempt is not None
         building.attempt.since_s -= 1  # file systems' clocks are some milliseconds behind

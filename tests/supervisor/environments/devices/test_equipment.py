@@ -12,7 +12,7 @@ import trio
 from gpu_world import GpuWorld, nvidia_world
 from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.devices.equipment import DeviceFinder, equip, find_equipment
-from nsmd.host import threads
+from nsmd.host import event_loop
 from nsmd.host.source_watcher import open_source_watcher
 from nsmd.model.values import ClientIdentity, Environment, ImageRoot, SessionLimits
 
@@ -91,7 +91,7 @@ def test_no_silent_processor_in_the_place_of_a_gpu(tmp_path: Path) -> None:
 async def test_a_search_for_devices_that_hangs_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "WAIT_S", 0.01)
+    monkeypatch.setattr(event_loop, "WAIT_S", 0.01)
     answers = threading.Event()
     world = nvidia_world(tmp_path)
 

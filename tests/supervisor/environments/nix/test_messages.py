@@ -15,7 +15,7 @@ from nsmd.environments.nix.messages import (
     MAX_ERROR_CHARS,
     NixLogReader,
 )
-from nsmd.host.command_log import MAX_LINE_CHARS, CommandProgress
+from nsmd.host.command_monitor import MAX_LINE_CHARS, CommandProgress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 

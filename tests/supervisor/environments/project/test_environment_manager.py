@@ -26,7 +26,7 @@ from nsmd.environments.project.environment_manager import (
     ProjectEnvironmentManager,
 )
 from nsmd.environments.project.reading import read
-from nsmd.host import threads
+from nsmd.host import event_loop
 from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
 from nsmd.model.values import ClientIdentity, Environment, ProjectMount
 from venvs import install, make_project_venv
@@ -113,7 +113,7 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
         before = used.environments(client(project))
         assert [each.problem for each in before] == [None]
         mended = threading.Event()
-        monkeypatch.setattr(threads, "WAIT_S", 0.01)
+        monkeypatch.setattr(event_loop, "WAIT_S", 0.01)
 
         def signature(*_given: object) -> bool:
             return mended.wait()

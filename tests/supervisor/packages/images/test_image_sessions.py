@@ -32,7 +32,7 @@ from nsm.wire.errors import PackagesFailedError
 from nsmd.environments.builds.build_run import paths_in_use
 from nsmd.jail.templates import open_templates
 from nsmd.model.values import Environment
-from nsmd.packages.request import Installed
+from nsmd.packages.package_builds import Installed
 from nsmd.packages.store import EnvironmentStore
 from realjail import jail_spec, launched, mount_of, new_launcher, open_directory, open_session
 

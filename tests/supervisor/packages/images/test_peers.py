@@ -14,7 +14,7 @@ import pytest
 
 from image_world import Layout, file, folder, hardlink, layer, symlink
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_log import CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.images.unpack import unpack
 from package_world import installation
