@@ -125,7 +125,7 @@ import trio
 from nsmd.jail.program_code import ProgramCode, source_of
 
 source_of("sandbox_agent")
-module = Path(sandbox_agent.__file__).parent / "sandbox/requests.py"
+module = Path(sandbox_agent.__file__).parent / "sandbox/limits.py"
 if sys.argv[1:]:
     module.write_text(module.read_text() + sys.argv[1])
 code = trio.run(ProgramCode("sandbox_agent", "/run/nsm/agent.py").for_python, sys.executable)
