@@ -16,7 +16,7 @@ import pytest
 
 import nsm
 from e2e_support import Supervisor, holder_pid, supervisor, wait_gone
-from nsm.client.background import BACKGROUND
+from nsm.client.shared_sandbox import BACKGROUND
 from nsm.wire.errors import NsmError, SessionEndedError, SessionHiddenError, UnknownSessionError
 from nsmd.restart.ended_sessions import SHUT_DOWN, UNATTENDED
 from soak.faults import send

@@ -191,7 +191,6 @@ INTEGRATIONS_MAY_USE = {
     "nsm.saves": "it is public",
     "nsm.wire": "it is public: values and errors",
     "nsm.dataclass": "values are made as in all of nsm",
-    "nsm.client.background": "a node of a Ray cluster has a client under asyncio",
     "nsm.http": "`nsm e2b serve` answers by HTTP as the supervisor does",
     "nsm.startup": "a node of a Ray cluster passes connections on byte for byte",
 }

@@ -2,26 +2,22 @@
 
 steps.py                  a method, written once for both clients
 api.py, supervisor.py     the methods of both clients
-blocking.py               `Client`: one call at a time
-asynchronous.py           `AsyncClient`: many calls at once, on asyncio or trio
-blocking_connection.py, async_connection.py   the connection of each
-projects.py               the directory that code of a client sees
-places.py                 arguments of operations that run code
-events.py                 callbacks for what comes before an answer
+blocking.py               `Client` and its connection: one call at a time
+asynchronous.py           `AsyncClient` and its connection: many at once, on asyncio or trio
+places.py                 where code runs: its project, and other arguments of operations
+events.py                 what comes beside an answer: events before it, descriptors with it
 standard_input.py, async_standard_input.py   input of code while it runs
 jobs.py                   programs in sessions, and their handles
 session_files.py          ``client.files(session)``
 file_steps.py             lists, files in memory, copies of directories
-transfers.py              transfers of files
+transfers.py              transfers of files and archives
 local_files.py            a local file that is copied: read, or written whole or not at all
 local_trees.py            local directories as tar archives, made and unpacked
-streamed_archives.py      archives over connections that pass no descriptors
 replays.py                ``client.replay(...)``
 sandbox.py                ``client.sandbox(...)``
-shared_sandbox.py         `SharedSandbox`: a sandbox for threads and asyncio tasks
-background.py             the thread in which trio runs for those
-passing.py                descriptors that come with answers
-boxes.py, bridge.py, builds.py, ports.py, secrets.py   ``client.boxes``, ``client.bridge``, ...
+shared_sandbox.py         `SharedSandbox`: for threads and asyncio tasks, in a thread of its own
+host.py                   ``client.boxes``, ``client.bridge``, ``client.ports``, ``client.secrets``
+builds.py                 ``client.builds``
 project_environments.py   ``client.project_environments``
 retry.py                  when a call may be sent again after its connection was lost
 interrupts.py             Ctrl-C while a blocking call waits

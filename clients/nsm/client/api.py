@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from nsm.client import events
-from nsm.client.projects import DEFAULT, ProjectCalls
-from nsm.client.steps import Either, ask, made, method
+from nsm.client.places import DEFAULT, ProjectCalls
+from nsm.client.steps import SyncOrAsync, ask, handle_method, method
 from nsm.client.supervisor import SupervisorMethods
 from nsm.wire.messages import read
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from nsm.client.events import OnEntry, OnOutput
     from nsm.client.jobs import AsyncJob, Job, JobSettings
-    from nsm.client.places import RunSettings
-    from nsm.client.projects import Project, ProjectArgument
+    from nsm.client.places import Project, ProjectArgument, RunSettings
     from nsm.client.replays import OnReplayed, ReplayReport, ReplaySettings
     from nsm.client.session_files import AsyncSessionFiles, SessionFiles
     from nsm.client.steps import InputSource, OnEvent, Steps
@@ -384,8 +383,8 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
 
         return (yield from ask(net(target, action, tuple(hosts))))
 
-    @made
-    def files(self, session: str) -> Either[SessionFiles, AsyncSessionFiles]:
+    @handle_method
+    def files(self, session: str) -> SyncOrAsync[SessionFiles, AsyncSessionFiles]:
         """Files of a live session: list, read, write, remove, copy directories and more.
 
         Args:
@@ -400,7 +399,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
     @method
     def exec(
         self, session: str, argv: Sequence[str], **settings: Unpack[JobSettings]
-    ) -> Steps[Either[Job, AsyncJob]]:
+    ) -> Steps[SyncOrAsync[Job, AsyncJob]]:
         """Start a program in a session, beside its interpreter.
 
         It is the session's: it runs on when this client or the supervisor ends, and ends with the
@@ -441,7 +440,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
         return job
 
     @method
-    def job(self, session: str, job_id: str) -> Steps[Either[Job, AsyncJob]]:
+    def job(self, session: str, job_id: str) -> Steps[SyncOrAsync[Job, AsyncJob]]:
         """The handle of a job that somebody has started.
 
         Args:

@@ -1,7 +1,9 @@
-"""Callbacks for the events that come before the answer of an operation."""
+"""Callbacks for the events that come before an answer, and the descriptor that comes with it."""
 
 from __future__ import annotations
 
+import socket
+import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from nsm.client.retry import RECONNECTED
@@ -9,7 +11,8 @@ from nsm.wire.messages import read
 from nsm.wire.sessions import SessionRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections import deque
+    from collections.abc import Callable, Iterable, Mapping
 
     from nsm.wire.messages import Event
     from nsm.wire.transcripts import Entry
@@ -102,3 +105,28 @@ def entries_to(on_entry: OnEntry) -> Callable[[Event], None]:
             on_entry(entry)
 
     return on_event
+
+
+_READ_BYTES = 65536
+
+_ROOM = socket.CMSG_LEN(4)
+"""Room for one descriptor: an answer has no more."""
+
+
+def receive_passing(connection: socket.socket, descriptors: deque[int]) -> bytes:
+    """Read once, and keep the descriptor that comes with the data.
+
+    Raises:
+        OSError: as recvmsg(2).
+    """
+    data, parts, _, _ = connection.recvmsg(_READ_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
+    descriptors.extend(_descriptors_in(parts))
+    return data
+
+
+def _descriptors_in(parts: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    return [
+        int.from_bytes(content[:4], sys.byteorder)
+        for level, kind, content in parts
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    ]

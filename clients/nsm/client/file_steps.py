@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nsm.client import local_files, local_trees, streamed_archives, transfers
+from nsm.client import local_files, local_trees, transfers
 from nsm.client.local_files import LocalFileError, LocalTarget
 from nsm.client.steps import ask
 from nsm.wire import files as wire
@@ -288,7 +288,7 @@ def _stream(
     if pipe is False:
         yield from transfers.give_up(opened.file)
         opened = yield from ask(open_it())
-        return (yield from streamed_archives.stream(opened, mode, move))
+        return (yield from transfers.stream_archive(opened, mode, move))
     try:
         yield lambda: move(pipe)
     except BrokenPipeError:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from nsm.client import places
-from nsm.client.projects import DEFAULT
+from nsm.client.places import DEFAULT
 from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, ask, method
 from nsm.wire import jobs as wire
 from nsm.wire.code import RunOptions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from nsm.client.projects import Project, ProjectArgument, ProjectCalls
+    from nsm.client.places import Project, ProjectArgument, ProjectCalls
     from nsm.client.steps import Steps
     from nsm.wire.code import SessionRef
     from nsm.wire.jobs import JobChunk

@@ -1,19 +1,168 @@
-"""Arguments of the operations that run code: where it runs, and how."""
+"""The place where code runs: the directory that it sees, and other arguments of operations."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-from nsm.client.projects import NO_PROJECT
-from nsm.wire.code import Place, ProjectPlace
-from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError
+from nsm.client.steps import ask
+from nsm.hosts.place import wanted_host
+from nsm.paths import PathError, home
+from nsm.wire.errors import BadProjectError, BadRequestError, CodeTooLargeError, ForbiddenError
 from nsm.wire.frames import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsm.client.projects import Project
+    from nsm.client.steps import InputSource, OnEvent, Steps
+    from nsm.wire.code import Place
+    from nsm.wire.operation import OperationCall
+
+    ProjectArgument: TypeAlias = "str | os.PathLike[str] | Default | None"
+
+
+T = TypeVar("T")
+
+
+class Default:
+    """Stands for an argument that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT: Final = Default()
+
+
+class Project(NamedTuple):
+    """
+    Attributes:
+        path: The directory; None for none.
+        chosen: True if somebody named it. If nobody did and it must not be shown, code runs
+            without it.
+        here: the directory on this machine, if `path` is a copy of it on another one.
+    """
+
+    path: str | None
+    chosen: bool
+    here: str | None = None
+
+
+NO_PROJECT = Project(None, chosen=False)
+
+
+def project_of(given: ProjectArgument, host: str | None = None) -> Project:
+    """The project that an argument means, where its host has it.
+
+    Args:
+        given: a directory; `DEFAULT` is the current one.
+        host: as of `nsm.Client`.
+    """
+    if isinstance(given, Default):
+        project = Project(current_project(), chosen=False)
+    else:
+        path = None if given is None else os.path.abspath(os.path.expanduser(given))
+        project = Project(path, chosen=True)
+    elsewhere = wanted_host(host)
+    if elsewhere is None or project.path is None:
+        return project
+    from nsm.hosts.projects import is_brought, path_there  # noqa: PLC0415  # most clients stay here
+
+    here = project.path if is_brought(elsewhere, project.path) else None
+    return project._replace(path=path_there(elsewhere, project.path), here=here)
+
+
+def bring_project(far_socket: str | None, project: Project, *, anew: bool = False) -> None:
+    """Bring a project to the machine of a client as it is now, if that has a copy of it.
+
+    Args:
+        anew: as of `nsm.hosts.copies.bring`.
+
+    Raises:
+        HostError: it cannot be copied.
+    """
+    if far_socket is not None and project.here is not None:
+        from nsm.hosts.copies import bring  # noqa: PLC0415  # most clients stay here
+
+        bring(far_socket, project.here, anew=anew)
+
+
+def current_project() -> str | None:
+    """The current directory; None where it is no project, or there is none."""
+    try:
+        path = default_project(os.getcwd(), home())
+        if path is not None:
+            path.encode()  # frames hold text
+    except (OSError, PathError, UnicodeEncodeError):
+        return None
+    return path
+
+
+def why_no_project() -> str:
+    """Return why there is no `current_project`, for people."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return "the current directory is not there any more"
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        return f"the name {directory!r} is not UTF-8; rename the directory, or go to another one"
+    return (
+        f"{directory} is your home directory or one above it, which code is not shown; go to a "
+        "project, or name one with --project DIR"
+    )
+
+
+def default_project(directory: str, home: str) -> str | None:
+    """The directory, unless that would show much more than a project."""
+    directory, home = os.path.realpath(directory), os.path.realpath(home)
+    return None if os.path.commonpath((directory, home)) == directory else directory
+
+
+class ProjectCalls:
+    """Calls that name a project. Both clients are one of these."""
+
+    _project: Project
+    _host: str | None = None
+    far_socket: str | None = None
+    """Path of the socket here, if it is that of another machine."""
+
+    def in_project(
+        self,
+        project: ProjectArgument,
+        project_mode: str | None,
+        make: Callable[[Project], OperationCall[T]],
+        on_event: OnEvent | None = None,
+        *,
+        interruptible: bool = False,
+        stdin: InputSource | None = None,
+    ) -> Steps[T]:
+        """Ask for an operation that names a project; without one if nobody has chosen that one, and
+        it is refused.
+
+        Args:
+            make: makes the request for a project; the rest is as in `ask`.
+        """
+
+        def asked(project: Project) -> Steps[T]:
+            return ask(make(project), on_event, interruptible=interruptible, stdin=stdin)
+
+        given = self._project if isinstance(project, Default) else project_of(project, self._host)
+        if given.here is not None:
+            yield partial(bring_project, self.far_socket, given)
+        try:
+            return (yield from asked(given))
+        except (BadProjectError, ForbiddenError) as error:
+            if given.here is not None and isinstance(error, BadProjectError):
+                yield partial(bring_project, self.far_socket, given, anew=True)
+                return (yield from asked(given))
+            if given.chosen or given.path is None or project_mode is not None:
+                raise
+            self._project = NO_PROJECT  # refused before anything ran, and nobody asked for it
+        return (yield from asked(NO_PROJECT))
+
 
 PROJECT_SHELL = "project"
 """The environment that is a project's own shell, and may have variables of its clients."""
@@ -73,6 +222,8 @@ def place_of(
         BadProjectError: the project's path has characters that no UTF-8 text can have.
         BadRequestError: the network is none.
     """
+    from nsm.wire.code import Place, ProjectPlace  # noqa: PLC0415  # `nsm ps` does without
+
     asked = None
     if network is not None:
         from nsm.wire.inspection import network_request  # noqa: PLC0415  # few programs say

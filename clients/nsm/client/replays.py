@@ -11,8 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from nsm.client.places import checked_code, place_of
-from nsm.client.projects import DEFAULT
+from nsm.client.places import DEFAULT, checked_code, place_of
 from nsm.client.steps import ask
 from nsm.transcripts.comparison import Difference, compare
 from nsm.wire.code import RunOptions, kill, run, session_open
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
-    from nsm.client.projects import Project, ProjectArgument, ProjectCalls
+    from nsm.client.places import Project, ProjectArgument, ProjectCalls
     from nsm.client.steps import Steps
     from nsm.transcripts.document import RecordedExecution, SessionTranscript
     from nsm.wire.code import RunResult

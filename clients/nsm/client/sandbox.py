@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from nsm.client.api import ClientMethods
-from nsm.client.places import place_of
-from nsm.client.projects import DEFAULT
+from nsm.client.places import DEFAULT, place_of
 from nsm.client.session_files import AsyncSessionFiles, SessionFiles
-from nsm.client.steps import AsyncPart, BlockingPart, Calls, Either, method
+from nsm.client.steps import AsyncPart, BlockingPart, Calls, SyncOrAsync, method
 from nsm.wire.code import RunOptions, session_open
 from nsm.wire.errors import NsmError
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from nsm.client.blocking import Client
     from nsm.client.events import OnOutput
     from nsm.client.jobs import AsyncJob, Job, ProgramSettings
-    from nsm.client.projects import Project, ProjectArgument
+    from nsm.client.places import Project, ProjectArgument
     from nsm.client.steps import InputSource, Steps
     from nsm.wire.code import RunResult
     from nsm.wire.host import PortRow
@@ -103,9 +102,9 @@ class SandboxMethods(Calls):
     @method
     def exec(
         self, argv: Sequence[str], **settings: Unpack[ProgramSettings]
-    ) -> Steps[Either[Job, AsyncJob]]:
+    ) -> Steps[SyncOrAsync[Job, AsyncJob]]:
         """Start a program, as `nsm.Client.exec`."""
-        job: Either[Job, AsyncJob] = yield from ClientMethods.exec.steps(
+        job: SyncOrAsync[Job, AsyncJob] = yield from ClientMethods.exec.steps(
             *(self._client, self.name, argv),
             env=self.env,
             project=self._project,
@@ -128,7 +127,7 @@ class SandboxMethods(Calls):
         self, port: int, *, listen: str | None = None, public: bool = False
     ) -> Steps[PortRow]:
         """Open one of its ports on the host, as `client.ports.open`."""
-        from nsm.client.ports import PortMethods
+        from nsm.client.host import PortMethods
 
         row: PortRow = yield from PortMethods.open.steps(
             self, self.id, port, listen=listen, public=public

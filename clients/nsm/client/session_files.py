@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from nsm.client import file_steps, transfers
 from nsm.client.retry import CutOffError, begun_again
-from nsm.client.steps import Async, AsyncPart, Blocking, BlockingPart, Calls, Either, ask, method
+from nsm.client.steps import (
+    Async,
+    AsyncPart,
+    Blocking,
+    BlockingPart,
+    Calls,
+    SyncOrAsync,
+    ask,
+    method,
+)
 from nsm.wire import files as wire
 from nsm.wire.errors import FileError, NsmError
 from nsm.wire.files import FileEvent, text_of_path
@@ -326,7 +335,7 @@ class FileMethods(Calls):
     @method
     def watch(
         self, path: Path = ".", *, recursive: bool = False
-    ) -> Steps[Either[ChangeWatch, AsyncChangeWatch]]:
+    ) -> Steps[SyncOrAsync[ChangeWatch, AsyncChangeWatch]]:
         """Watch a file, or what is in a directory, from now on.
 
         Example::

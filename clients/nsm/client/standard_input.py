@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from nsm.client.blocking_connection import BlockingWire
+    from nsm.client.blocking import BlockingWire
     from nsm.client.steps import InputSource
     from nsm.wire.messages import Event, Hello
 

@@ -106,7 +106,7 @@ def carry_out(steps: Steps[T], perform: Callable[..., dict[str, Any]]) -> T:
 class Calls:
     """A client, or a part of one, such as ``client.files(...)``."""
 
-    def _choose(self, blocking: type[B], awaited: type[A]) -> Callable[..., Either[B, A]]:
+    def _choose(self, blocking: type[B], awaited: type[A]) -> Callable[..., SyncOrAsync[B, A]]:
         """The class of a part or handle, for blocking or for async code."""
         chosen: Any = awaited if isinstance(self, Async) else blocking
         return chosen  # type: ignore[no-any-return]
@@ -172,8 +172,8 @@ class AsyncPart(Async):
         return outcome
 
 
-class Either(Generic[B, A]):
-    """Either type, for checkers: `B` on a blocking client, `A` on an async one."""
+class SyncOrAsync(Generic[B, A]):
+    """The type of a result, for checkers: `B` on a blocking client, `A` on an async one."""
 
 
 class method(Generic[P, B, A]):  # noqa: N801  # a decorator
@@ -191,7 +191,7 @@ class method(Generic[P, B, A]):  # noqa: N801  # a decorator
         @overload
         def __init__(
             self: method[P2, B2, A2],
-            steps: Callable[Concatenate[Any, P2], Steps[Either[B2, A2]]],
+            steps: Callable[Concatenate[Any, P2], Steps[SyncOrAsync[B2, A2]]],
         ) -> None: ...
         @overload
         def __init__(
@@ -237,8 +237,8 @@ def _awaited(steps: Any) -> Any:
 def _documented(function: Any, steps: Any, which: int) -> Any:
     """Give a method the name, text and signature of its steps, whose result is its own."""
     returned = steps.__annotations__["return"].removeprefix("Steps[")[:-1]
-    if returned.startswith("Either["):
-        returned = returned[len("Either[") : -1].split(", ")[which]
+    if returned.startswith("SyncOrAsync["):
+        returned = returned[len("SyncOrAsync[") : -1].split(", ")[which]
     shown = FunctionType(steps.__code__, {}, steps.__name__, steps.__defaults__)
     shown.__kwdefaults__ = steps.__kwdefaults__
     update_wrapper(function, steps)
@@ -251,10 +251,10 @@ def _documented(function: Any, steps: Any, which: int) -> Any:
     return function
 
 
-class made(Generic[P, B, A]):  # noqa: N801  # a decorator
+class handle_method(Generic[P, B, A]):  # noqa: N801  # a decorator
     """Make a method of a function that asks for nothing and returns a part of the client."""
 
-    def __init__(self, function: Callable[Concatenate[Any, P], Either[B, A]]) -> None:
+    def __init__(self, function: Callable[Concatenate[Any, P], SyncOrAsync[B, A]]) -> None:
         self.function: Any = function
 
     if TYPE_CHECKING:
@@ -270,10 +270,10 @@ class made(Generic[P, B, A]):  # noqa: N801  # a decorator
         return self.function if client is None else MethodType(self.function, client)
 
 
-class part(Generic[B, A]):  # noqa: N801  # a decorator
+class handle_property(Generic[B, A]):  # noqa: N801  # a decorator
     """Make a property of a function that returns a part of the client."""
 
-    def __init__(self, function: Callable[[Any], Either[B, A]]) -> None:
+    def __init__(self, function: Callable[[Any], SyncOrAsync[B, A]]) -> None:
         self.function: Any = function
         self.__doc__ = function.__doc__
 

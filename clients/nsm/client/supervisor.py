@@ -6,17 +6,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.client import events
-from nsm.client.steps import Calls, Either, ask, method, part
+from nsm.client.steps import Calls, SyncOrAsync, ask, handle_property, method
 from nsm.wire.errors import DisconnectedError
 
 if TYPE_CHECKING:
-    from nsm.client.boxes import AsyncBoxes, Boxes
-    from nsm.client.bridge import AsyncBridge, Bridge
     from nsm.client.builds import AsyncBuilds, Builds
-    from nsm.client.ports import AsyncPorts, Ports
+    from nsm.client.host import (
+        AsyncBoxes,
+        AsyncBridge,
+        AsyncPorts,
+        AsyncSecrets,
+        Boxes,
+        Bridge,
+        Ports,
+        Secrets,
+    )
+    from nsm.client.places import Project
     from nsm.client.project_environments import AsyncProjectEnvironments, ProjectEnvironments
-    from nsm.client.projects import Project
-    from nsm.client.secrets import AsyncSecrets, Secrets
     from nsm.client.steps import Steps
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.status import DrainReport, OnDrain, OnReload, Status
@@ -28,43 +34,45 @@ class SupervisorMethods(Calls):
 
     _project: Project
 
-    @part
-    def boxes(self) -> Either[Boxes, AsyncBoxes]:
+    @handle_property
+    def boxes(self) -> SyncOrAsync[Boxes, AsyncBoxes]:
         """Agents in boxes."""
-        from nsm.client.boxes import AsyncBoxes, Boxes
+        from nsm.client.host import AsyncBoxes, Boxes
 
         return self._choose(Boxes, AsyncBoxes)(self)
 
-    @part
-    def ports(self) -> Either[Ports, AsyncPorts]:
+    @handle_property
+    def ports(self) -> SyncOrAsync[Ports, AsyncPorts]:
         """Ports of sessions that are open on the host."""
-        from nsm.client.ports import AsyncPorts, Ports
+        from nsm.client.host import AsyncPorts, Ports
 
         return self._choose(Ports, AsyncPorts)(self)
 
-    @part
-    def secrets(self) -> Either[Secrets, AsyncSecrets]:
+    @handle_property
+    def secrets(self) -> SyncOrAsync[Secrets, AsyncSecrets]:
         """Secrets that sessions and boxes use without seeing them."""
-        from nsm.client.secrets import AsyncSecrets, Secrets
+        from nsm.client.host import AsyncSecrets, Secrets
 
         return self._choose(Secrets, AsyncSecrets)(self)
 
-    @part
-    def bridge(self) -> Either[Bridge, AsyncBridge]:
+    @handle_property
+    def bridge(self) -> SyncOrAsync[Bridge, AsyncBridge]:
         """Programs of the host that nsm starts for its clients."""
-        from nsm.client.bridge import AsyncBridge, Bridge
+        from nsm.client.host import AsyncBridge, Bridge
 
         return self._choose(Bridge, AsyncBridge)(self)
 
-    @part
-    def builds(self) -> Either[Builds, AsyncBuilds]:
+    @handle_property
+    def builds(self) -> SyncOrAsync[Builds, AsyncBuilds]:
         """Environments that nsm builds, with Nix or from packages."""
         from nsm.client.builds import AsyncBuilds, Builds
 
         return self._choose(Builds, AsyncBuilds)(self)
 
-    @part
-    def project_environments(self) -> Either[ProjectEnvironments, AsyncProjectEnvironments]:
+    @handle_property
+    def project_environments(
+        self,
+    ) -> SyncOrAsync[ProjectEnvironments, AsyncProjectEnvironments]:
         """Environments that belong to the client's project, such as its `.venv`."""
         from nsm.client import project_environments as found
 

@@ -10,13 +10,13 @@ import posixpath
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from nsm import CommandResult, SharedSandbox
-from nsm.wire.errors import FileError, JobError, SessionEndedError, UnknownSessionError
+from nsm.wire.errors import FileError, SessionEndedError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from typing import Any
 
-    from nsm import AsyncSessionFiles, JobChunk, PortRow, ProgramSettings
+    from nsm import AsyncSessionFiles, PortRow
 
 T = TypeVar("T")
 
@@ -53,28 +53,6 @@ class AdapterSandbox(SharedSandbox):
 
     def __init__(self, framework: str, **given: Any) -> None:
         super().__init__(owner=framework, scope=framework, **given)
-
-    async def run_program(
-        self,
-        argv: Sequence[str],
-        settings: ProgramSettings,
-        max_bytes: int,
-        on_output: Callable[[JobChunk], object] | None,
-    ) -> CommandResult:
-        """Run a program to its end.
-
-        Raises:
-            JobError: it can't be started; but a program that is missing or can't be executed has
-                exit code 127 or 126.
-        """
-        try:
-            return await super().run_program(argv, settings, max_bytes, on_output)
-        except JobError as error:
-            code = self.cannot_start.get(error.data.get("errno", ""))
-            if code is None:
-                raise
-            text = f"{error.message}\n".encode()
-            return CommandResult(b"", text, text, code, 0, timed_out=False, duration_s=0.0)
 
     async def files(self, call: Callable[[AsyncSessionFiles], Awaitable[T]]) -> T:
         """Call something with the sandbox's files.

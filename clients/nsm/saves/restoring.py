@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nsm.client import file_steps
-from nsm.client.projects import DEFAULT
+from nsm.client.places import DEFAULT
 from nsm.client.retry import CutOffError, done_again
 from nsm.saves import history, interpreters, kept, project_changes
 from nsm.saves.interpreters import PLACE, RestoreOutcome

@@ -12,14 +12,11 @@ import pytest
 
 import nsm
 from nsm.client import (
-    boxes,
-    bridge,
     builds,
+    host,
     jobs,
-    ports,
     project_environments,
     sandbox,
-    secrets,
     session_files,
 )
 
@@ -32,11 +29,11 @@ PAIRS = [
     (sandbox.Sandbox, sandbox.AsyncSandbox),
     (session_files.SessionFiles, session_files.AsyncSessionFiles),
     (session_files.ChangeWatch, session_files.AsyncChangeWatch),
-    (ports.Ports, ports.AsyncPorts),
-    (secrets.Secrets, secrets.AsyncSecrets),
-    (bridge.Bridge, bridge.AsyncBridge),
+    (host.Ports, host.AsyncPorts),
+    (host.Secrets, host.AsyncSecrets),
+    (host.Bridge, host.AsyncBridge),
     (builds.Builds, builds.AsyncBuilds),
-    (boxes.Boxes, boxes.AsyncBoxes),
+    (host.Boxes, host.AsyncBoxes),
     (
         project_environments.ProjectEnvironments,
         project_environments.AsyncProjectEnvironments,

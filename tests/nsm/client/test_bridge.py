@@ -11,7 +11,7 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.bridge import AsyncBridge, Bridge
+from nsm.client.host import AsyncBridge, Bridge
 from nsm.wire.errors import BadRequestError, UnknownProgramError
 from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.host import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport

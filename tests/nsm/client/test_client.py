@@ -15,8 +15,7 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
-from nsm.client import blocking as client_module
-from nsm.client import blocking_connection
+from nsm.client import blocking
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
@@ -257,14 +256,14 @@ def test_shutdown_of_a_supervisor_that_is_ending_already(supervisor: FakeSupervi
 def test_a_supervisor_that_does_not_end_is_told(
     supervisor: FakeSupervisor, client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(blocking, "ANSWER_TIMEOUT_S", 0.01)
     supervisor.handlers["shutdown"] = answer()
     with pytest.raises(DisconnectedError, match="4711"):
         client.shutdown()
 
 
 def test_a_supervisor_that_never_introduces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(blocking, "ANSWER_TIMEOUT_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, pytest.raises(DisconnectedError, match="not answered"):
         nsm.Client(connection=theirs)
@@ -512,7 +511,7 @@ def test_every_error_is_an_nsm_error() -> None:
 
 
 def test_the_package_gives_its_names_lazily() -> None:
-    assert nsm.Client is client_module.Client
+    assert nsm.Client is blocking.Client
     for name in nsm.__all__:
         assert getattr(nsm, name) is not None
     assert dir(nsm) == sorted(nsm.__all__)

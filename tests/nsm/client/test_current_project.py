@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nsm.client import projects
+from nsm.client import places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,6 @@ def test_a_name_that_is_not_utf_8_is_the_reason(
     odd = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
     os.mkdir(odd)
     monkeypatch.chdir(os.fsdecode(odd))
-    assert projects.current_project() is None
-    assert "is not UTF-8" in projects.why_no_project()
-    assert "home directory" not in projects.why_no_project()
+    assert places.current_project() is None
+    assert "is not UTF-8" in places.why_no_project()
+    assert "home directory" not in places.why_no_project()

@@ -11,7 +11,7 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client import blocking_connection, retry
+from nsm.client import blocking, retry
 from nsm.startup import start
 from nsm.wire.errors import (
     CannotStartError,
@@ -113,7 +113,7 @@ def test_a_reload_may_take_long(generations: Generations, monkeypatch: pytest.Mo
     supervisor.hang_up_after = "reload"
     client = generations.client()
     supervisor.going = 1
-    monkeypatch.setattr(blocking_connection, "ANSWER_TIMEOUT_S", 1e-6)
+    monkeypatch.setattr(blocking, "ANSWER_TIMEOUT_S", 1e-6)
     told: list[ReloadReport] = []
     client.reload(told.append)
     assert len(supervisor.hellos) == 2

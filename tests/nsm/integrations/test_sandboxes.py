@@ -18,7 +18,7 @@ import trio
 
 import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
-from nsm.client.background import BACKGROUND
+from nsm.client.shared_sandbox import BACKGROUND
 from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell
 from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
 from processes import ending

@@ -24,8 +24,8 @@ from nsm.cli.render import formats
 from nsm.cli.streams.live_output import ShownOutput
 from nsm.cli.verbs.audit import AS_IT_IS, CHOICE, audit_of_bridge
 from nsm.client.blocking import Client
-from nsm.client.bridge import run_request
 from nsm.client.events import output_of
+from nsm.client.host import run_request
 from nsm.client.retry import RECONNECTED
 from nsm.hosts.place import client_socket
 from nsm.wire.errors import NsmError

@@ -25,8 +25,8 @@ from nsm.cli.options import (
 )
 from nsm.cli.render import environments, formats
 from nsm.client.blocking import Client
+from nsm.client.places import DEFAULT, project_of, why_no_project
 from nsm.client.project_environments import ProjectEnvironments
-from nsm.client.projects import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import BadProjectError, NsmError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from nsm.cli.options import (
     verb,
 )
 from nsm.client.blocking import Client
-from nsm.client.projects import DEFAULT, project_of, why_no_project
+from nsm.client.places import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import (
     JobError,
     NsmError,

@@ -20,7 +20,7 @@ from nsm.cli.options import (
 )
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
-from nsm.client.ports import UNIX
+from nsm.client.host import UNIX
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -32,7 +32,7 @@ from nsm.cli.options import (
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import colourless, harmless
 from nsm.client.blocking import Client
-from nsm.client.projects import DEFAULT
+from nsm.client.places import DEFAULT
 from nsm.saves.history import History
 from nsm.transcripts.document import TranscriptError, read_transcript
 from nsm.wire.errors import BadRequestError, UnknownSessionError

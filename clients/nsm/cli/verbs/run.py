@@ -30,8 +30,15 @@ from nsm.cli.streams.live_output import Live
 from nsm.client.blocking import Client
 from nsm.client.events import output_of, text_of
 from nsm.client.local_files import LinkError, open_here
-from nsm.client.places import checked_code, place_of
-from nsm.client.projects import DEFAULT, NO_PROJECT, bring_project, project_of, why_no_project
+from nsm.client.places import (
+    DEFAULT,
+    NO_PROJECT,
+    bring_project,
+    checked_code,
+    place_of,
+    project_of,
+    why_no_project,
+)
 from nsm.client.retry import RECONNECTED
 from nsm.wire import code as wire_code
 from nsm.wire.code import RunOptions, RunResult, run
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from nsm.cli.options import Parser
-    from nsm.client.projects import Project
+    from nsm.client.places import Project
     from nsm.wire.messages import Event
 
 _EPILOG = """\

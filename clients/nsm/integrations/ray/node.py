@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import ray
 from ray.util import metrics
 
 from nsm import AsyncClient, Client, NsmError
-from nsm.client.background import BACKGROUND
 from nsm.integrations.ray import environments, guard
 from nsm.saves import Saves
 from nsm.startup import start
@@ -99,7 +97,7 @@ class NodeActor:
                 self._client = AsyncClient(
                     socket_path=self._socket, name="ray", scope="ray", project=None
                 )
-                await BACKGROUND.awaited(self._client.__aenter__)
+                await self._client.__aenter__()
                 pid = self._client.server.pid
                 self._facts = {"pid": pid, "socket": self._socket, "process": os.getpid()}
                 self._counting = asyncio.create_task(self._count_sessions())
@@ -133,7 +131,7 @@ class NodeActor:
     async def _count_sessions(self) -> None:
         while True:
             try:
-                status = await BACKGROUND.awaited(self._client.status)
+                status = await self._client.status()
                 self._sessions.set(status.sessions)
             except NsmError:  # a supervisor that comes back is asked again
                 pass
@@ -150,7 +148,7 @@ class NodeActor:
     async def _run_one(self, code: str, settings: dict[str, Any]) -> RunResult | NsmError:
         began_s = time.perf_counter()
         try:
-            result = await BACKGROUND.awaited(partial(self._client.run, code, **settings))
+            result = await self._client.run(code, **settings)
         except NsmError as error:
             self._executions.inc(tags={"outcome": error.code})
             return error
@@ -232,6 +230,6 @@ class NodeActor:
         # Else whoever asks here next would start another one.
         self._ending = True
         self._counting.cancel()
-        await BACKGROUND.awaited(self._client.aclose)
+        await self._client.aclose()
         await asyncio.to_thread(guard.end, self._directory)
         os.close(self._guard)

@@ -19,7 +19,7 @@ from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.render.results import Folder, Picture
-from nsm.client.projects import default_project
+from nsm.client.places import default_project
 from nsm.wire.errors import BadProjectError, SessionLimitError
 
 if TYPE_CHECKING:
