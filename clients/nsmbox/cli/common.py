@@ -103,11 +103,7 @@ def _configured(*, check: bool) -> tuple[settings.BoxSettings, BoxError | None]:
 
 
 def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Names that pass besides the profile's.
-
-    Raises:
-        BoxError: one is no name of a variable.
-    """
+    """Names that pass besides the profile's."""
     names = [name.strip() for name in variables.get(EXTRA_VARIABLES, "").split(",")]
     for name in filter(None, names):
         if not settings.is_variable_name(name):
@@ -125,11 +121,7 @@ def added(table: settings.BoxSettings) -> tuple[RequestedDirectory, ...]:
 
 
 def network(text: str) -> Network:
-    """`off`, `full`, or hosts separated by commas; `network_request` reads older spellings too.
-
-    Raises:
-        BadRequestError: none of these.
-    """
+    """`off`, `full`, or hosts separated by commas; `network_request` reads older spellings too."""
     from nsm.wire.inspection import network_request  # noqa: PLC0415  # most starts name none
 
     asked = network_request(text)

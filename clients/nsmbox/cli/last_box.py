@@ -11,11 +11,7 @@ from nsmbox.start import unsaved_files
 
 
 def get_back(target: str) -> int:
-    """Copy these files into a new directory, and print its path.
-
-    Raises:
-        BoxError: there are none, or they cannot be copied.
-    """
+    """Copy these files into a new directory, and print its path."""
     path, count = unsaved_files.get_back(os.getcwd(), target)
     terminal.out(f"{formats.count(count, 'file')} in {formats.visible(path)}")
     return EXIT_OK

@@ -37,11 +37,7 @@ def show(*, as_json: bool) -> int:
 
 
 def rows(boxes: Sequence[BoxRow], home: str) -> str:
-    """One line each, of columns, and why limits are not those of control groups.
-
-    Args:
-        home: shown as `~`.
-    """
+    """One line each, of columns, and why limits are not those of control groups."""
     lines = [
         (
             box.id,

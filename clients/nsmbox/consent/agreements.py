@@ -46,8 +46,6 @@ class Agreement:
     """Agreement of a person to a box.
 
     Attributes:
-        digest: digest of the parts of the plan that a person agrees to.
-        key: directory, profile and program.
         at: when, in seconds since 1970.
         identity: the plan's; None where it was too large.
     """
@@ -100,11 +98,7 @@ def covers(agreement: Agreement, plan: Plan) -> bool:
 
 
 def remember(plan: Plan) -> None:
-    """Keep that somebody has agreed to this plan, in place of what they agreed to before.
-
-    Raises:
-        OSError: it cannot be kept.
-    """
+    """Keep that somebody has agreed to this plan, in place of what they agreed to before."""
     identity: dict[str, Any] | None = essence(plan).identity
     if len(json.dumps(identity)) > MAX_IDENTITY_BYTES:
         identity = None
@@ -120,11 +114,7 @@ def answer_to(directory: str, question: str) -> bool | None:
 
 
 def remember_answer(directory: str, question: str, *, yes: bool) -> None:
-    """Keep an answer in place of an earlier one.
-
-    Raises:
-        OSError: it cannot be kept.
-    """
+    """Keep an answer in place of an earlier one."""
     with _locked():
         found, answers = _read()
         answers.pop((directory, question), None)

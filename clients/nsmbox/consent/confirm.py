@@ -45,14 +45,10 @@ _INTERRUPT, _END = b"\x03", b"\x04"
 def confirm(plan: Plan, *, home: str) -> bool:
     """Return once somebody agrees to the plan, has agreed to it before, or cannot be asked.
 
-    Args:
-        home: shown as `~`.
-
     Returns:
         True if somebody has seen the plan.
 
     Raises:
-        BoxError: they do not agree.
         KeyboardInterrupt: they pressed Ctrl-C.
     """
     with ExitStack() as closing:
@@ -114,10 +110,8 @@ def ask_once(directory: str, question: str, text: str, *, ask: bool) -> bool | N
     """Find the answer to a question about a directory: an earlier one, else the person's.
 
     Args:
-        directory: the working directory.
         question: tells questions about it apart.
         text: what the person reads; lines that are fit to be shown, the last one the question.
-        ask: a person may be asked.
 
     Returns:
         None if there is no answer, and nobody can be asked.
@@ -148,11 +142,7 @@ def ask_once(directory: str, question: str, text: str, *, ask: bool) -> bool | N
 
 
 class Terminal:
-    """Terminal at which a person sits.
-
-    Args:
-        read, write: descriptors of it.
-    """
+    """Terminal at which a person sits."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read = read

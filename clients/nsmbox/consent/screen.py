@@ -38,7 +38,6 @@ class _Section:
     """Some lines behind a label.
 
     Attributes:
-        items: texts that are not broken, except those that are longer than a line.
         least: lines that it keeps when room is short; it keeps more if there is room.
         each: every item has a line of its own.
         separator: between items of a line.
@@ -62,10 +61,8 @@ def screen(
     """The whole screen, without the question.
 
     Args:
-        home: shown as `~`.
         size: columns and rows of the terminal; the question has a row of these, too.
         changes: changes since somebody agreed to a box here; None if nobody did.
-        agreed_on: the day on which they did.
 
     Returns:
         Lines that each end in a newline, two rows fewer than there are.

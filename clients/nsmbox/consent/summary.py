@@ -22,7 +22,6 @@ class SummaryItem:
     """A part of the host in a box.
 
     Attributes:
-        target: in the box.
         source: on the host; that which is hidden has none.
     """
 

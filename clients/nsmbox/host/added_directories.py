@@ -28,7 +28,6 @@ class RequestedDirectory:
 
     Attributes:
         path: as it was named; relative ones begin at the working directory.
-        writable: the box can change what is there.
         by: the option or the file that names it.
     """
 
@@ -69,15 +68,11 @@ def look(
 
     Args:
         directory: the working directory: absolute, all links followed.
-        home: what `~` stands for.
         kept: paths in the box of what the agent keeps, which nothing may cover.
 
     Returns:
         Those that give the box something, sorted, so that outer ones come first; and sentences for
         people.
-
-    Raises:
-        BoxError: one is none, or no box may show it; 2.
     """
     found: dict[str, bool] = {}
     notes: list[str] = []
@@ -170,7 +165,6 @@ class DirectoryOptions:
     """Places where an agent names directories.
 
     Attributes:
-        option: of its command line.
         several: the option takes all words up to the next option, as with Claude Code.
         separator: between directories of one word; empty for none.
         own: its settings in the first directory that the profile keeps.
@@ -215,11 +209,6 @@ def in_arguments(
 ) -> tuple[tuple[str, ...], tuple[RequestedDirectory, ...]]:
     """Find the directories that an agent's arguments name.
 
-    Args:
-        agent: as in `Profile.mcp`.
-        arguments: the user's.
-        directory: the working directory; relative paths begin there.
-
     Returns:
         The arguments, with links in these paths followed, since the box has the directories at
         their real paths; and the directories. What is none is left to the agent.
@@ -263,8 +252,6 @@ def in_settings(agent: str, directory: str, kept: str | None) -> tuple[Requested
     """Find the directories that an agent's settings name, where they exist.
 
     Args:
-        agent: as in `Profile.mcp`.
-        directory: the working directory.
         kept: on the host, what the agent keeps; None if it keeps nothing.
     """
     options = _AGENTS.get(agent)

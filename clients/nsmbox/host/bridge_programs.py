@@ -23,17 +23,7 @@ _OFF = "`[bridge] enabled = true` in config.toml turns it on; then `nsm reload -
 
 
 def look(plan: Plan, *, client: str) -> tuple[str, ...]:
-    """Make sure that the bridge has the programs of a plan.
-
-    Args:
-        client: as which to ask.
-
-    Returns:
-        Sentences for people about those.
-
-    Raises:
-        BoxError: it has not, or nobody can be asked.
-    """
+    """Make sure that the bridge has the programs of a plan."""
     refuse_without_supervisor()
     report = _asked(client)
     check(plan.programs, report)
@@ -110,12 +100,7 @@ def refuse_without_supervisor() -> None:
 
 
 def row(names: Sequence[str], *, running: bool, client: str) -> HostCheck:
-    """Make the row of `--check` about them.
-
-    Args:
-        running: there is a supervisor, which can be asked.
-        client: as which to ask.
-    """
+    """Make the row of `--check` about them."""
     try:
         refuse_without_supervisor()
         if not running:

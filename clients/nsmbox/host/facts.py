@@ -24,23 +24,17 @@ class BoxRequest:
     Attributes:
         command: as it was typed; empty for the profile's own program alone. Programs of a profile
             that has one are not in it, only their arguments.
-        network: network of the box.
-        protect: the box cannot change files of the project that the host runs by itself.
         protect_paths: more of them, below the working directory.
         unprotected: those that it can change and make all the same, below the working directory.
         extra: names of variables that pass besides the profile's.
         show: paths below HOME that the profile `safe` shows, read-only.
         programs: names of the bridge's programs that it may start on the host.
-        secrets: names of the secrets that it uses without seeing them.
-        add: directories that it shows beside the working directory.
         hide: paths and patterns that it does not show, as they were typed.
-        set: variables that it has besides, with their values.
         start: where the command begins, in the working directory; empty for that itself. Relative
             paths of a program begin there.
         worktrees: show the directory beside the working directory that is for git's worktrees; None
             if a person said so before.
         persist: directories below HOME, relative to it, that boxes of one project keep.
-        limits: limits of the box.
     """
 
     profile: Profile
@@ -68,7 +62,6 @@ class HostPath:
 
     Attributes:
         link: target, if it is a symbolic link that stays one in the box; else empty.
-        source: where its content is, all links followed.
         text: content of a file that the box has with more in it; else None.
     """
 
@@ -83,8 +76,6 @@ class Tool:
     """A program that the box has.
 
     Attributes:
-        name: by which the caller finds it.
-        place: where the caller finds it.
         path: on the host and in the box, all links followed.
         shown: host paths that it needs, besides the system's own.
         linked: `TOOLS_DIRECTORY` has a link to it, since no other directory on the box's PATH has
@@ -109,7 +100,6 @@ class Facts:
         home: HOME, all links followed.
         home_link: HOME as the caller has it, where that is another path.
         directory: the working directory, all links followed.
-        variables: the caller's.
         system: the parts of the host's system that every box shows, in the order of its mounts.
         state: files that the profile keeps in HOME: path in the box, and path on the host.
         persisted: directories of HOME that boxes of this project keep: path in the box, and path on
@@ -119,19 +109,14 @@ class Facts:
         tools: programs outside of the system, or by other names, the command's with them.
         forbidden: programs of the system that no box runs, all links followed.
         shown: existing paths that the request or the profile shows, read-only.
-        secrets: paths that no box shows.
-        added: directories that it shows beside the working directory; outer ones first.
         hidden: paths of these directories that it does not show.
-        git: the working directory's repository, and who the user is.
         added_git: repositories of added directories in which the box can write.
         guarded: paths of all these directories that cannot be changed; empty unless requested.
         uses_env: the system's `env` can give signals their meaning back.
         signals: signals that are ignored for bwrap's sake.
-        shell: value of `SHELL`.
         git_program: the path of git in the box, where a script may go before it; else empty.
         own: nsm itself; None where it cannot be shown.
         nix: the host's Nix; None where there is none.
-        notes: notes about the findings, for people.
     """
 
     home: str

@@ -41,14 +41,7 @@ _PROGRAM_PLACES = ("/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin")
 
 
 def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
-    """The facts for one box.
-
-    Args:
-        variables: the caller's.
-
-    Raises:
-        BoxError: there is no working directory, or not the program.
-    """
+    """The facts for one box."""
     named_home = paths.home()
     home = os.path.realpath(named_home)
     known = secrets.look(named_home, variables, os.geteuid())
@@ -184,11 +177,7 @@ def _persisted(names: Sequence[str], home: str, directory: str) -> Iterator[Host
 
 
 def _place_in_box(tool: Tool, program: str, nix: nix_host.HostNix | None) -> str:
-    """Path by which the box finds the program that it runs.
-
-    Args:
-        program: as it was typed.
-    """
+    """Path by which the box finds the program that it runs."""
     if nix and nix.alone and (stored := nix_host.in_store(tool.place, nix.store)):
         return stored
     if tool.linked and "/" not in program:
@@ -273,7 +262,6 @@ def find_bwrap(search_path: str, *writable: str) -> str:
     """The path of the bwrap that is there.
 
     Args:
-        search_path: PATH.
         writable: directories in which boxes can write: what lies there is not run outside of them.
 
     Raises:

@@ -33,12 +33,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpConfigFormat:
-    """An agent that keeps its servers in a file, as `mcpServers`.
-
-    Attributes:
-        file: in its directory.
-        entry: fields of a new entry besides the program.
-    """
+    """An agent that keeps its servers in a file, as `mcpServers`."""
 
     agent: str
     file: str

@@ -26,9 +26,6 @@ def loader_of(start: bytes) -> str:
     elf(5): the segment PT_INTERP, in files of 64 bits in the byte order of the kernels on which nsm
     runs.
 
-    Args:
-        start: the first `HEADER_BYTES` of the file.
-
     Returns:
         "" of a static program, and of what is none of these files.
     """
@@ -98,17 +95,13 @@ class HostNix:
     """Nix on the host.
 
     Attributes:
-        store: the directory of the store.
         state: Nix' state with the daemon's socket in it; "" where there is none.
-        daemon: the socket of a daemon exists.
         kept: directories of `state` that say what is run on the host later (profiles), and what is
             kept from the garbage collector.
         trusted: the entry of `trusted-users` that makes the daemon do anything for this user; "".
         alone: the store has all that the box needs, so that nothing of `/usr` is shown.
         tools: directories of the store, for PATH; () where the host's own programs are shown and no
             package says what there is.
-        links: links in the box: path, and target in the store.
-        variables: variables of the caller with another value in the box.
         left_out: programs whose directory has what must not be on PATH.
     """
 
@@ -199,16 +192,8 @@ def look(
     """Find out what the host's Nix is.
 
     Args:
-        environment: the caller's variables.
-        command: the absolute path of what is to run.
-        also: paths of other programs that the box must be able to run.
         programs: programs to look for on the caller's PATH, unless a package lists them.
-        groups: names of the groups of the user, for `trusted-users`.
-        user: the name of the user.
         root: where `/bin`, `/usr`, `/etc` and `/lib64` are looked for; tests have another one.
-
-    Returns:
-        None where there is no store.
     """
     store = store_of(environment)
     if not store:

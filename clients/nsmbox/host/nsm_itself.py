@@ -48,9 +48,7 @@ class NsmPaths:
     """Parts of nsm on the host; paths are real ones.
 
     Attributes:
-        python: the program.
         library: its standard library, and its shared library where it has one.
-        packages: import names and directories.
     """
 
     python: str
@@ -145,7 +143,6 @@ def starter(
     """A command, started by `nsmbox.start.inside`.
 
     Args:
-        proxy: the box's network is a list.
         descriptors: limit that only the starter can set; None if bwrap can have it, too.
     """
     limit = ("--descriptors", str(descriptors)) if descriptors is not None else ()

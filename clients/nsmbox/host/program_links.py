@@ -69,7 +69,6 @@ class Links:
 
     Attributes:
         directories: whose programs they lead to; of two of one name, to the first.
-        path: where it is, once it is made.
     """
 
     directories: tuple[str, ...]
@@ -79,9 +78,6 @@ class Links:
 def look(directories: tuple[str, ...]) -> Links:
     """Find the place of the links to the programs of these directories, whether they are made or
     not.
-
-    Raises:
-        BoxError: one of the directories cannot be looked at.
     """
     known = hashlib.sha256(repr((KEYS, USERS, CONTAINERS)).encode())
     for directory in directories:
@@ -96,11 +92,7 @@ def look(directories: tuple[str, ...]) -> Links:
 
 
 def make(links: Links) -> None:
-    """Make them where they are not there, and note that they are used.
-
-    Raises:
-        BoxError: they cannot be made.
-    """
+    """Make them where they are not there, and note that they are used."""
     parent = os.path.dirname(links.path)
     try:
         paths.ensure_private_dir(parent)

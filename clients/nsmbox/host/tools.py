@@ -35,11 +35,6 @@ _MAX_BYTES = 16384
 def behind(path: str, variables: Mapping[str, str], directory: str) -> str | None:
     """The program that would run in the place of this one.
 
-    Args:
-        path: as PATH gives it.
-        variables: the caller's.
-        directory: the working directory, which may say which version is wanted.
-
     Returns:
         None where it is no shim; empty where nothing that is installed is behind it.
     """
@@ -205,12 +200,8 @@ class ProgramFinder:
     """Finds programs as a shell of the caller's would.
 
     Args:
-        variables: the caller's.
-        home: HOME.
-        directory: the working directory.
         writable: all directories of the user in which the box can write.
         roots: paths that the box shows anyway: the system's directories and the working directory.
-        standard: directories of the box's own PATH.
         known: paths that no box shows: programs there are skipped.
 
     Attributes:
@@ -382,9 +373,6 @@ class ProgramFinder:
 def prefixes(path: str, home: str) -> tuple[str, ...]:
     """List the directories of a program: the one it was installed to, where that is plain; else the
     file alone.
-
-    Args:
-        path: all links followed; not of the system.
     """
     parts = path.split("/")
     for place, part in enumerate(parts):

@@ -46,11 +46,7 @@ class BoxLimits:
 
     Attributes:
         memory_mb: memory of its processes together.
-        home_mb: size of HOME, which is in memory.
-        tmp_mb: size of `/tmp`, and of `/var/tmp`.
-        shm_mb: size of `/dev/shm`.
         cpu_weight: weight beside sessions and other boxes, where there are control groups.
-        processes: largest number of processes and threads.
         descriptors: largest number of descriptors of one process.
     """
 
@@ -81,7 +77,6 @@ def complete_limits(given: Mapping[str, int | None], machine_mb: int | None = No
 
     Args:
         given: by name; None for the default.
-        machine_mb: memory of the machine; None to ask it.
     """
     machine_mb = _machine_mb() if machine_mb is None else machine_mb
     files_mb = max(LEAST_MB, machine_mb // 8)
@@ -215,11 +210,7 @@ class Plan:
     """A box, whole.
 
     Attributes:
-        profile: its name.
-        mounts: in the order in which they are made.
-        variables: all that there are, sorted by name.
         command: with the absolute path, in the box, of what runs; its arguments.
-        directory: the working directory, at its host path.
         start: a directory in the working directory in which the command begins; empty for that
             itself.
         sockets: the supervisor makes sockets for it. Their directory on the host is known only at
@@ -227,8 +218,6 @@ class Plan:
         starter: how many words of the command are nsm's own, before what was asked for.
         notes: sentences for people: what this plan does not do that they might think.
         programs: names of the bridge's programs that the box may start on the host; sorted.
-        limits: limits of the box.
-        secrets: names of the secrets that it uses without seeing them; sorted.
         git_unusable: the box does not show the repository of the working directory.
     """
 
@@ -311,11 +300,10 @@ def _agreed(mount: Mount) -> str:
 
 
 class BoxError(Exception):
-    """A box cannot be; for people.
+    """A box cannot be; for people. Raised wherever that is found, printed by the program
+    (`nsmbox.cli.common.guarded`).
 
     Args:
-        message: what happened and what was expected.
-        hint: what to do next.
         exit_code: exit code of the program: 2 for wrong usage, 127 for a missing command, else 1.
     """
 

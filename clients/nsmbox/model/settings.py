@@ -30,12 +30,7 @@ class BoxSettings:
     Attributes:
         net: network of boxes: `"off"`, `"full"`, or a list of hosts.
         profile: default profile of `nsm box`; `claudebox` has its own.
-        protect: protect files of working directories that would run on the host later.
-        protect_paths: protected besides, relative to the working directory.
-        unprotect: not protected, relative to the working directory.
         show: paths of HOME that the profile `safe` shows, read-only; absolute.
-        bridge: names of the bridge's programs that boxes may start on the host.
-        secrets: names of the secrets that boxes use without seeing them.
         add: directories that boxes show besides, as `--add` names them; absolute, or below `~`.
         hide: paths that boxes do not show, as `--hide` names them.
         persist: directories below HOME that boxes of one project keep; relative to HOME.
@@ -71,11 +66,7 @@ class BoxSettings:
 
 
 def load(path: str | None = None) -> BoxSettings:
-    """The settings of the user's own `config.toml`, or of another file; defaults where it is not.
-
-    Raises:
-        BoxError: it cannot be read, is no TOML, or its table `box` has mistakes; 2.
-    """
+    """The settings of the user's `config.toml`, or of another file; defaults if there is none."""
     path = os.path.join(paths.config_dir(), "config.toml") if path is None else path
     try:
         with open(path, "rb") as file:
@@ -90,11 +81,7 @@ def load(path: str | None = None) -> BoxSettings:
 
 
 def parse(data: bytes, path: str) -> BoxSettings:
-    """The settings in the content of a file; `path` is its name, for messages.
-
-    Raises:
-        BoxError: as `load`.
-    """
+    """The settings in the content of a file; `path` is its name, for messages."""
     if b"box" not in data:  # most files; a parser of TOML takes 10 ms to load
         return BoxSettings()
     import tomllib  # noqa: PLC0415

@@ -48,7 +48,6 @@ def arguments(
 
     Args:
         syscalls: the filter of system calls; None on machines that have none.
-        sockets: on the host, the directory of the box's sockets; empty where there are none.
         launched: paths that are made at launch exist; otherwise missing ones are left out, and all
             stand-ins.
         opened: descriptors of sources by their mounts' index, from `opening.open_sources`; the
@@ -137,11 +136,7 @@ _FIRST_DESCRIPTOR = 10
 
 
 def command(plan: Plan, program: str, *, syscalls: bytes | None) -> str:
-    """The whole, for bash; what is secret is the shell's own variable there, or masked.
-
-    Args:
-        program: bwrap's path.
-    """
+    """The whole, for bash; what is secret is the shell's own variable there, or masked."""
     files: list[bytes] = []
 
     def descriptor(data: bytes) -> int:

@@ -29,11 +29,7 @@ from nsmbox.protection import git_repository, guarded_files, hidden_paths, secre
 
 
 def plan(request: BoxRequest, facts: Facts) -> Plan:
-    """The box that was asked for.
-
-    Raises:
-        BoxError: there can be none such here.
-    """
+    """The box that was asked for."""
     if request.secrets and request.network.mode != "allow":
         raise BoxError(
             "secrets need a list of allowed hosts: nsm's proxy puts them into requests, and only a "

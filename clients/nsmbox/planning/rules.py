@@ -231,9 +231,5 @@ _WHY = (
 
 
 def script(git: str) -> bytes:
-    """The content of the program.
-
-    Args:
-        git: the path in the box of git itself.
-    """
+    """The content of the program."""
     return _SCRIPT.format(git=shlex.quote(git), why=shlex.quote(_WHY)).encode()

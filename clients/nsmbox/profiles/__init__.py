@@ -15,12 +15,7 @@ _DIRECTORY = os.path.dirname(__file__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDirectory:
-    """A directory of HOME that boxes of a profile keep, made where it is absent.
-
-    Attributes:
-        host: below HOME, on the host.
-        box: below HOME, in the box.
-    """
+    """A directory of HOME that boxes of a profile keep, made where it is absent."""
 
     host: str
     box: str
@@ -44,20 +39,15 @@ class Profile:
     """A kind of box.
 
     Attributes:
-        about: for people, in a few words.
         program: program that runs with the arguments; empty if the whole command is given.
         arguments: go before the user's.
-        install: what to do where the program is missing.
         root: why it is not for root; empty where the general reason is all.
-        variables: names that pass from the caller.
         set: variables of the box; `{home}` in them stands for HOME.
-        state: files that it keeps in HOME.
         tools: names of programs that are looked for outside of the system.
         shows_listed: it also shows the paths that the configuration lists.
         show: paths below HOME that are shown, read-only, where they exist.
         mcp: whose configuration is given an entry for `nsm-mcp`: one of `nsmbox.host.mcp.KINDS`, or
             nobody's.
-        rules: how its agent reads the rules of the box.
     """
 
     name: str
@@ -88,11 +78,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Profile:
-    """One profile; what all have in common, from `_common.toml`, is in it.
-
-    Raises:
-        BoxError: there is none of this name.
-    """
+    """One profile; what all have in common, from `_common.toml`, is in it."""
     if name not in names():
         raise BoxError(
             f"there is no profile {name!r}",
@@ -100,7 +86,10 @@ def load(name: str) -> Profile:
             exit_code=2,
         )
     common, own = _read("_common"), _read(name)
-    values = {**own, **{key: tuple(own.get(key, ())) for key in ("arguments", "show")}}
+    values: dict[str, Any] = {
+        **own,
+        **{key: tuple(own.get(key, ())) for key in ("arguments", "show")},
+    }
     values["variables"] = (*common["variables"], *own.get("variables", ()))
     values["set"] = {**common["set"], **own.get("set", {})}
     values["tools"] = (*common["tools"], *own.get("tools", ()))

@@ -85,9 +85,6 @@ def names_program(key: str, value: str) -> bool:
 def paths_in(value: str, directory: str) -> tuple[str, ...]:
     """Files and directories below a directory that a command names, and its program if that is not
     there.
-
-    Args:
-        directory: where git runs it; absolute.
     """
     found: dict[str, None] = {}
     for place, word in enumerate(_words(value.removeprefix("!"))):
@@ -244,7 +241,6 @@ def look(
     Args:
         directory: absolute, all links followed.
         git: a program outside of the working directory (`paths.which`); None where there is none.
-        variables: the caller's.
         added: directories that the box shows besides, all links followed; whether it can change
             them.
     """

@@ -45,16 +45,12 @@ class Guarded:
     Attributes:
         held: directories that stay as changeable as they were, and cannot be renamed: what lies in
             them would otherwise be protected under another name.
-        read_only: files and directories.
         made: those of `read_only` that are to be made at launch, with their content; None stands
             for an empty directory.
         stand_ins: for what is not there, while a box runs.
-        own: directories in whose place the box has one of its own.
         links: links that lead to such files, and what each says: the box cannot exchange them.
-        unprotectable: sentences for people about what cannot be protected.
         programs: files that the box can change and git's configuration names as programs, with the
             entry's key.
-        notes: further sentences for people.
     """
 
     held: tuple[str, ...] = ()
@@ -155,11 +151,7 @@ def _stand_in(each: StandIn) -> Mount:
 
 
 def make(guarded: Guarded) -> None:
-    """Make what has to be there to be protected; at launch only.
-
-    Raises:
-        BoxError: one cannot be made.
-    """
+    """Make what has to be there to be protected; at launch only."""
 
     for path, content in guarded.made:
         folder, name = os.path.split(path)
@@ -206,16 +198,12 @@ def look(
     """Find what is to be protected.
 
     Args:
-        directory: the working directory: absolute, all links followed.
-        homes: the user's home directories, all links followed.
-        paths: further ones, relative to it.
         others: directories besides that the box can change, all links followed.
         kept: those of the host that it can change at other places.
         unprotected: those that the box may change and make all the same, relative to it.
         standing: paths of stand-ins that are there for other boxes.
         git: reads includes of a repository's configuration; a program outside of the working
             directory.
-        variables: the caller's.
 
     Raises:
         BoxError: git's configuration has already been led elsewhere, or one of `paths` is not

@@ -34,7 +34,6 @@ class HiddenPaths:
         files, directories: real paths; what lies in one of the directories is left out.
         held: directories on the way to them, which the box cannot rename: the next box would not
             find them by the same path.
-        notes: sentences for people.
     """
 
     files: tuple[str, ...] = ()
@@ -54,15 +53,9 @@ def look(
     """Find what is to be hidden.
 
     Args:
-        asked: paths and patterns, as they were typed.
-        directory: the working directory; relative paths begin there.
         shown: directories that the box shows, the working directory with them: absolute, all links
             followed.
         writable: those of them in which the box can write.
-        home: what `~` stands for.
-
-    Raises:
-        BoxError: one of `asked` is none, or is nowhere in the box, or there are too many; 2.
     """
     if not asked:
         return HiddenPaths()

@@ -45,10 +45,7 @@ class Survey:
     """Findings.
 
     Attributes:
-        named: files of the table, by path.
-        repositories: git directories.
         of_git: what git obeys in these, and `.git` where it is a file or a link; by path.
-        closed: directories that cannot be read, by path.
         whole: everything has been looked at.
     """
 
@@ -231,9 +228,6 @@ class Before(NamedTuple):
     Attributes:
         directory: the working directory.
         roots: directories that the box can write to.
-        states: of all files that count, by path.
-        lists: commands in lists of rebases, by the lists' paths.
-        whole: nothing was left out.
         at: when, in nanoseconds since 1970.
         programs: files that git's configuration names as programs, with the entry's key.
     """
@@ -282,13 +276,7 @@ class Before(NamedTuple):
 def before(
     directory: str, writable: Sequence[str], programs: Sequence[tuple[str, str]] = ()
 ) -> Before:
-    """Record the present state.
-
-    Args:
-        directory: the working directory: absolute, all links followed.
-        writable: directories that the box can write to, all links followed.
-        programs: files that git's configuration names as programs, with the entry's key.
-    """
+    """Record the present state."""
     roots = tuple(
         path
         for path in dict.fromkeys(writable)
@@ -312,11 +300,7 @@ def before(
 
 
 def told(was: Before, reader: GitReader, *, stand_ins: Collection[str] = ()) -> str:
-    """Describe what has come since, for people; empty if there is nothing to tell.
-
-    Args:
-        stand_ins: paths that are nsm's own.
-    """
+    """Describe what has come since, for people; empty if there is nothing to tell."""
     found = survey(was.roots)
     for path in stand_ins:
         found.named.pop(path, None)

@@ -43,7 +43,6 @@ def open_sources(mounts: Sequence[Mount]) -> dict[int, int]:
         Descriptors (O_PATH, inherited by exec) by index in `mounts`. They are the caller's.
 
     Raises:
-        BoxError: one is gone, or there is a symbolic link on the way to it.
         OSError: this process may open no more.
     """
     found: dict[int, int] = {}
@@ -105,9 +104,6 @@ def copied(
 ) -> tuple[tuple[Mount, ...], dict[int, int]]:
     """Have a box see copies of some of its read-only files, if they are small: bwrap fails if a
     file has been replaced since it was opened, and mounts a copy in no time.
-
-    Returns:
-        The mounts, and the descriptors of those that are no copies.
     """
     found, left = list(mounts), dict(opened)
     for index in indexes:

@@ -41,7 +41,6 @@ class OwnDirectory:
 
     Attributes:
         copies: names and content of its small files, of which the box has copies.
-        shown: names of the rest, which the box sees read-only.
     """
 
     path: str
@@ -54,14 +53,10 @@ class Search:
     """Paths found so far.
 
     Attributes:
-        standing: stand-ins of other boxes.
         unprotected: paths that the box may change and make; absolute.
         kept: directories of the host that the box can change at other places.
-        own: directories in whose place the box has one of its own.
         directories: protected ones, in which links are still to be followed.
         links: links that lead to what is protected, and that the box could exchange: what they say.
-        unprotectable: sentences for people about what cannot be protected.
-        programs: those here that git's configuration names, with the entry's key.
         wait_s: for git to read the configuration of one. Each could have it wait to the end.
     """
 

@@ -34,12 +34,7 @@ _BASES = (
 
 
 def own_directories(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """All of them, there or not, links not followed.
-
-    Args:
-        homes: absolute paths.
-        variables: the caller's.
-    """
+    """All of them, there or not, links not followed."""
     store = os.path.join(variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE, "")
     for variable, base in _BASES:
         given = variables.get(variable, "")
@@ -74,7 +69,6 @@ def leading_to(places: Iterable[str], directory: str) -> tuple[str, ...]:
 
     Args:
         places: real paths.
-        directory: likewise.
     """
     top = directory.rstrip("/")
     found: set[str] = set()
@@ -288,7 +282,6 @@ class Secret:
 
     Attributes:
         path: absolute, all links followed.
-        name: by which people know it.
     """
 
     path: str
@@ -302,7 +295,6 @@ class Known:
 
     Attributes:
         homes: real paths of the user's home directories: HOME's and the user database's.
-        secrets: sorted by path.
         own: real paths of nsm's own places, which are among them.
     """
 
@@ -315,7 +307,6 @@ def look(home: str, variables: Mapping[str, str], uid: int, directory: str | Non
     """Find out what there is to hide.
 
     Args:
-        home: HOME; may be empty.
         variables: the caller's, some of which name files of secrets.
         uid: the user, whose entry in the user database counts beside HOME: a HOME that was set to
             something else must not open the real one.
@@ -440,11 +431,7 @@ def why_refused(known: Known, directory: str) -> str | None:
 
 
 def working_directory(known: Known) -> str:
-    """The directory that this process is in, as a box's own: absolute, all links followed.
-
-    Raises:
-        BoxError: it is gone, cannot be read, or no box may begin there.
-    """
+    """The directory that this process is in, as a box's own: absolute, all links followed."""
     elsewhere = "Change to a project's directory and start it there."
     try:
         # By the kernel, not PWD: a shell's opinion may go through links.
@@ -470,9 +457,6 @@ def check_directory(known: Known, directory: str) -> None:
 
     Args:
         directory: absolute, all links followed.
-
-    Raises:
-        BoxError: it may not, or cannot.
     """
     if reason := why_refused(known, directory):
         raise BoxError(
@@ -488,11 +472,7 @@ def check_directory(known: Known, directory: str) -> None:
 
 
 def check_shown(known: Known, path: str, real: str) -> None:
-    """Make sure that what somebody asks to be shown is no secret.
-
-    Raises:
-        BoxError: it is one, or lies in one, or it is a home directory as a whole.
-    """
+    """Make sure that what somebody asks to be shown is no secret."""
     reason = None
     if secret := holder(known, real):
         reason = f"is or lies in {secret.name}, which no box shows"

@@ -50,7 +50,6 @@ class StandIn(NamedTuple):
 
     Attributes:
         path: absolute; what lies above it exists.
-        kind: of what is made there on the host.
         content: what the box sees, unless it is a directory.
         private: the box sees an empty directory of its own, in which it can write.
     """
@@ -66,7 +65,6 @@ class RunningBox:
     """Record of a box.
 
     Attributes:
-        id: name of the record.
         descriptor: the socket, for the processes that are to hold it.
     """
 
@@ -95,14 +93,7 @@ def _is_as_made(path: str, identity: object) -> bool:
 
 
 def abandoned() -> list[Before]:
-    """Forget boxes that were killed with all that waited for them, and remove their stand-ins.
-
-    Returns:
-        The state when each of them began.
-
-    Raises:
-        BoxError: the records cannot be kept.
-    """
+    """Forget boxes that were killed with all that waited for them, and remove their stand-ins."""
     found: list[Before] = []
     if not os.path.isdir(folder()):
         return found
@@ -119,9 +110,6 @@ def abandoned() -> list[Before]:
 def killed() -> list[str]:
     """Working directories of boxes that were killed with all that waited for them, which the next
     box forgets.
-
-    Raises:
-        BoxError: the records cannot be read.
     """
     if not os.path.isdir(folder()):
         return []
@@ -143,11 +131,7 @@ def lost_with_a_killed_box(directory: str) -> str:
 
 
 def begin(stand_ins: Sequence[StandIn], was: Before) -> RunningBox:
-    """Record a box that is about to start, and make its stand-ins.
-
-    Raises:
-        BoxError: they cannot be made, or the record cannot be kept.
-    """
+    """Record a box that is about to start, and make its stand-ins."""
     with _locked() as directory:
         name = os.urandom(8).hex()
         record = {
@@ -202,11 +186,7 @@ def end(box: RunningBox) -> bool:
 
 
 def _make(stand_ins: Sequence[StandIn]) -> None:
-    """Make those that are not there, and note each before it is made.
-
-    Raises:
-        BoxError: one cannot be.
-    """
+    """Make those that are not there, and note each before it is made."""
     known = _read(_MADE)
     missing = [each for each in stand_ins if not os.path.lexists(each.path)]
     for each in missing:

@@ -14,11 +14,7 @@ MAX_WORKTREES = 64
 
 
 def look(directory: str) -> Guarded:
-    """Find those in a directory that holds worktrees.
-
-    Args:
-        directory: absolute, all links followed.
-    """
+    """Find those in a directory that holds worktrees."""
     try:
         names = sorted(os.listdir(directory))
     except OSError:

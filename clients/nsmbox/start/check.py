@@ -47,11 +47,6 @@ def check(
 ) -> int:
     """Look at everything and print it.
 
-    Args:
-        variables: the caller's.
-        program: how the user has called it.
-        mistake: in the configuration.
-
     Returns:
         1 if the box could not start, else 0.
     """
@@ -171,11 +166,7 @@ def check_system_calls(machine: str) -> HostCheck:
 
 
 def check_nix(variables: Mapping[str, str], trusted: str = "") -> HostCheck:
-    """Check whether the Nix daemon can be reached, where there is Nix.
-
-    Args:
-        trusted: as `nsmbox.host.nix_host.HostNix` has it.
-    """
+    """Check whether the Nix daemon can be reached, where there is Nix."""
     store = variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE
     if not os.path.isdir(store):
         return ok(f"no {store} here, none needed")

@@ -72,7 +72,6 @@ class Gate:
         """Set the limits and let the command start. Called once, outside, where bwrap is a child.
 
         Args:
-            inodes: largest number of files and directories of each file system in memory.
             links: symbolic links that the box cannot exchange, and what they say.
             alone: no supervisor enforces the limit of memory, so each process has one.
 
@@ -99,7 +98,6 @@ def limit_descriptors(most: int, least: int) -> None:
     """Limit the descriptors of this process and of all that it starts.
 
     Args:
-        most: limit of a box.
         least: descriptors that bwrap needs. If there is no room for it in `most`, the box's starter
             sets that; a soft limit of the caller's is raised for it.
     """

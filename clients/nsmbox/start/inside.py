@@ -136,9 +136,6 @@ def limit_descriptors(most: int) -> None:
 def offer_proxy(path: str, port: int) -> None:
     """Have a proxy served on this port of the box's own loopback.
 
-    Args:
-        path: the supervisor's socket for this.
-
     Raises:
         OSError: the port is taken, there is no loopback, or nobody takes the socket; says which.
     """

@@ -67,11 +67,7 @@ _NOTHING = Wait()
 
 
 def make_state(profile: Profile, home: str) -> None:
-    """Make the directories that boxes of a profile keep, where they are absent.
-
-    Raises:
-        BoxError: one cannot be made.
-    """
+    """Make the directories that boxes of a profile keep, where they are absent."""
     for state in profile.state:
         path = os.path.join(home, state.host)
         try:
@@ -84,11 +80,7 @@ def make_state(profile: Profile, home: str) -> None:
 
 
 def make_persisted(directories: Sequence[str]) -> None:
-    """Make the directories that boxes of a project keep, where they are absent.
-
-    Raises:
-        BoxError: one cannot be made.
-    """
+    """Make the directories that boxes of a project keep, where they are absent."""
     for path in directories:
         try:
             paths.ensure_private_dir(os.path.dirname(os.path.dirname(path)))
@@ -103,15 +95,6 @@ def make_persisted(directories: Sequence[str]) -> None:
 def make_own(directories: Sequence[str]) -> bool:
     """Make nsm's own directories where they are absent and would lie in a box's directory: what is
     not there cannot be hidden, and a box could write the configuration of the next one.
-
-    Args:
-        directories: those in which the box can write, all links followed.
-
-    Returns:
-        True if one was made.
-
-    Raises:
-        BoxError: one cannot be made.
     """
     made = False
     links = [paths.tools_dir()] if os.path.islink(paths.tools_dir()) else []
@@ -137,11 +120,7 @@ def check_namespaces(program: str, root: str = "/") -> None:
     Once bwrap has been executed, there is nobody left to say which one it is.
 
     Args:
-        program: bwrap's path.
         root: where the host's root directory is; other than `/` in tests only.
-
-    Raises:
-        BoxError: they are forbidden.
     """
     # What a setting means only trying tells: there may be an exception for this bwrap, or it may
     # be setuid. It takes 5 ms, on hosts with such a setting alone.
@@ -191,14 +170,6 @@ def become(
 ) -> NoReturn:
     """Execute bwrap, in a child for which this process waits: its exit code is the command's, and
     it passes signals on (see `nsmbox.start.relay`).
-
-    Args:
-        sockets: on the host, the directory of the box's sockets; empty where there are none.
-        wait: what is kept and done for it besides.
-        tell: tells the person something.
-
-    Raises:
-        BoxError: bwrap cannot be executed.
     """
     try:
         _become(plan, program, sockets, wait, tell)
@@ -364,11 +335,7 @@ def _follow(
 
 
 def _not_made(said: int, program: str) -> BoxError | None:
-    """The error for a box of which bwrap said that it cannot be; None if it said nothing.
-
-    Args:
-        said: file with its words.
-    """
+    """The error for a box of which bwrap said that it cannot be; None if it said nothing."""
     words = os.pread(said, _MAX_SAID_BYTES, 0).decode(errors="replace")
     if not words:
         return None

@@ -114,9 +114,6 @@ class Start:
     """Command and preparations that start a box on macOS.
 
     Attributes:
-        profile: the text for `sandbox-exec -p`.
-        command: command that runs in it.
-        variables: names and values.
         directories: to be made first, in this order, with their permission bits; absolute.
         links: to be made then: their place, and what they say.
         files: to be made then: their place, content and permission bits.
@@ -135,10 +132,6 @@ def start_of(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
 
     Args:
         own: a directory of the box's own, absolute, all links followed.
-        terminals: the caller's, by their paths.
-
-    Raises:
-        BoxError: the plan has what there is not on macOS.
     """
     if plan.network.mode == "allow":
         raise BoxError(
@@ -177,11 +170,7 @@ def start_of(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
 
 
 class _Layout:
-    """Places of the plan's contents on a host without mounts, one mount after the other.
-
-    Args:
-        own: the directory of the box's own.
-    """
+    """Places of the plan's contents on a host without mounts, one mount after the other."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -319,9 +308,6 @@ def become(plan: Plan) -> NoReturn:
 
     The directory is left to the system, which clears its temporary directories: the process that
     made it is the one that becomes the command.
-
-    Raises:
-        BoxError: it cannot be.
     """
     for number in _numbers():
         os.set_inheritable(number, False)
@@ -342,11 +328,7 @@ def become(plan: Plan) -> NoReturn:
 
 
 def make(start: Start) -> None:
-    """Make directories, files and links; nothing is replaced.
-
-    Raises:
-        BoxError: something cannot be made.
-    """
+    """Make directories, files and links; nothing is replaced."""
     try:
         for path, mode in start.directories:
             os.makedirs(path, exist_ok=True)
@@ -362,11 +344,7 @@ def make(start: Start) -> None:
 
 
 def command(plan: Plan) -> str:
-    """The whole, for bash; what is secret is the shell's own variable there, or masked.
-
-    Raises:
-        BoxError: the plan has what there is not on macOS.
-    """
+    """The whole, for bash; what is secret is the shell's own variable there, or masked."""
     start = start_of(plan, OWN, terminals=_terminals())
     secret = {one.name: one for one in plan.variables if one.secret}
     lines = [f"mkdir -p {shlex.quote(path)}" for path, _ in start.directories]

@@ -94,11 +94,8 @@ def follow(
     """Pass signals on to the box, and end as its process has ended.
 
     Args:
-        child: from `fork`.
-        heard: from `prepare`.
         afterwards: done when the child has ended; what goes wrong there has no effect on the exit
             code.
-        keep: descriptors that this process keeps open to its end.
         watch: done in a thread of this process; it may take as long as the box.
     """
     _close_all(keep)

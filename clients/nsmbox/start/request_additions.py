@@ -36,10 +36,6 @@ def of_arguments(request: BoxRequest) -> BoxRequest:
 def at_the_top(request: BoxRequest, variables: Mapping[str, str], *, ask: bool) -> BoxRequest:
     """Widen the box to the whole repository, if a person agrees: git does not work without `.git`.
     This process then changes to its top.
-
-    Args:
-        variables: the caller's.
-        ask: a person may be asked.
     """
     start = _current()
     if start is None or os.path.lexists(os.path.join(start, ".git")):
@@ -79,14 +75,7 @@ def at_the_top(request: BoxRequest, variables: Mapping[str, str], *, ask: bool) 
 
 
 def of_worktrees(request: BoxRequest, *, make: bool) -> BoxRequest:
-    """Add the directory for worktrees, if this request or an earlier one asked for it.
-
-    Args:
-        make: create it if it is missing.
-
-    Raises:
-        BoxError: it cannot be.
-    """
+    """Add the directory for worktrees, if this request or an earlier one asked for it."""
     directory = _current()
     if directory is None or request.worktrees is False:
         return request
@@ -152,12 +141,7 @@ def remember_worktrees(request: BoxRequest) -> None:
 def of_settings(
     request: BoxRequest, facts: Facts, *, ask: bool, tell: Callable[[str], None]
 ) -> list[RequestedDirectory]:
-    """Find the directories that the agent's settings name and that a person agrees to.
-
-    Args:
-        ask: a person may be asked.
-        tell: tells them what is left out.
-    """
+    """Find the directories that the agent's settings name and that a person agrees to."""
     if not request.profile.mcp:
         return []
 

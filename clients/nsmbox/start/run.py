@@ -35,10 +35,6 @@ class Way:
     """Use of the plan: start, show or check it.
 
     Attributes:
-        program: how the user has called it, for messages.
-        yes: nobody is asked.
-        dry_run: it is printed, and that is all.
-        check: only check what it needs.
         mistake: in the configuration, which is told with the rest of what is checked.
     """
 
@@ -55,11 +51,7 @@ class Way:
 
 
 def run(request: BoxRequest, way: Way, variables: Mapping[str, str]) -> int:
-    """Do what was asked; does not return where a box is started.
-
-    Raises:
-        BoxError: it cannot be.
-    """
+    """Do what was asked; does not return where a box is started."""
     request = request_additions.of_arguments(request)
     if way.check:
         from nsmbox.start.check import check  # noqa: PLC0415  # each way loads what it needs

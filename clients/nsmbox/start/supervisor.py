@@ -35,11 +35,7 @@ MAX_BUNDLE_BYTES = 4 * 1024 * 1024
 
 
 def with_secrets(plan: Plan, place: BoxPlace | None) -> Plan:
-    """Return the plan with what the supervisor gave for its secrets.
-
-    Raises:
-        BoxError: it gave nothing.
-    """
+    """Return the plan with what the supervisor gave for its secrets."""
     from sandbox.certificates import key_store  # noqa: PLC0415  # few boxes have secrets
 
     given = place.secrets if place is not None else None
@@ -93,12 +89,7 @@ _NOTICE_BYTES = 4096
 
 
 def watch(place: BoxPlace, lost: Callable[[], None], *, name: str) -> None:
-    """Wait until nobody has the box's sockets any more, then call `lost`.
-
-    Args:
-        place: resources that the supervisor gave to the box.
-        name: the program, for the supervisor's lists.
-    """
+    """Wait until nobody has the box's sockets any more, then call `lost`."""
     from nsm import Client  # noqa: PLC0415  # when the box runs
     from nsm.wire.errors import NsmError  # noqa: PLC0415
 

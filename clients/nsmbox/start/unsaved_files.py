@@ -43,23 +43,14 @@ _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file in the memory of a box.
-
-    Attributes:
-        path: absolute, in the box.
-    """
+    """A file in the memory of a box."""
 
     path: str
     size: int
 
 
 def places(home: str, directory: str) -> tuple[str, ...]:
-    """Directories of a box in which work may have been put.
-
-    Args:
-        home: HOME.
-        directory: the working directory.
-    """
+    """Directories of a box in which work may have been put."""
     above = os.path.dirname(directory)
     temporary = ("/tmp/", "/var/tmp/")  # noqa: S108  # those of the box
     beside = above.startswith(temporary) and not within(above, home)
@@ -71,9 +62,6 @@ def keep(mounts: int, directory: str, looked_at: Sequence[str], home: str) -> st
 
     Args:
         mounts: a descriptor of its mount namespace.
-        directory: the working directory.
-        looked_at: directories of the box.
-        home: shown as `~`.
 
     Returns:
         Message for people; empty if there is nothing.
@@ -112,18 +100,7 @@ def keep(mounts: int, directory: str, looked_at: Sequence[str], home: str) -> st
 
 
 def get_back(directory: str, target: str) -> tuple[str, int]:
-    """Put what the last box in a directory has left in its memory into a new directory.
-
-    Args:
-        directory: the working directory: absolute, all links followed.
-        target: is made; relative to the working directory.
-
-    Returns:
-        The directory that was made, and how many files are in it.
-
-    Raises:
-        BoxError: there is nothing, or it cannot be put there.
-    """
+    """Put what the last box in a directory has left in its memory into a new directory."""
     purge()
     source = _place(directory)
     if not os.path.isdir(source):
@@ -226,8 +203,6 @@ class _Kept:
     """Files that are kept of one box, in place of those of an earlier one.
 
     Attributes:
-        place: the directory for it, made with the first file.
-        files: number of files that were kept.
         room: bytes that may still be kept.
         entries: number of names that may still be looked at.
         unseen: directories that were not looked into.
@@ -241,13 +216,7 @@ class _Kept:
     _made: set[str] = field(default_factory=set[str])
 
     def take(self, top: int, path: str, *, hides_dots: bool) -> Iterator[WrittenFile]:
-        """Keep and yield the files below a directory of the box, but not what is mounted there.
-
-        Args:
-            top: a descriptor of it.
-            path: its path in the box.
-            hides_dots: names that begin with a dot are left out.
-        """
+        """Keep and yield the files below a directory of the box, but not what is mounted there."""
         device = os.fstat(top).st_dev
         yield from self._below(top, path, device, 0, hides_dots)
 
