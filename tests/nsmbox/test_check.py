@@ -50,7 +50,7 @@ def test_root_is_told_how() -> None:
     ("script", "words"),
     [
         (None, "bwrap is not on PATH"),
-        ("exit 3", "exit status 3"),
+        ("exit 3", "exit code 3"),
         ("echo bubblewrap 0.4.0", "0.4.0"),
     ],
 )

@@ -3,6 +3,5 @@
 box         the verb `nsm box`: options, and what they ask for
 claudebox   the program `claudebox`: all arguments but three are claude's
 common      words to a request, errors to exit codes
-last_box    `nsm box --keep-last`
 listing     `nsm box --list`
 """

@@ -7,7 +7,7 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli.options import network, secrets, verb
+from nsm.cli.options import EXIT_OK, network, secrets, verb
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def _box(options: argparse.Namespace) -> int:
 
         return listing.show(as_json=options.json)
     if options.keep_last is not None:
-        from nsmbox.cli import last_box  # noqa: PLC0415
-
-        return common.guarded("nsm box", lambda: last_box.get_back(options.keep_last))
+        return common.guarded("nsm box", lambda: _get_back(options.keep_last))
     gc.disable()  # a seventh of the time until this process is another program
     try:
         return common.guarded(
@@ -151,6 +149,17 @@ def _box(options: argparse.Namespace) -> int:
         )
     finally:
         gc.enable()
+
+
+def _get_back(target: str) -> int:
+    """Copy the files that the last box left outside of the project into a new directory."""
+    from nsm.cli import terminal  # noqa: PLC0415
+    from nsm.cli.render import formats  # noqa: PLC0415
+    from nsmbox.start import unsaved_files  # noqa: PLC0415
+
+    path, count = unsaved_files.get_back(os.getcwd(), target)
+    terminal.out(f"{formats.count(count, 'file')} in {formats.visible(path)}")
+    return EXIT_OK
 
 
 def _directory(text: str) -> RequestedDirectory:

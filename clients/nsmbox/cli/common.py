@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from nsm.dataclass import replace
 from nsmbox import profiles
-from nsmbox.host.added_directories import RequestedDirectory, parse
+from nsmbox.host.added_directories import parse
 from nsmbox.host.facts import BoxRequest
 from nsmbox.model import settings
-from nsmbox.model.plan import BOUNDS, MODES, BoxError, Network, complete_limits
+from nsmbox.model.plan import BOUNDS, MODES, BoxError, BoxLimits, Network, complete_limits
 from nsmbox.start.run import EXIT_INTERRUPTED, Way, run
 
 if TYPE_CHECKING:
@@ -28,58 +29,37 @@ def of_claude(own: set[str], arguments: list[str], variables: Mapping[str, str])
     """`claudebox`, with the names of its own options that were given."""
     table, mistake = _configured(check="check" in own)
     return run(
-        BoxRequest(
-            profile=profiles.load("claude"),
-            command=tuple(arguments),
-            network=table.net,
-            protect=table.protect,
-            protect_paths=table.protect_paths,
-            unprotected=table.unprotect,
-            extra=(*extra(variables), *table.env),
-            programs=table.bridge,
-            secrets=table.secrets,
-            add=added(table),
-            hide=table.hide,
-            persist=table.persist,
-            limits=complete_limits(table.limits),
+        _request(
+            table, profiles.load("claude"), arguments, variables, complete_limits(table.limits)
         ),
-        Way(
-            program="claudebox",
-            yes="yes" in own,
-            dry_run="dry_run" in own,
-            check="check" in own,
-            mistake=mistake,
-        ),
+        Way(program="claudebox", mistake=mistake, **dict.fromkeys(own, True)),
         variables,
     )
 
 
-def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str, str]) -> int:
+def of_box(options: Namespace, command: Sequence[str], variables: Mapping[str, str]) -> int:
     """`nsm box`, with the options of `nsmbox.cli.box`."""
     table, mistake = _configured(check=options.check)
-    kind = profiles.load(options.profile or table.profile or DEFAULT_PROFILE)
+    profile = profiles.load(options.profile or table.profile or DEFAULT_PROFILE)
+    limits = complete_limits({**table.limits, **dict(options.limit or ())})
+    asked = _request(table, profile, command, variables, limits)
+    given = {
+        "network": options.network,
+        "protect": options.protect,
+        "unprotected": options.unprotect,
+        "programs": options.bridge,
+        "secrets": None if options.secrets is None else tuple(options.secrets),
+    }
+    passed = (name for name, value in options.env if value is None)
     return run(
-        BoxRequest(
-            profile=kind,
-            command=command,
-            network=table.net if options.network is None else options.network,
-            protect=table.protect if options.protect is None else options.protect,
-            protect_paths=table.protect_paths,
-            unprotected=table.unprotect if options.unprotect is None else options.unprotect,
-            extra=(
-                *extra(variables),
-                *table.env,
-                *(name for name, value in options.env if value is None),
-            ),
-            show=table.show if kind.shows_listed else (),
-            programs=table.bridge if options.bridge is None else options.bridge,
-            secrets=table.secrets if options.secrets is None else tuple(options.secrets),
-            add=(*added(table), *options.add),
-            hide=(*table.hide, *options.hide),
+        replace(
+            asked,
+            **{name: value for name, value in given.items() if value is not None},
+            extra=(*asked.extra, *passed),
+            add=(*asked.add, *options.add),
+            hide=(*asked.hide, *options.hide),
             worktrees=options.worktrees,
-            persist=table.persist,
             set={name: value for name, value in options.env if value is not None},
-            limits=complete_limits({**table.limits, **dict(options.limit or ())}),
         ),
         Way(
             program="nsm box",
@@ -89,6 +69,32 @@ def of_box(options: Namespace, command: tuple[str, ...], variables: Mapping[str,
             mistake=mistake,
         ),
         variables,
+    )
+
+
+def _request(
+    table: settings.BoxSettings,
+    profile: profiles.Profile,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    limits: BoxLimits,
+) -> BoxRequest:
+    """Make the request for which the configuration asks."""
+    return BoxRequest(
+        profile=profile,
+        command=tuple(command),
+        network=table.net,
+        protect=table.protect,
+        protect_paths=table.protect_paths,
+        unprotected=table.unprotect,
+        extra=(*extra(variables), *table.env),
+        show=table.show if profile.shows_listed else (),
+        programs=table.bridge,
+        secrets=table.secrets,
+        add=tuple(parse(text, "[box] add") for text in table.add),
+        hide=table.hide,
+        persist=table.persist,
+        limits=limits,
     )
 
 
@@ -113,11 +119,6 @@ def extra(variables: Mapping[str, str]) -> tuple[str, ...]:
                 exit_code=2,
             )
     return tuple(dict.fromkeys(filter(None, names)))
-
-
-def added(table: settings.BoxSettings) -> tuple[RequestedDirectory, ...]:
-    """Directories that the configuration adds to every box."""
-    return tuple(parse(text, "[box] add") for text in table.add)
 
 
 def network(text: str) -> Network:

@@ -166,7 +166,7 @@ def not_made(plan: Plan, home: str) -> tuple[list[str], list[str]]:
         it cannot make the same ones.
     """
     top = f"{plan.directory}/"
-    targets = sorted(mount.target for mount in plan.mounts if mount.stand_in)
+    targets = sorted(plan.cannot_make)
     names = [target.removeprefix(top) for target in targets if target.startswith(top)]
     rest: list[str] = []
     also: dict[str, None] = {}
@@ -184,7 +184,7 @@ def not_made(plan: Plan, home: str) -> tuple[list[str], list[str]]:
 def _sections(plan: Plan, home: str) -> list[_Section]:
     """Sections of the screen, in order."""
     found = outline(plan)
-    stand_ins = [mount.target for mount in plan.mounts if mount.stand_in]
+    stand_ins = plan.cannot_make
     names, places = not_made(plan, home)
     hidden = [item for item in found.hidden if item.target not in stand_ins]
     sections = [

@@ -18,7 +18,7 @@ from nsmbox.host import added_directories, mcp, nix_host, nsm_itself, program_li
 from nsmbox.host.facts import BoxRequest, Facts, HostPath, Tool
 from nsmbox.host.tools import ProgramFinder
 from nsmbox.model.plan import LINKS_DIRECTORY, TOOLS_DIRECTORY, BoxError
-from nsmbox.protection import git_repository, guarded_files, hidden_paths, secrets, worktrees
+from nsmbox.protection import git_repository, guarded_files, hidden_paths, secrets
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
@@ -111,10 +111,10 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
                 notes=tuple(f"In {where}: {note}" for note in found.notes),
                 unprotectable=tuple(f"In {where}: {note}" for note in found.unprotectable),
             )
-            found = guarded_files.joined((found, worktrees.look(path)))
+            found = guarded_files.joined((found, guarded_files.of_worktrees(path)))
         if repository.git_directory:
             make = request.profile.name == "claude" and path == directory
-            found = worktrees.with_claude_worktrees(found, path, make=make)
+            found = guarded_files.with_claude_worktrees(found, path, make=make)
         guarded.append(found)
     every = guarded_files.joined(guarded)
     tools = _tools(tool, request, programs, nix)
@@ -215,7 +215,7 @@ def _nix(
     if "/" in program:
         place = os.path.join(request.start or directory, program)
     else:
-        place = nix_host.which(program, variables.get("PATH", ""))
+        place = paths.which(program, variables.get("PATH", "")) or ""
     return nix_host.look(
         variables,
         place,

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 
+from nsm import paths
 from nsm.dataclass import dataclass
 from nsmbox.host import program_links
 from nsmbox.model.plan import Mount, Variable
@@ -245,16 +246,6 @@ def store_of(environment: Mapping[str, str]) -> str:
     return _existing(environment.get(STORE_VARIABLE) or STORE)
 
 
-def which(name: str, search: str) -> str:
-    """A program of the host's, by the absolute directories of a PATH; ""."""
-    for folder in search.split(":"):
-        path = os.path.join(folder, name)
-        # `shutil` takes longer to import than this to look.
-        if folder.startswith("/") and os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return ""
-
-
 def in_store(path: str, store: str = STORE) -> str:
     """The path in the store to which links lead from `path`, under the name that `path` has.
 
@@ -325,7 +316,7 @@ def _tools(
     tools: tuple[str, ...] = ()
     left_out: list[str] = []
     for program in programs:
-        found = in_store(which(program, search), store)
+        found = in_store(paths.which(program, search) or "", store)
         if not found:
             continue
         directory = os.path.dirname(found)
@@ -340,8 +331,8 @@ def _links(tools: tuple[str, ...], store: str, root: str) -> tuple[tuple[str, st
     """Yield the fixed paths that scripts and foreign programs expect, by path in the store."""
     search = ":".join(tools)
     wanted = {
-        "/bin/sh": which("sh", search) or which("bash", search),
-        "/usr/bin/env": which("env", search),
+        "/bin/sh": paths.which("sh", search) or paths.which("bash", search) or "",
+        "/usr/bin/env": paths.which("env", search) or "",
         **dict.fromkeys(LOADERS, ""),
     }
     found: list[tuple[str, str]] = []
@@ -366,7 +357,7 @@ def _interpreter_of(path: str, search: str) -> str:
         name = next(
             (word for word in words[1].split() if not word.startswith("-") and "=" not in word), ""
         )
-        return which(name, search)
+        return paths.which(name, search) or ""
     return words[0] if words else ""
 
 
@@ -400,8 +391,8 @@ def _variables(
         values["TERMINFO_DIRS"] = ":".join(terminals)
     if any(place in links for place in LOADERS):
         for name in NIX_LD_VARIABLES:
-            paths = map(os.path.realpath, filter(None, environment.get(name, "").split(":")))
-            if inside := [each for each in paths if each.startswith(f"{store}/")]:
+            named = map(os.path.realpath, filter(None, environment.get(name, "").split(":")))
+            if inside := [each for each in named if each.startswith(f"{store}/")]:
                 values[name] = ":".join(inside)
     return tuple(sorted(values.items()))
 

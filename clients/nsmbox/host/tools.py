@@ -279,18 +279,18 @@ class ProgramFinder:
         if secrets.holder(self._known, path):
             return False
         shown = (path, self._environment(place, path) or path)
-        if all(_within(each, self._roots) for each in shown):
+        if all(_in_one_of(each, self._roots) for each in shown):
             return True
         if not self._is_of_project(place) and not (told_by and self._is_of_project(told_by)):
             return True
         # A box may have written that there: it must not say what of the user's is shown.
         places = (os.path.join(self._home, each) for each in INSTALLATIONS)
         allowed = (*self._roots, "/opt", *places)
-        return all(_within(each, allowed) for each in shown)
+        return all(_in_one_of(each, allowed) for each in shown)
 
     def _is_of_project(self, path: str) -> bool:
         # Where its links lead to is not enough: `.venv` may be one, too.
-        return any(_within(step, self._writable) for step in _steps(path))
+        return any(_in_one_of(step, self._writable) for step in _steps(path))
 
     def environments(self) -> Iterator[Tool]:
         """Yield the outside paths that Pythons of the project's virtual environments need."""
@@ -311,8 +311,8 @@ class ProgramFinder:
             place=place,
             path=path,
             shown=(
-                *(() if _within(path, self._roots) else prefixes(path, self._home)),
-                *((whole,) if environment and not _within(whole, self._roots) else ()),
+                *(() if _in_one_of(path, self._roots) else prefixes(path, self._home)),
+                *((whole,) if environment and not _in_one_of(whole, self._roots) else ()),
                 *(self._other_name(whole) if environment else ()),
             ),
             linked=folder not in self._standard,
@@ -324,9 +324,9 @@ class ProgramFinder:
         shown as a whole."""
         folder = os.path.realpath(os.path.dirname(place))
         whole = os.path.dirname(folder)
-        if _within(path, (whole,)) or not os.path.isfile(os.path.join(whole, "pyvenv.cfg")):
+        if _in_one_of(path, (whole,)) or not os.path.isfile(os.path.join(whole, "pyvenv.cfg")):
             return ""
-        if not _within(whole, self._roots) and (
+        if not _in_one_of(whole, self._roots) and (
             not _is_prefix(whole, self._home) or secrets.holder(self._known, whole)
         ):
             return ""
@@ -346,7 +346,7 @@ class ProgramFinder:
         if (
             is_link
             and os.path.dirname(prefix) in places
-            and _within(os.path.realpath(prefix), places)
+            and _in_one_of(os.path.realpath(prefix), places)
         ):
             return (prefix,)
         return ()
@@ -393,7 +393,7 @@ def prefixes(path: str, home: str) -> tuple[str, ...]:
 
 def _is_prefix(prefix: str, home: str) -> bool:
     """Return whether a directory is an installation and nothing more."""
-    if prefix == "/" or _within(home, (prefix,)) or prefix == os.path.join(home, ".local"):
+    if prefix == "/" or _in_one_of(home, (prefix,)) or prefix == os.path.join(home, ".local"):
         return False
     if os.path.exists(os.path.join(prefix, ".git")):
         return False
@@ -432,5 +432,5 @@ def _read_link(path: str) -> str:
         return ""
 
 
-def _within(path: str, roots: tuple[str, ...]) -> bool:
-    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+def _in_one_of(path: str, roots: tuple[str, ...]) -> bool:
+    return any(secrets.within(path, root) for root in roots)

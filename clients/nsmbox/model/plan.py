@@ -252,6 +252,11 @@ class Plan:
         return tuple(found)
 
     @property
+    def cannot_make(self) -> list[str]:
+        """Paths at which the box has stand-ins."""
+        return [mount.target for mount in self.mounts if mount.stand_in]
+
+    @property
     def inodes(self) -> dict[str, int]:
         """Largest number of files and directories of each file system in memory, by its path."""
         found: dict[str, int] = {}

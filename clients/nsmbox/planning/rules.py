@@ -57,7 +57,7 @@ def mounts(plan: Plan, profile: Profile, home: str) -> tuple[Mount, ...]:
 def policy(plan: Plan, home: str) -> str:
     """The rules as JSON (docs/reference/policy.md)."""
     found = outline(plan)
-    stand_ins = _stand_ins(plan)
+    stand_ins = plan.cannot_make
     rules = {
         "version": 1,
         "kind": "box",
@@ -91,14 +91,14 @@ def text(plan: Plan, home: str) -> str:
         "way, say so, and tell the user what to run outside of the box.",
         "",
         f"- You can change: {_listed(change)}.",
-        *_protected(found, _stand_ins(plan)),
+        *_protected(found, plan.cannot_make),
         *_not_made(plan),
         *([f"- You can also read: {_listed(shown)}."] if shown else []),
         f"- {legible(home)} is otherwise empty, in memory, and vanishes at the end, as `/tmp` does",
         "  and directories next to the project: put what is to stay into the project.",
         *([f"- Make git's worktrees in `{legible(worktrees)}`."] if worktrees in change else []),
         *(["- git does not work: the box does not show the repository."] * plan.git_unusable),
-        *_hidden(found, _stand_ins(plan)),
+        *_hidden(found, plan.cannot_make),
         f"- Network: {_network(plan)}.",
         "- There is no ssh, gpg, sudo or docker, and no key or login of the user's.",
     ]
@@ -121,12 +121,8 @@ def text(plan: Plan, home: str) -> str:
 _SHOWN = ("added", "shown on request")
 
 
-def _stand_ins(plan: Plan) -> list[str]:
-    return [mount.target for mount in plan.mounts if mount.stand_in]
-
-
 def _not_made(plan: Plan) -> list[str]:
-    names = [os.path.relpath(path, plan.directory) for path in _stand_ins(plan)]
+    names = [os.path.relpath(path, plan.directory) for path in plan.cannot_make]
     if not names:
         return []
     return [

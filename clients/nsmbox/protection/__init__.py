@@ -8,6 +8,5 @@ stand_ins           stand-ins for those that are not there; records of running b
 hidden_paths        files that a person wants hidden: paths, names, patterns
 git_repository      repository of a working directory; author of commits; what git's settings run
 leftovers           what an ended box has left that the host would run
-worktrees           files that say of linked worktrees where their repository is
 mount_sources       sources of mounts, opened so that no link can exchange them
 """

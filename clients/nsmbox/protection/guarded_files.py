@@ -13,7 +13,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nsm import autorun
-from nsm.dataclass import dataclass
+from nsm.autorun import CLAUDE_WORKTREES
+from nsm.dataclass import dataclass, replace
 from nsm.paths import open_linkless
 from nsmbox.model.plan import BoxError, Mount
 from nsmbox.protection import guarded_git
@@ -22,6 +23,7 @@ from nsmbox.protection.search import (
     OwnDirectory,
     Search,
     followed,
+    kind_of,
     names_in,
     protect,
     protect_inner_links,
@@ -36,6 +38,9 @@ _PRIVATE_MB = 64
 _RUN = "protected: the host would run it"
 
 _TOLD_PROGRAMS = 4
+
+MAX_WORKTREES = 64
+"""Each costs two mounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +72,9 @@ class Guarded:
 def joined(parts: Iterable[Guarded]) -> Guarded:
     """The protected paths of several directories."""
     each = list(parts)
+    names = Guarded.__annotations__
     return Guarded(
-        held=tuple(dict.fromkeys(path for part in each for path in part.held)),
-        read_only=tuple(dict.fromkeys(path for part in each for path in part.read_only)),
-        made=tuple(dict.fromkeys(made for part in each for made in part.made)),
-        stand_ins=tuple(dict.fromkeys(one for part in each for one in part.stand_ins)),
-        own=tuple(dict.fromkeys(one for part in each for one in part.own)),
-        links=tuple(dict.fromkeys(one for part in each for one in part.links)),
-        unprotectable=tuple(dict.fromkeys(one for part in each for one in part.unprotectable)),
-        programs=tuple(dict.fromkeys(one for part in each for one in part.programs)),
-        notes=tuple(dict.fromkeys(note for part in each for note in part.notes)),
+        **{n: tuple(dict.fromkeys(one for part in each for one in getattr(part, n))) for n in names}
     )
 
 
@@ -349,3 +347,45 @@ def _checked(paths: Sequence[str]) -> Iterator[str]:
                 exit_code=2,
             )
         yield normal
+
+
+def of_worktrees(directory: str) -> Guarded:
+    """Files in linked worktrees that say where their repository is: git there obeys them."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        names = []
+    places = [os.path.join(directory, name) for name in names]
+    linked = [
+        place
+        for place in places
+        if kind_of(place) == "directory" and kind_of(os.path.join(place, ".git")) == "file"
+    ]
+    over = f"There are more than {MAX_WORKTREES} worktrees: the others are not protected."
+    return Guarded(
+        held=tuple(linked[:MAX_WORKTREES]),
+        read_only=tuple(os.path.join(place, ".git") for place in linked[:MAX_WORKTREES]),
+        notes=(over,) if len(linked) > MAX_WORKTREES else (),
+    )
+
+
+def with_claude_worktrees(guarded: Guarded, directory: str, *, make: bool) -> Guarded:
+    """Let Claude Code make its worktrees, which lie beside its settings; what else is there stays
+    protected.
+
+    Args:
+        directory: the working directory: the top of a repository.
+        make: make the directory if even that of the settings is not there.
+    """
+    settings, path = (os.path.join(directory, *CLAUDE_WORKTREES[:n]) for n in (1, 2))
+    absent = any(each.path == settings for each in guarded.stand_ins)
+    if (settings not in guarded.read_only and not (absent and make)) or (
+        os.path.lexists(path) and kind_of(path) != "directory"
+    ):
+        return guarded
+    missing = [each for each in (settings, path) if absent or not os.path.lexists(each)]
+    found = Guarded(
+        held=(path,), read_only=(settings,), made=tuple((each, None) for each in missing)
+    )
+    kept = tuple(each for each in guarded.stand_ins if each.path != settings)
+    return joined((replace(guarded, stand_ins=kept), found, of_worktrees(path)))

@@ -22,170 +22,44 @@ from nsm.dataclass import dataclass
 from nsmbox.host import nix_host
 from nsmbox.model.plan import BoxError, Mount
 
-MAX_DEFINITIONS = 4096
-"""Largest number of the bridge's definitions whose links are followed."""
-
-_BASES = (
-    ("XDG_CONFIG_HOME", ".config"),
-    ("XDG_DATA_HOME", ".local/share"),
-    ("XDG_STATE_HOME", ".local/state"),
-    ("XDG_CACHE_HOME", ".cache"),
-)
-
-
-def own_directories(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """All of them, there or not, links not followed."""
-    store = os.path.join(variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE, "")
-    for variable, base in _BASES:
-        given = variables.get(variable, "")
-        places = [given] if given.startswith("/") else []
-        for place in (*places, *(os.path.join(home, base) for home in homes)):
-            own = os.path.join(place, "nsm")
-            yield own
-            if base == ".config":
-                # In the store nothing changes, and each generation has another path there.
-                links = _links_to_own(own)
-                yield from (p for p in links if not os.path.realpath(p).startswith(store))
-
-
-def _links_to_own(directory: str) -> Iterator[str]:
-    """Links in the directory of the configuration; all else there is within it."""
-    tools = os.path.join(directory, "tools")
-    for path in (os.path.join(directory, "config.toml"), tools):
-        if os.path.islink(path):
-            yield path
-    try:
-        with os.scandir(tools) as entries:
-            for entry in islice(entries, MAX_DEFINITIONS):
-                if entry.name.endswith(".md") and entry.is_symlink():
-                    yield entry.path
-    except OSError:
-        return  # there is none
-
-
-def leading_to(places: Iterable[str], directory: str) -> tuple[str, ...]:
-    """Directories on the way from a directory to these places, sorted: one that could be renamed
-    would let another one be put there.
-
-    Args:
-        places: real paths.
-    """
-    top = directory.rstrip("/")
-    found: set[str] = set()
-    for place in places:
-        above = os.path.dirname(place)
-        while above.startswith(f"{top}/"):
-            found.add(above)
-            above = os.path.dirname(above)
-    return tuple(sorted(found))
-
-
 IN_HOME = (
-    ".1password",
-    ".age",
-    ".agenix",
-    ".ansible",
-    ".authinfo",
-    ".authinfo.gpg",
-    ".aws",
-    ".azure",
-    ".boto",
-    ".bitcoin",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".claude",
-    ".claude.json",
-    ".codex",
-    ".composer/auth.json",
-    ".dbus",
-    ".docker",
-    ".electrum",
-    ".ethereum",
-    ".gem/credentials",
-    ".git-credentials",
-    ".gnupg",
-    ".gradle/gradle.properties",
-    ".huggingface/token",
-    ".kaggle",
-    ".kube",
-    ".m2/settings-security.xml",
-    ".m2/settings.xml",
-    ".mozilla",
-    ".my.cnf",
-    ".netrc",
-    ".npmrc",
-    ".oci",
-    ".password-store",
-    ".pgpass",
-    ".pki",
-    ".pulumi/credentials.json",
-    ".pypirc",
-    ".rustup-credentials",
-    ".s3cfg",
-    ".ssh",
-    ".terraform.d",
-    ".terraformrc",
-    ".thunderbird",
-    ".vault-token",
-    ".yarnrc.yml",
-    ".Xauthority",
-    ".ICEauthority",
-    "snap/chromium",
-    "snap/firefox",
-    "snap/thunderbird",
+    # Keys and passwords.
+    *(".1password", ".age", ".agenix", ".authinfo", ".authinfo.gpg", ".dbus", ".gnupg"),
+    *(".netrc", ".password-store", ".pki", ".ssh", ".vault-token"),
+    # Logins of clouds, databases and hosts.
+    *(".ansible", ".aws", ".azure", ".boto", ".docker", ".kaggle", ".kube", ".my.cnf", ".oci"),
+    *(".pgpass", ".pulumi/credentials.json", ".s3cfg", ".terraform.d", ".terraformrc"),
+    # Logins of registries.
+    *(".cargo/credentials", ".cargo/credentials.toml", ".composer/auth.json"),
+    *(".gem/credentials", ".git-credentials", ".gradle/gradle.properties"),
+    *(".huggingface/token", ".m2/settings-security.xml", ".m2/settings.xml", ".npmrc"),
+    *(".pypirc", ".rustup-credentials", ".yarnrc.yml"),
+    # Agents.
+    *(".claude", ".claude.json", ".codex"),
+    # Wallets.
+    *(".bitcoin", ".electrum", ".ethereum"),
+    # Browsers, mail and screens.
+    *(".mozilla", ".thunderbird", ".Xauthority", ".ICEauthority", "snap/chromium"),
+    *("snap/firefox", "snap/thunderbird"),
 )
 """Below HOME."""
 
 IN_CONFIG = (
-    "1Password",
-    "BraveSoftware",
-    "Bitwarden",
-    "Bitwarden CLI",
-    "Slack",
-    "Signal",
-    "age",
-    "agenix",
-    "chromium",
-    "containers/auth.json",
-    "doctl",
-    "fly",
-    "gcloud",
-    "gh",
-    "git/credentials",
-    "glab-cli",
-    "google-chrome",
-    "google-chrome-beta",
-    "google-chrome-unstable",
-    "hcloud",
-    "helm/registry",
-    "heroku",
-    "hub",
-    "keepassxc",
-    "kube",
-    "librewolf",
-    "microsoft-edge",
-    "op",
-    "opera",
-    "pulse",
-    "rclone",
-    "sops",
-    "stripe",
-    "tailscale",
-    "vivaldi",
+    # Keys and passwords.
+    *("1Password", "Bitwarden", "Bitwarden CLI", "age", "agenix", "git/credentials"),
+    *("keepassxc", "op", "sops"),
+    # Logins.
+    *("containers/auth.json", "doctl", "fly", "gcloud", "gh", "glab-cli", "hcloud"),
+    *("helm/registry", "heroku", "hub", "kube", "rclone", "stripe", "tailscale"),
+    # Browsers, messengers and sound.
+    *("BraveSoftware", "Slack", "Signal", "chromium", "google-chrome", "google-chrome-beta"),
+    *("google-chrome-unstable", "librewolf", "microsoft-edge", "opera", "pulse", "vivaldi"),
 )
 """Below `XDG_CONFIG_HOME` (~/.config)."""
 
 IN_DATA = (
-    "age",
-    "atuin",
-    "containers",
-    "fish/fish_history",
-    "gnupg",
-    "keyrings",
-    "kwalletd",
-    "opencode/auth.json",
-    "pass",
-    "tailscale",
+    *("age", "atuin", "containers", "fish/fish_history", "gnupg", "keyrings", "kwalletd"),
+    *("opencode/auth.json", "pass", "tailscale"),
 )
 """Below `XDG_DATA_HOME` (~/.local/share)."""
 
@@ -195,74 +69,41 @@ IN_STATE = ("tailscale",)
 IN_CACHE = ("chromium", "google-chrome", "mozilla", "BraveSoftware")
 """Below `XDG_CACHE_HOME` (~/.cache)."""
 
+_BASES = {
+    "XDG_CONFIG_HOME": (".config", IN_CONFIG),
+    "XDG_DATA_HOME": (".local/share", IN_DATA),
+    "XDG_STATE_HOME": (".local/state", IN_STATE),
+    "XDG_CACHE_HOME": (".cache", IN_CACHE),
+}
+
 IN_FLATPAK = (
-    "com.brave.Browser",
-    "com.google.Chrome",
-    "org.chromium.Chromium",
-    "org.mozilla.Thunderbird",
-    "org.mozilla.firefox",
-    "org.signal.Signal",
+    *("com.brave.Browser", "com.google.Chrome", "org.chromium.Chromium"),
+    *("org.mozilla.Thunderbird", "org.mozilla.firefox", "org.signal.Signal"),
 )
 """Below ~/.var/app."""
 
 OF_SYSTEM = (
-    "/etc/agenix",
-    "/etc/nix/netrc",
-    "/etc/ssh",
-    "/etc/wireguard",
-    "/root",
-    "/run/agenix",
-    "/run/agenix.d",
-    "/run/avahi-daemon",
-    "/run/containerd",
-    "/run/cups",
-    "/run/dbus",
-    "/run/docker.sock",
-    "/run/incus",
-    "/run/libvirt",
-    "/run/pcscd",
-    "/run/podman",
-    "/run/secrets",
-    "/run/secrets.d",
-    "/run/snapd.socket",
-    "/run/systemd",
-    "/run/tailscale",
-    "/run/user",
-    "/tmp/.ICE-unix",  # noqa: S108 - names that are masked
-    "/tmp/.X11-unix",  # noqa: S108
-    "/var/lib/docker",
-    "/var/lib/tailscale",
-    "/var/run/docker.sock",
+    # Keys.
+    *("/etc/agenix", "/etc/nix/netrc", "/etc/ssh", "/etc/wireguard", "/root", "/run/agenix"),
+    *("/run/agenix.d", "/run/secrets", "/run/secrets.d"),
+    # Ways to daemons.
+    *("/run/avahi-daemon", "/run/containerd", "/run/cups", "/run/dbus", "/run/docker.sock"),
+    *("/run/incus", "/run/libvirt", "/run/pcscd", "/run/podman", "/run/snapd.socket"),
+    *("/run/systemd", "/run/tailscale", "/run/user", "/var/lib/docker", "/var/lib/tailscale"),
+    *("/var/run/docker.sock",),
+    # Screens.
+    *("/tmp/.ICE-unix", "/tmp/.X11-unix"),  # noqa: S108 - names that are masked
 )
 """Wherever the user is."""
 
 NAMING_FILES = (
-    "AWS_CONFIG_FILE",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AZURE_CONFIG_DIR",
-    "CLAUDE_CONFIG_DIR",
-    "CLOUDSDK_CONFIG",
-    "CODEX_HOME",
-    "DOCKER_CERT_PATH",
-    "DOCKER_CONFIG",
-    "GH_CONFIG_DIR",
-    "GNUPGHOME",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "KRB5_KTNAME",
-    "NETRC",
-    "NPM_CONFIG_USERCONFIG",
-    "NSM_SOCKET",
-    "PASSWORD_STORE_DIR",
-    "PGPASSFILE",
-    "REGISTRY_AUTH_FILE",
-    "SOPS_AGE_KEY_FILE",
-    "SSH_AUTH_SOCK",
-    "TF_CLI_CONFIG_FILE",
-    "VAULT_TOKEN_FILE",
-    "XAUTHORITY",
-    "XDG_RUNTIME_DIR",
-    "npm_config_userconfig",
+    *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *("AZURE_CONFIG_DIR", "CLAUDE_CONFIG_DIR", "CLOUDSDK_CONFIG", "CODEX_HOME"),
+    *("DOCKER_CERT_PATH", "DOCKER_CONFIG", "GH_CONFIG_DIR", "GNUPGHOME"),
+    *("GOOGLE_APPLICATION_CREDENTIALS", "KRB5_KTNAME", "NETRC", "NPM_CONFIG_USERCONFIG"),
+    *("NSM_SOCKET", "PASSWORD_STORE_DIR", "PGPASSFILE", "REGISTRY_AUTH_FILE"),
+    *("SOPS_AGE_KEY_FILE", "SSH_AUTH_SOCK", "TF_CLI_CONFIG_FILE", "VAULT_TOKEN_FILE"),
+    *("XAUTHORITY", "XDG_RUNTIME_DIR", "npm_config_userconfig"),
 )
 """Variables that say where a program has its secrets, or the socket of one that has."""
 
@@ -271,6 +112,9 @@ _CLOSED = ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run")
 
 _SHARED = ("/", "/tmp", "/var", "/var/tmp", "/usr", "/nix", "/nix/store")  # noqa: S108 - refused
 """No box begins in one; in what lies below it may."""
+
+MAX_DEFINITIONS = 4096
+"""Largest number of the bridge's definitions whose links are followed."""
 
 _MARKS = (".gnupg", ".ssh")
 """Directories that only homes have, or copies of homes."""
@@ -339,22 +183,10 @@ def _candidates(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[
     yield from OF_SYSTEM
     for home in homes:
         yield from (os.path.join(home, name) for name in IN_HOME)
-        for base, names in (
-            (".config", IN_CONFIG),
-            (".local/share", IN_DATA),
-            (".local/state", IN_STATE),
-            (".cache", IN_CACHE),
-            (".var/app", IN_FLATPAK),
-        ):
-            yield from (os.path.join(home, base, name) for name in names)
-    for variable, names in (
-        ("XDG_CONFIG_HOME", IN_CONFIG),
-        ("XDG_DATA_HOME", IN_DATA),
-        ("XDG_STATE_HOME", IN_STATE),
-        ("XDG_CACHE_HOME", IN_CACHE),
-    ):
-        if (base := variables.get(variable, "")).startswith("/"):
-            yield from (os.path.join(base, name) for name in names)
+        yield from (os.path.join(home, ".var/app", name) for name in IN_FLATPAK)
+    names = dict(_BASES.values())
+    for base, place in _base_directories(homes, variables):
+        yield from (os.path.join(place, name) for name in names[base])
     for variable in NAMING_FILES:
         if (path := variables.get(variable, "")).startswith("/"):
             yield path
@@ -362,6 +194,60 @@ def _candidates(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[
         if path.startswith("/"):
             yield path
     yield from _sockets(variables)
+
+
+def _base_directories(
+    homes: Sequence[str], variables: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the base directories of the XDG, each with its usual place below HOME."""
+    for variable, (base, _) in _BASES.items():
+        if (given := variables.get(variable, "")).startswith("/"):
+            yield base, given
+        yield from ((base, os.path.join(home, base)) for home in homes)
+
+
+def own_directories(homes: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Directories of nsm's own and links to them, there or not, links not followed."""
+    store = os.path.join(variables.get(nix_host.STORE_VARIABLE) or nix_host.STORE, "")
+    for base, place in _base_directories(homes, variables):
+        own = os.path.join(place, "nsm")
+        yield own
+        if base == ".config":
+            # In the store nothing changes, and each generation has another path there.
+            links = _links_to_own(own)
+            yield from (p for p in links if not os.path.realpath(p).startswith(store))
+
+
+def _links_to_own(directory: str) -> Iterator[str]:
+    """Links in the directory of the configuration; all else there is within it."""
+    tools = os.path.join(directory, "tools")
+    for path in (os.path.join(directory, "config.toml"), tools):
+        if os.path.islink(path):
+            yield path
+    try:
+        with os.scandir(tools) as entries:
+            for entry in islice(entries, MAX_DEFINITIONS):
+                if entry.name.endswith(".md") and entry.is_symlink():
+                    yield entry.path
+    except OSError:
+        return  # there is none
+
+
+def leading_to(places: Iterable[str], directory: str) -> tuple[str, ...]:
+    """Directories on the way from a directory to these places, sorted: one that could be renamed
+    would let another one be put there.
+
+    Args:
+        places: real paths.
+    """
+    top = directory.rstrip("/")
+    found: set[str] = set()
+    for place in places:
+        above = os.path.dirname(place)
+        while above.startswith(f"{top}/"):
+            found.add(above)
+            above = os.path.dirname(above)
+    return tuple(sorted(found))
 
 
 def _marked(directory: str | None) -> Iterator[str]:

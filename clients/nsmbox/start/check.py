@@ -19,13 +19,12 @@ from nsm import paths
 from nsm.checks import HostCheck, fail, ok, render_text, rows, warn
 from nsm.dataclass import replace
 from nsm.jail import landlock
-from nsm.jail.failure import explain, read_host_facts
 from nsmbox.consent import screen
 from nsmbox.host import bridge_programs, lookup, nix_host, program_links
 from nsmbox.model.plan import BoxError, Plan
 from nsmbox.planning import planning
 from nsmbox.protection import secrets
-from nsmbox.start import macos
+from nsmbox.start import launch, macos
 from nsmbox.start.supervisor import CERTIFICATES
 
 if TYPE_CHECKING:
@@ -121,12 +120,13 @@ def check_bwrap(search_path: str, directory: str) -> tuple[str | None, HostCheck
         path = lookup.find_bwrap(search_path, *filter(None, (directory,)))
     except BoxError as error:
         return None, _failed(error)
-    try:
-        version, options = _told(path, "--version"), _told(path, "--help")
-    except (OSError, subprocess.SubprocessError) as error:
-        return None, fail(f"{path}: {error}", "Reinstall bubblewrap.")
-    detail = f"{version.removeprefix('bubblewrap').strip()}, {path}"
-    if "--disable-userns" not in options:
+    version, options = _run([path, "--version"]), _run([path, "--help"])
+    for told in (version, options):
+        if told.returncode:
+            said = told.stderr.strip() or f"exit code {told.returncode}"
+            return None, fail(f"{path}: {said}", "Reinstall bubblewrap.")
+    detail = f"{version.stdout.removeprefix('bubblewrap').strip()}, {path}"
+    if "--disable-userns" not in options.stdout:
         return path, fail(f"{detail}: lacks --disable-userns", "Install bubblewrap 0.8 or newer.")
     return path, ok(detail)
 
@@ -152,8 +152,7 @@ def check_namespaces(bwrap: str | None, uid: int) -> HostCheck:
     tried = _run([bwrap, *options, "--ro-bind", "/", "/", "--proc", "/proc", bwrap, "--version"])
     if tried.returncode == 0:
         return ok("allowed")
-    error = explain(tried.stderr, read_host_facts(), bwrap)
-    return fail(error.message, error.hint)
+    return _failed(launch.explained(tried.stderr, bwrap))
 
 
 def check_system_calls(machine: str) -> HostCheck:
@@ -369,8 +368,7 @@ def check_trial(request: BoxRequest, facts: Facts | None, bwrap: str | None, uid
     tried = _try(plan, bwrap)
     if tried.returncode == 0:
         return ok(f"{request.profile.name}: starts")
-    error = explain(tried.stderr, read_host_facts(), bwrap)
-    return fail(error.message, error.hint)
+    return _failed(launch.explained(tried.stderr, bwrap))
 
 
 def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
@@ -381,10 +379,7 @@ def _try(plan: Plan, bwrap: str) -> subprocess.CompletedProcess[str]:
     files: list[int] = []
 
     def descriptor(data: bytes) -> int:
-        files.append(os.memfd_create("nsm-box", os.MFD_CLOEXEC))
-        with open(files[-1], "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(files[-1], 0, os.SEEK_SET)
+        files.append(launch.memory_file(data))
         return files[-1]
 
     try:
@@ -419,20 +414,6 @@ def _run(
         )
     except (OSError, subprocess.SubprocessError) as error:
         return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))
-
-
-def _told(program: str, option: str) -> str:
-    return subprocess.run(
-        [program, option],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        cwd="/",
-        env={},
-        timeout=TRIAL_TIMEOUT_S,
-        check=True,
-    ).stdout
 
 
 def _why_unreachable(path: str) -> str | None:

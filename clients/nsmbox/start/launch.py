@@ -69,27 +69,25 @@ _NOTHING = Wait()
 def make_state(profile: Profile, home: str) -> None:
     """Make the directories that boxes of a profile keep, where they are absent."""
     for state in profile.state:
-        path = os.path.join(home, state.host)
-        try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise BoxError(
-                f"{path} cannot be made: {error.strerror}",
-                hint="It is where the agent keeps its things; make it a directory of yours.",
-            ) from error
+        hint = "It is where the agent keeps its things; make it a directory of yours."
+        _make_directory(os.path.join(home, state.host), hint)
 
 
 def make_persisted(directories: Sequence[str]) -> None:
     """Make the directories that boxes of a project keep, where they are absent."""
     for path in directories:
-        try:
-            paths.ensure_private_dir(os.path.dirname(os.path.dirname(path)))
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise BoxError(
-                f"{path} cannot be made: {error.strerror or error}",
-                hint="It is named by `persist` in [box]; make it a directory of yours.",
-            ) from error
+        hint = "It is named by `persist` in [box]; make it a directory of yours."
+        _make_directory(path, hint, private=os.path.dirname(os.path.dirname(path)))
+
+
+def _make_directory(path: str, hint: str, *, private: str = "", why: str = "") -> None:
+    try:
+        if private:
+            paths.ensure_private_dir(private)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BoxError(f"{path} cannot be made{why}: {reason}", hint=hint) from error
 
 
 def make_own(directories: Sequence[str]) -> bool:
@@ -103,13 +101,8 @@ def make_own(directories: Sequence[str]) -> bool:
         inside = next((each for each in directories if real.startswith(f"{each}/")), None)
         if inside is None or os.path.lexists(real):
             continue
-        try:
-            os.makedirs(real, mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise BoxError(
-                f"{real} cannot be made, and without it a box in {inside} could: {error.strerror}",
-                hint="Start the box in a directory that has nothing of nsm's in it.",
-            ) from error
+        hint = "Start the box in a directory that has nothing of nsm's in it."
+        _make_directory(real, hint, why=f", and without it a box in {inside} could")
         made = True
     return made
 
@@ -126,13 +119,16 @@ def check_namespaces(program: str, root: str = "/") -> None:
     # be setuid. It takes 5 ms, on hosts with such a setting alone.
     if not any(_setting(root, name) == value for name, value in _DOUBTFUL):
         return
-    said = _try(program)
-    if not said:
-        return
+    if said := _try(program):
+        raise explained(said, program, root)
+
+
+def explained(words: str, program: str, root: str = "/") -> BoxError:
+    """The error for what bwrap said as it failed."""
     from nsm.jail import failure  # noqa: PLC0415  # where something has failed
 
-    error = failure.explain(said, failure.read_host_facts(root), program)
-    raise BoxError(error.message, hint=error.hint)
+    error = failure.explain(words, failure.read_host_facts(root), program)
+    return BoxError(error.message, hint=error.hint)
 
 
 def _setting(root: str, name: str) -> str:
@@ -194,7 +190,7 @@ def _too_few_descriptors(plan: Plan) -> BoxError:
 def _become(
     plan: Plan, program: str, sockets: str, wait: Wait, tell: Callable[[str], None]
 ) -> NoReturn:
-    for number in _open_descriptors():
+    for number in open_descriptors():
         os.set_inheritable(number, False)
     if wait.alive is not None:
         os.set_inheritable(wait.alive, True)
@@ -207,7 +203,7 @@ def _become(
     replaced: set[int] = set()
     for _ in range(_ATTEMPTS):
         opened = mount_sources.open_sources(plan.mounts)
-        gate, said = Gate(), _memory_file(b"")
+        gate, said = Gate(), memory_file(b"")
         child = relay.fork()
         if child == 0:
             mounts, kept = mount_sources.copied(plan.mounts, opened, replaced)
@@ -274,7 +270,7 @@ def _execute(
     lines = [
         *(gate.arguments if gate is not None else []),
         *bwrap.arguments(
-            plan, _memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=alive
+            plan, memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=alive
         ),
         *bwrap.variables(plan),
     ]
@@ -290,7 +286,7 @@ def _execute(
             hint="Expand them inside: nsm box -- sh -c 'COMMAND *'",
         )
     # Through a descriptor: other users read command lines, and /proc/1 in the box shows it.
-    listed = _memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
+    listed = memory_file(b"".join(os.fsencode(line) + b"\0" for line in lines))
     if listed + _BWRAP_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     command, stderr = plan.command, None
@@ -337,12 +333,7 @@ def _follow(
 def _not_made(said: int, program: str) -> BoxError | None:
     """The error for a box of which bwrap said that it cannot be; None if it said nothing."""
     words = os.pread(said, _MAX_SAID_BYTES, 0).decode(errors="replace")
-    if not words:
-        return None
-    from nsm.jail import failure  # noqa: PLC0415  # where something has failed
-
-    error = failure.explain(words, failure.read_host_facts(), program)
-    return BoxError(error.message, hint=error.hint)
+    return explained(words, program) if words else None
 
 
 def _set_signals() -> None:
@@ -355,10 +346,10 @@ def _set_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _open_descriptors() -> list[int]:
+def open_descriptors() -> list[int]:
     """All but the three; what a caller has left open would be a way out of the box."""
     try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+        numbers = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
         numbers = list(range(os.sysconf("SC_OPEN_MAX")))
     return [number for number in numbers if number > 2 and _is_open(number)]
@@ -372,7 +363,8 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _memory_file(data: bytes) -> int:
+def memory_file(data: bytes) -> int:
+    """A descriptor from which this can be read, by programs that are executed, too."""
     number = os.memfd_create("nsm-box", 0)
     view = memoryview(data)
     while view:

@@ -20,6 +20,8 @@ from typing import NoReturn
 from nsm.dataclass import dataclass
 from nsmbox.consent import readable
 from nsmbox.model.plan import RUN_DIRECTORY, BoxError, Mount, Plan
+from nsmbox.protection.secrets import within
+from nsmbox.start import launch
 
 PROGRAM = "/usr/bin/sandbox-exec"
 
@@ -157,7 +159,7 @@ def start_of(plan: Plan, own: str, *, terminals: tuple[str, ...] = ()) -> Start:
     return Start(
         profile=profile,
         command=tuple(
-            layout.moved(word) if place == 0 or _within(word, RUN_DIRECTORY) else word
+            layout.moved(word) if place == 0 or within(word, RUN_DIRECTORY) else word
             for place, word in enumerate(plan.command)
         ),
         variables=tuple(
@@ -201,7 +203,7 @@ class _Layout:
             case "tmpfs" if target != "/":
                 self._places[target] = self._own + target
                 self._make(self._own + target, mount.mode)
-            case "dir" if _within(target, RUN_DIRECTORY):
+            case "dir" if within(target, RUN_DIRECTORY):
                 self._places.setdefault(RUN_DIRECTORY, self._own + RUN_DIRECTORY)
                 self._make(self.moved(target), mount.mode)
             case "bind" | "ro-bind":
@@ -240,12 +242,12 @@ class _Layout:
         """Refuse to rename what lies above it: that would take it to where no rule names it."""
         for changeable in self._changeable:
             place: str = os.path.dirname(path)
-            while _within(place, changeable) and place != changeable:
+            while within(place, changeable) and place != changeable:
                 self.rules.append(f"(deny file-write-unlink (literal {_quoted(place)}))\n")
                 place = os.path.dirname(place)
 
     def _is_own(self, target: str) -> bool:
-        return _within(self.moved(target), self._own)
+        return within(self.moved(target), self._own)
 
     def _make(self, path: str, mode: int = 0o755) -> None:
         if path not in self.directories:
@@ -295,10 +297,6 @@ def _quoted(path: str) -> str:
     return f'"{escaped}"'
 
 
-def _within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
-
-
 OWN = "/private/tmp/nsm-box"
 """Stand-in for the box's own directory, in what is printed."""
 
@@ -309,7 +307,7 @@ def become(plan: Plan) -> NoReturn:
     The directory is left to the system, which clears its temporary directories: the process that
     made it is the one that becomes the command.
     """
-    for number in _numbers():
+    for number in launch.open_descriptors():
         os.set_inheritable(number, False)
     # Python ignores these for itself.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -377,16 +375,3 @@ def _terminals() -> tuple[str, ...]:
         except OSError:
             continue
     return tuple(sorted(found))
-
-
-def _numbers() -> list[int]:
-    """All open descriptors but the three."""
-    return [int(name) for name in os.listdir("/dev/fd") if int(name) > 2 and _is_open(int(name))]
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True

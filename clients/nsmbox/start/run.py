@@ -13,7 +13,7 @@ from nsm import paths
 from nsm.dataclass import dataclass, replace
 from nsmbox.host import lookup, program_links
 from nsmbox.host.facts import BoxRequest, Facts
-from nsmbox.model.plan import MODES, TOOLS_DIRECTORY, BoxError, Plan
+from nsmbox.model.plan import TOOLS_DIRECTORY, BoxError, Plan
 from nsmbox.planning import planning
 from nsmbox.start import request_additions
 
@@ -25,9 +25,6 @@ EXIT_INTERRUPTED = 130
 
 _TOLD_NAMES = 6
 _FIRST_TOLD = (".claude", ".mcp.json", ".vscode", ".envrc", ".cursor", ".husky")
-
-_NETWORKS = {mode: word for word, mode in MODES.items()}
-"""Names of a box's network modes, the same as for sessions, which reach no more than the box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +135,7 @@ def _start(plan: Plan, program: str, request: BoxRequest, facts: Facts, way: Way
             )
         tell(way, "the box has no sessions of nsm, whose supervisor is for Linux alone")
         macos.become(plan)
-    place = _place(plan, way) if plan.sockets else None
+    place = _supervised(plan, way) if plan.sockets else None
     if plan.secrets or any(" " in rule for rule in plan.network.allow):  # rules for requests
         from nsmbox.start import supervisor  # noqa: PLC0415  # few boxes have some
 
@@ -181,22 +178,6 @@ def _not_made(plan: Plan, home: str, *, all_of_them: bool = False) -> str:
     )
 
 
-def _tell_of_limits(box: str, way: Way) -> None:
-    """Tell which processes were ended because the box had too much memory."""
-    from nsm import Client  # noqa: PLC0415
-
-    with Client(host="", name=way.program, autostart=False) as client:
-        use = next((row.limits for row in client.boxes.list() if row.id == box), None)
-    if use is not None and use.killed:
-        processes = "1 process was" if use.killed == 1 else f"{use.killed} processes were"
-        tell(
-            way,
-            f"{processes} ended because the box had more than its "
-            f"{use.memory_limit_bytes >> 20} MiB of memory; `--limit memory_mb=...` sets another "
-            "limit",
-        )
-
-
 def _begin(
     request: BoxRequest, facts: Facts, way: Way, bwrap: str, plan: Plan, place: BoxPlace | None
 ) -> launch.Wait:
@@ -216,7 +197,8 @@ def _begin(
             tell(way, said)
         if place is not None:
             with suppress(Exception):  # the supervisor may be gone
-                _tell_of_limits(place.box.id, way)
+                if said := supervisor.of_ended_processes(place.box.id, way.program):
+                    tell(way, said)
         if protection is not None:
             protection.end()
         if mounts is not None:
@@ -306,55 +288,10 @@ def _make_links(facts: Facts) -> None:
         program_links.make(facts.links)
 
 
-def _place(plan: Plan, way: Way) -> BoxPlace | None:
-    """Ask the supervisor for what it makes for this process; None if it makes nothing.
+def _supervised(plan: Plan, way: Way) -> BoxPlace | None:
+    from nsmbox.start import supervisor  # noqa: PLC0415
 
-    Raises:
-        BoxError: there are none, and the box can reach nothing without.
-    """
-    from nsm import Client  # noqa: PLC0415
-    from nsm.wire.errors import NsmError  # noqa: PLC0415
-
-    below = plan.directory.rstrip("/") + "/"
-    hides = any(m.kind == "mask" and m.target.startswith(below) for m in plan.mounts)
-    try:
-        with Client(host="", name=way.program) as client:  # boxes are on this machine
-            place = client.boxes.open(
-                plan.directory,
-                profile=plan.profile,
-                digest=plan.digest,
-                network=_NETWORKS[plan.network.mode],
-                allow=plan.network.allow,
-                shows_project=not hides,
-                programs=plan.programs,
-                secrets=plan.secrets,
-                writable=plan.writable,
-                limits=plan.limits.together,
-            )
-    except (NsmError, OSError) as error:
-        message = error.message if isinstance(error, NsmError) else str(error)
-        if plan.programs:
-            raise BoxError(
-                f"the box may start programs of the host, which the supervisor does: {message}",
-                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
-            ) from error
-        if plan.secrets:
-            raise BoxError(
-                f"the box has secrets, which the supervisor gives: {message}",
-                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
-            ) from error
-        if plan.network.mode == "allow":
-            raise BoxError(
-                f"the box's network is a list, which the supervisor serves: {message}",
-                hint=error.hint if isinstance(error, NsmError) else "`nsm doctor` tells more.",
-            ) from error
-        tell(
-            way,
-            "the box has no sessions of nsm, and its limit of memory is for each process alone: "
-            f"{message}",
-        )
-        return None
-    return place
+    return supervisor.open_place(plan, way.program, partial(tell, way))
 
 
 def _tell_of_nsm(request: BoxRequest, facts: Facts, way: Way) -> None:

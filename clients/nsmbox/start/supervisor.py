@@ -1,4 +1,4 @@
-"""A box's use of the supervisor: what it gives for the box's secrets, and the watch over it.
+"""A box's use of the supervisor: its sockets, what it gives for secrets, and the watch over it.
 
 The supervisor has the box's sockets, and a holder keeps them for the next one. A connection to one
 of them ends with the supervisor. If a holder has the socket then, a new connection waits there for
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nsm.dataclass import replace
 from nsm.jail.proxyvariables import PROXY_PORT, trust_variables
-from nsmbox.model.plan import CERTIFICATES_FILE, BoxError, Mount, Plan, Variable
+from nsmbox.model.plan import CERTIFICATES_FILE, MODES, BoxError, Mount, Plan, Variable
 
 if TYPE_CHECKING:
     from nsm.wire.host import BoxPlace
@@ -32,6 +32,71 @@ CERTIFICATES = (
 """Paths of certificates on Debian, NixOS, Fedora and Alpine, where OpenSSL and others look."""
 
 MAX_BUNDLE_BYTES = 4 * 1024 * 1024
+
+
+_NETWORKS = {mode: word for word, mode in MODES.items()}
+"""Names of a box's network modes, the same as for sessions, which reach no more than the box."""
+
+
+def open_place(plan: Plan, program: str, tell: Callable[[str], None]) -> BoxPlace | None:
+    """Ask the supervisor for what it makes for this process; None, and told, if it makes nothing.
+
+    Raises:
+        BoxError: it makes nothing, and the box is of no use without.
+    """
+    from nsm import Client  # noqa: PLC0415
+    from nsm.wire.errors import NsmError  # noqa: PLC0415
+
+    below = plan.directory.rstrip("/") + "/"
+    hides = any(m.kind == "mask" and m.target.startswith(below) for m in plan.mounts)
+    try:
+        with Client(host="", name=program) as client:  # boxes are on this machine
+            return client.boxes.open(
+                plan.directory,
+                profile=plan.profile,
+                digest=plan.digest,
+                network=_NETWORKS[plan.network.mode],
+                allow=plan.network.allow,
+                shows_project=not hides,
+                programs=plan.programs,
+                secrets=plan.secrets,
+                writable=plan.writable,
+                limits=plan.limits.together,
+            )
+    except (NsmError, OSError) as error:
+        message, hint = str(error), "`nsm doctor` tells more."
+        if isinstance(error, NsmError):
+            message, hint = error.message, error.hint
+        for need, is_needed in (
+            ("may start programs of the host, which the supervisor does", plan.programs),
+            ("has secrets, which the supervisor gives", plan.secrets),
+            (
+                "has a network that is a list, which the supervisor serves",
+                plan.network.mode == "allow",
+            ),
+        ):
+            if is_needed:
+                raise BoxError(f"the box {need}: {message}", hint=hint) from error
+        tell(
+            "the box has no sessions of nsm, and its limit of memory is for each process alone: "
+            f"{message}"
+        )
+        return None
+
+
+def of_ended_processes(box: str, program: str) -> str:
+    """Sentence for people about processes that were ended because the box had too much memory."""
+    from nsm import Client  # noqa: PLC0415
+
+    with Client(host="", name=program, autostart=False) as client:
+        use = next((row.limits for row in client.boxes.list() if row.id == box), None)
+    if use is None or not use.killed:
+        return ""
+    processes = "1 process was" if use.killed == 1 else f"{use.killed} processes were"
+    return (
+        f"{processes} ended because the box had more than its {use.memory_limit_bytes >> 20} MiB "
+        "of memory; `--limit memory_mb=...` sets another limit"
+    )
 
 
 def with_secrets(plan: Plan, place: BoxPlace | None) -> Plan:
