@@ -13,7 +13,7 @@ import autorun_page
 import cli_reference
 import samples
 from nsm.cli.main import VERBS
-from nsm.cli.top.figures import Line, Totals
+from nsm.cli.top.table import Line, Totals
 from nsm.wire import connection, errors, frames, operation
 from nsm.wire.code import RunResult
 from nsm.wire.environments import BuildProgress, BuiltRow

@@ -51,11 +51,7 @@ class Autorun(NamedTuple):
         return f"{self.by}, {self.when}"
 
     def counts(self, content: bytes | None) -> bool:
-        """Return whether a file of this name counts.
-
-        Args:
-            content: None if nobody knows.
-        """
+        """Return whether a file of this name counts; its content is None if nobody knows."""
         # What programs read in another encoding has NUL bytes.
         return (
             not self.says

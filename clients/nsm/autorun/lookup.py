@@ -56,11 +56,8 @@ def beside(entry: Autorun) -> tuple[str, ...]:
 
 
 def find(path: str) -> Autorun | None:
-    """Return the entry that a path falls under, wherever below a project it lies.
-
-    Args:
-        path: relative, without `.` and `..`.
-    """
+    """Return the entry that a path falls under, wherever below a project it lies. It is relative,
+    without `.` and `..`."""
     parts = tuple(map(folded, path.split("/")))
     for place, name in enumerate(parts):
         if parts[place : place + 2] == CLAUDE_WORKTREES and len(parts) > place + 2:

@@ -8,7 +8,6 @@
     pager.py             long text, through the pager
     connection.py        a client of the supervisor that runs, and sessions that people name
     all_hosts.py         clients of all machines, for `--all-hosts`
-    operands.py          the two sides of `nsm cp`; pure
     foreground.py        a job that has this terminal, or these pipes
     systemd.py           units, and the user's systemd, for `nsm service`
     render/              values as text

@@ -26,22 +26,14 @@ HERE = "here"
 
 
 class HostClient(NamedTuple):
-    """A client of one machine's supervisor.
-
-    Attributes:
-        host: name of the machine; empty for this one.
-    """
+    """A client of one machine's supervisor; `host` is empty for this one."""
 
     host: str
     client: Client
 
 
 def all_hosts() -> list[str]:
-    """The machines, for the `host` of clients: empty for this one.
-
-    Raises:
-        HostError: the configuration cannot be read.
-    """
+    """The machines, for the `host` of clients: empty for this one."""
     return ["", *configured_hosts()]
 
 
@@ -51,11 +43,8 @@ def shown(host: str) -> str:
 
 
 class HostClients:
-    """Clients of all machines whose supervisors run. Standard error names unreachable machines.
-
-    Attributes:
-        code: exit code: failed, if one could not be reached.
-    """
+    """Clients of all machines whose supervisors run. Standard error names unreachable machines, and
+    `code` is an exit code that tells of them."""
 
     def __init__(self) -> None:
         self.code = EXIT_OK
@@ -83,11 +72,8 @@ class HostClients:
 
 
 def host_with(target: str) -> str:
-    """The one machine that has a session, for the `host` of a client.
-
-    Raises:
-        UnknownSessionError, AmbiguousSessionError: none has it, or several do.
-    """
+    """The one machine that has a session, for the `host` of a client; an error if none or several
+    do."""
     having: list[str] = []
     for host, client in HostClients():
         try:

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 def running(
     options: argparse.Namespace | None = None, nothing: str = "null", code: int = EXIT_OK
 ) -> Client:
-    """A client of the supervisor that runs. Where none does, the verb ends with a note about it.
+    """A client of the supervisor that runs. Where none does, the verb ends (`Done`) with a note.
 
     Args:
         options: options of a verb that has `--json`; None for other verbs.
         nothing: the verb's JSON where no supervisor runs; `code`: its exit code then.
-
-    Raises:
-        Done: none runs.
     """
     try:
         return Client(autostart=False)
@@ -75,11 +72,8 @@ def agreed_to_end(client: Client) -> bool:
 
 
 class TargetSession(NamedTuple):
-    """The session that a target means.
-
-    Attributes:
-        elsewhere: its project is another one, and its name alone led to it.
-    """
+    """The session that a target means. `elsewhere`: its project is another one, and its name alone
+    led to it."""
 
     id: str
     name: str | None
@@ -89,7 +83,7 @@ class TargetSession(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its project, for people."""
+        """Project of the session, for people."""
         return "no project" if self.project is None else formats.visible(self.project)
 
 
@@ -106,11 +100,7 @@ def client_of(session: str, *, host: str | None = None) -> Client:
 
 
 def find(client: Client, target: str) -> TargetSession | None:
-    """The live session that a target means; None where there is none.
-
-    Raises:
-        AmbiguousSessionError: several are meant.
-    """
+    """The live session that a target means; None where there is none."""
     try:
         return read(TargetSession, client.call("find", {"target": target}))
     except UnknownSessionError:
@@ -135,15 +125,8 @@ def tell_found(found: TargetSession) -> None:
 def agreed(client: Client, target: str, question: str, *, may_ask: bool, yes: bool) -> str | None:
     """Id or name of a session that is to be changed; None if a person says no.
 
-    Args:
-        question: asks whether to do it; it follows a sentence that says whose session it is.
-        may_ask: there is somebody to ask.
-        yes: whatever that session is, it is meant.
-
-    Raises:
-        AmbiguousSessionError: several are meant.
-        OtherProjectError: it is another project's, and nobody says that it is meant.
-    """
+    If it is another project's and nobody may be asked, `yes` has to say that it is meant.
+    `question` follows a sentence that says whose session it is."""
     found = find(client, target)
     if found is None or not found.elsewhere:
         return target if found is None else found.id

@@ -68,14 +68,10 @@ class _LeftError(Exception):
 
 
 class Foreground:
-    """A job, and this process as its terminal or its pipes.
+    """A job, and this process as its terminal (`tty`) or its pipes.
 
-    Args:
-        job: its output is shown from `job.offset` on.
-        tty: the job has a terminal, and this process, too.
-        reads_input: our standard input is the job's.
-        ends_input: the end of ours is the end of the job's.
-    """
+    Its output is shown from `job.offset` on. Our standard input may be the job's, and the end of
+    ours the end of the job's."""
 
     def __init__(self, job: Job, *, tty: bool, reads_input: bool, ends_input: bool = True) -> None:
         self._job = job

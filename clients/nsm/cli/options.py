@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.does: dict[str, str] = {}
-        """Its actions, and what each does."""
+        """Actions, and what each does."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and end."""
@@ -178,7 +178,6 @@ def _fits(paragraph: str, width: int) -> bool:
 
 
 def _value_of(action: argparse.Action) -> str:
-    """The value of an option as help writes it."""
     if action.metavar is None and action.choices is not None:
         return "{" + ",".join(_words_of(action)) + "}"
     return str(action.metavar or action.dest.upper())
@@ -200,12 +199,8 @@ def flag(spelling: str, does: str) -> Argument:
 def value(
     spelling: str, does: str, kind: Callable[[str], object] | None = None, **more: Any
 ) -> Argument:
-    """An option with a value: ``-t --timeout SECONDS``; without a word for that, ``--root``.
-
-    Args:
-        kind: reads the value.
-        more: as for `argparse.ArgumentParser.add_argument`.
-    """
+    """An option with a value: ``-t --timeout SECONDS``; without a word for that, ``--root``. `kind`
+    reads the value, and `more` is as for `argparse.ArgumentParser.add_argument`."""
     names = spelling.split()
     metavar = None if names[-1].startswith("-") else names.pop()
     return lambda parser: parser.add_argument(*names, metavar=metavar, help=does, type=kind, **more)
@@ -312,11 +307,7 @@ class Done(Exception):  # noqa: N818  # it is no error
 
 
 class Verb:
-    """A verb, or an action of one.
-
-    Attributes:
-        actions: its actions, if it has some, by their words.
-    """
+    """A verb, or an action of one; `actions` are those that it has, by their words."""
 
     def __init__(
         self,

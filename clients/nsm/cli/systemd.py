@@ -98,11 +98,7 @@ _BY_HAND = """\
 
 
 def units(supervisor: Sequence[str], nsm: Sequence[str]) -> dict[str, str]:
-    """The units of an installation, by their names.
-
-    Args:
-        supervisor, nsm: its commands, with absolute paths.
-    """
+    """The units of an installation, by their names; its commands have absolute paths."""
     service = _SERVICE.format(supervisor=_command(supervisor), nsm=_command(nsm))
     own = {name: f"{MARK}\n# systemctl --user edit {name}\n" for name in (SERVICE, SOCKET)}
     return {SERVICE: own[SERVICE] + service, SOCKET: own[SOCKET] + _SOCKET}
@@ -142,11 +138,7 @@ class ManagerFailedError(OSError):
 
 
 def check() -> None:
-    """Say why there is no manager.
-
-    Raises:
-        NoManagerError: there is none.
-    """
+    """Raise an error that says why there is no manager, if there is none."""
     without = (
         "nsm works without it: clients start the supervisor, and sessions outlive it for ten "
         "minutes. For a supervisor that systemd keeps"
@@ -172,11 +164,7 @@ def unit_directory() -> str:
 
 
 def ask(*arguments: str) -> str:
-    """Run systemctl and return its output.
-
-    Raises:
-        ManagerFailedError: it failed.
-    """
+    """Run systemctl and return its output."""
     done = _run("systemctl", "--user", *arguments)
     if done.returncode:
         said = done.stderr.strip() or f"status {done.returncode}"

@@ -78,11 +78,7 @@ def note(text: str) -> None:
 
 
 def report(error: NsmError | OSError, code: int = _EXIT_FAILED) -> int:
-    """Tell an error and what to do next.
-
-    Returns:
-        `code`.
-    """
+    """Tell an error and what to do next; returns the code."""
     if isinstance(error, NsmError):
         note(formats.error(error.message, error.hint))
     else:

@@ -38,11 +38,8 @@ started if none runs. Name it as the command of a stdio server in the client's c
 
 
 def _claim_stdio() -> tuple[int, int]:
-    """Move stdin and stdout to private descriptors, so that nothing else can write to the client.
-
-    Raises:
-        OSError: one of them is closed.
-    """
+    """Move stdin and stdout to private descriptors, so that nothing else can write to the client;
+    OSError if one of them is closed."""
     stdin = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     stdout = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -327,12 +327,8 @@ class Relay:
     # The link comes and goes.
 
     def _open_link(self, *, replay: bool, patience_s: float = 0.0) -> str:
-        """Connect and attach; return why not, or nothing.
-
-        Args:
-            replay: the client has introduced itself before.
-            patience_s: for how long it is worth trying.
-        """
+        """Connect and attach; return why not, or nothing. `replay`: the client has introduced
+        itself before."""
         try:
             link = self._attached(patience_s)
         except Exception as error:  # noqa: BLE001  # whatever it is, the client is told
@@ -381,11 +377,8 @@ class Relay:
     def _ask_again(
         self, lost: SupervisorConnection, calls: dict[int | str, UnansweredRequest]
     ) -> tuple[dict[int | str, UnansweredRequest], str]:
-        """Have another supervisor answer what the lost one has not.
-
-        Returns:
-            What it cannot answer; and why there is none, if there is none.
-        """
+        """Have another supervisor answer what the lost one has not. Returns what it cannot answer;
+        and why there is none, if there is none."""
         again = {
             known: call
             for known, call in calls.items()

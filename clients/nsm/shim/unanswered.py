@@ -37,12 +37,9 @@ class UnansweredRequest:
 
 
 def marked(call: UnansweredRequest, link: SupervisorConnection, *, arrived: bool) -> bytes | None:
-    """The line that sends a request to another supervisor than the first; None if that supervisor
-    could not tell a repeated request from a new one.
-
-    Args:
-        arrived: the first supervisor may have got it, and have run its code.
-    """
+    """The line that sends a request to another supervisor than the first, which may have got it and
+    have run its code (`arrived`); None if that supervisor could not tell a repeated request from a
+    new one."""
     line = call.line
     if line is None:
         return None

@@ -15,7 +15,7 @@ from nsm import paths
 from nsm.shortage import EXIT_TEMPORARY, SHORTAGES
 
 READY_TIMEOUT_S = 10.0
-"""How long a supervisor may take until it listens; its cold start is well under a second."""
+"""Time that a supervisor may take until it listens; its cold start is well under a second."""
 
 MAX_LOG_BYTES = 10 * 1024 * 1024
 """A log larger than this is set aside as `supervisor.log.1` at the next start."""
@@ -100,10 +100,8 @@ os._exit(code if code >= 0 else {EXIT_TEMPORARY})
 def spawn(path: str) -> tuple[str, bool]:
     """Start a supervisor, detached, and wait until it is ready.
 
-    Returns:
-        Empty when it says that it listens, else why not, in its own words; and whether another
-        start would end in the same way.
-    """
+    Returns nothing when it says that it listens, else why not, in its own words; and whether
+    another start would end in the same way."""
     program = paths.supervisor_command()
     if not os.access(program[0], os.X_OK):  # else only the log would know
         return f"its program {program[0]!r} can't be started: not there, or not executable", True
@@ -169,14 +167,8 @@ def detached() -> tuple[str, ...]:
 
 
 def _wait_ready(pipe: int) -> str:
-    """Wait for a newline, which means ready, or for one line that says why not.
-
-    Returns:
-        Empty when ready, else the reason.
-
-    Raises:
-        TimeoutError: it does not say.
-    """
+    """Wait for a newline, which means ready, or for one line that says why not, and return what is
+    before it. TimeoutError: it does not say."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     deadline = time.monotonic() + READY_TIMEOUT_S

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CONNECT_TIMEOUT_S = 10.0
-"""How long a connection may wait in the supervisor's backlog. It accepts at once unless it is
+"""Time that a connection may wait in the supervisor's backlog. It accepts at once unless it is
 stopped or overloaded."""
 
 RECONNECT_S = 30.0
-"""How long a client that has lost its connection waits for another supervisor. One takes a second
+"""Time that a client that has lost its connection waits for another supervisor. One takes a second
 to listen; five on a machine that is short of everything, where it may be killed meanwhile."""
 
 KEPT_S = 300.0
@@ -50,8 +50,8 @@ _UCRED = struct.Struct("3i")
 """pid, uid, gid; unix(7)."""
 
 CORRECTION_S = 24 * 3600
-"""How long kept sessions wait for a supervisor after one that cannot start: somebody has to correct
-the configuration, or the installation."""
+"""Time that kept sessions wait for a supervisor after one that cannot start: somebody has to
+correct the configuration, or the installation."""
 
 
 def connect(path: str, *, autostart: bool = True, again: bool = False) -> socket.socket:
@@ -125,14 +125,7 @@ def reconnect(path: str, *, autostart: bool = True, patience_s: float) -> socket
 def pause_after(
     error: Exception, path: str, waited_s: float, patience_s: float = KEPT_S
 ) -> float | None:
-    """Seconds to wait before it is worth connecting again; None if it is not.
-
-    Args:
-        error: what went wrong.
-        path: path of the socket.
-        waited_s: seconds since the connection was lost.
-        patience_s: as for `reconnect`.
-    """
+    """Seconds to wait before it is worth connecting again after an error; None if it is not."""
     # Imports typing.
     from nsm.wire.errors import (  # noqa: PLC0415
         CannotStartError,

@@ -53,11 +53,8 @@ class Difference(NamedTuple):
 def compare(
     recorded: RecordedExecution, result: RunResult, *, output: bool = True
 ) -> tuple[Difference, ...]:
-    """List in what a recorded execution and the result of its repetition differ.
-
-    Args:
-        output: compare what was printed, too.
-    """
+    """List in what a recorded execution and the result of its repetition differ; what was printed
+    is compared, too, if asked."""
     end = recorded.end
     assert end is not None, "an execution that has not ended has nothing to compare"
     differences: list[Difference] = []
@@ -102,7 +99,7 @@ def _comparable(pieces: list[str]) -> list[str]:
 
 
 def ending_of(end: ExecutionEnd | RunResult) -> str:
-    """How code ended, in words."""
+    """Put into words how code ended."""
     text = "timed out" if end.timed_out else "interrupted" if end.interrupted else ""
     text = text or f"exit code {end.exit_code}"
     return f"{text}, interpreter restarted" if end.interpreter_restarted else text

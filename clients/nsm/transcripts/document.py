@@ -38,11 +38,7 @@ class TranscriptError(NsmError):
 
 
 class RecordedExecution(NamedTuple):
-    """One execution of a transcript.
-
-    Attributes:
-        end: None if it had not ended.
-    """
+    """One execution of a transcript; its end is None if it had not ended."""
 
     start: ExecutionStart
     pieces: tuple[OutputPiece, ...]
@@ -60,13 +56,10 @@ class RecordedExecution(NamedTuple):
 
 
 class SessionTranscript(NamedTuple):
-    """Record of one session: what ran in it, and what came of it.
+    """Record of one session: its executions and the starts of its jobs, in order.
 
-    Attributes:
-        items: its executions and the starts of its jobs, in order.
-        from_file: it comes from a file, so somebody may have made it up.
-        whole: nothing is missing at its end; a file may have been cut short.
-    """
+    If it comes from a file, somebody may have made it up. It is whole if nothing is missing at its
+    end; a file may have been cut short."""
 
     session: SessionStart
     items: tuple[RecordedExecution | JobStart, ...]
@@ -75,16 +68,12 @@ class SessionTranscript(NamedTuple):
 
     @property
     def executions(self) -> tuple[RecordedExecution, ...]:
-        """Its executions."""
+        """Executions of the session."""
         return tuple(item for item in self.items if isinstance(item, RecordedExecution))
 
 
 class Gatherer:
-    """Entries of one transcript, as they come.
-
-    Raises:
-        TranscriptError: by `take` and `transcript`: the entries make no transcript.
-    """
+    """Entries of one transcript, as they come; an error (`TranscriptError`) if they make none."""
 
     def __init__(self) -> None:
         self._session: SessionStart | None = None
@@ -128,15 +117,8 @@ class Gatherer:
 
 
 def read_transcript(source: IO[bytes], name: str = "it") -> SessionTranscript:
-    """Read what `nsm logs --json` wrote.
-
-    Args:
-        name: the file, for errors.
-
-    Raises:
-        TranscriptError: that is something else.
-        OSError: it cannot be read.
-    """
+    """Read what `nsm logs --json` wrote; TranscriptError, with the file's name, if that is
+    something else."""
     data = source.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise _no_transcript(name, f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
@@ -149,14 +131,7 @@ def read_transcript(source: IO[bytes], name: str = "it") -> SessionTranscript:
 
 
 def _gather(data: bytes, gatherer: Gatherer) -> bool:
-    """Take the events of a file.
-
-    Returns:
-        True if its last line is there.
-
-    Raises:
-        TranscriptError: a line is no event, or none that may come there.
-    """
+    """Take the events of a file; returns whether its last line is there."""
     last = 0
     ended = False
     for line, event in _events(data):
@@ -175,11 +150,7 @@ def _gather(data: bytes, gatherer: Gatherer) -> bool:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of the lines, each with the number of its line.
-
-    Raises:
-        TranscriptError: a line is no text, no JSON, or no object.
-    """
+    """Yield the objects of the lines, each with the number of its line."""
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
             continue
@@ -198,11 +169,7 @@ def _refuse(constant: str) -> float:
 
 
 def _check(entry: Entry, last: int) -> int:
-    """Check what types do not say, and return the number of the last execution.
-
-    Raises:
-        ValueError: a value makes no sense.
-    """
+    """Check what types do not say, and return the number of the last execution."""
     match entry:
         case SessionStart():
             _check_text(entry.id, entry.name or "", entry.env, entry.client, entry.scope)

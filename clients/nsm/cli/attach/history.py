@@ -33,11 +33,8 @@ def history_path(env: str) -> str:
 
 
 class FileHistory(History):
-    """The history in a file of mode 0600, which is made on first use.
-
-    Attributes:
-        problem: why it could not be read or written, once that has happened; None before.
-    """
+    """The history in a file of mode 0600, which is made on first use; `problem` says why it could
+    not be read or written, once that has happened."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

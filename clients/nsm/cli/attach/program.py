@@ -11,12 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.cli import terminal
-from nsm.cli.attach import tty
-from nsm.cli.attach.feed import Feed, label, others
+from nsm.cli.attach.feed import Feed, OwnExecution, label, others
 from nsm.cli.attach.history import FileHistory, history_path
-from nsm.cli.attach.own_execution import OwnExecution
 from nsm.cli.attach.prompt import Prompt, in_background
-from nsm.cli.attach.screen import AttachScreen
+from nsm.cli.attach.screen import ENDING_SIGNALS, AttachScreen, end_by, handled, quiet, typing_ahead
 from nsm.cli.connection import TargetSession, tell_found
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.render import formats
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 CLIENT_NAME = "nsm attach"
 
 TRANSCRIPT_GRACE_S = 1.0
-"""How long a result waits for the transcript to tell the same, and an error that the session has
+"""Time that a result waits for the transcript to tell the same, and an error that the session has
 ended for the reason. They are sent at the same time."""
 
 
@@ -61,13 +59,7 @@ _STILL_WAITING = "nsm: asked to stop; Ctrl-C again stops waiting for it"
 
 
 class Ending(NamedTuple):
-    """How it ended.
-
-    Attributes:
-        code: for the exit.
-        text: for the person; may be empty.
-        signal: signal to die of instead; 0 for none.
-    """
+    """The end of it: a code for the exit, a text for the person, a signal to die of instead."""
 
     code: int
     text: str = ""
@@ -77,19 +69,12 @@ class Ending(NamedTuple):
 def attach(
     target: str, *, executions: int, timeout_s: float | None, images: str | None = None
 ) -> int:
-    """Join a session, until the person leaves or it ends.
+    """Join a session, until the person leaves or it ends; returns the exit code.
 
     Args:
         executions: how many of the last ones are shown at first.
-        timeout_s: seconds, for each of the person's own; None for the environment's limit.
+        timeout_s: for each of the person's own; None for the environment's limit.
         images: directory for displayed pictures; None for a fresh one.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NsmError: it can't be joined.
-        OSError: the directory for pictures can't be made.
     """
     folder = Folder(images)
     # To another machine, ssh may ask for a password: here, and not in a thread, Ctrl-C ends it.
@@ -98,7 +83,7 @@ def attach(
     if ending.text:
         terminal.note(ending.text)
     if ending.signal:
-        tty.end_by(ending.signal)
+        end_by(ending.signal)
     return ending.code
 
 
@@ -110,9 +95,9 @@ async def _attach(target: str, executions: int, timeout_s: float | None, folder:
             target = found.id  # after a lost connection, the name may be another's
         attachment = Attachment(client, AttachScreen(sys.stdout), folder, timeout_s)
         with ExitStack() as stack:
-            handlers = {number: partial(attachment.die, number) for number in tty.ENDING_SIGNALS}
-            stack.enter_context(tty.handled({**handlers, signal.SIGINT: attachment.interrupt}))
-            stack.enter_context(tty.quiet(sys.stdin.fileno()))
+            handlers = {number: partial(attachment.die, number) for number in ENDING_SIGNALS}
+            stack.enter_context(handled({**handlers, signal.SIGINT: attachment.interrupt}))
+            stack.enter_context(quiet(sys.stdin.fileno()))
             await attachment.join(target, executions)
             return await attachment.stay()
 
@@ -145,11 +130,7 @@ class Attachment:
         return session.id if session.name is None else session.name
 
     async def join(self, target: str, executions: int) -> None:
-        """Find the session, and show what happened last.
-
-        Raises:
-            NsmError: there is none, or the supervisor does not tell.
-        """
+        """Find the session, and show what happened last."""
         wanted = logs(target, executions=executions, follow=True).args
         reading = in_background(self._client.call("logs", wanted, on_event=self._take_event))
         await _first_of(self._session, reading)
@@ -247,7 +228,7 @@ class Attachment:
             self._screen.lines(f"nsm: waiting behind {label(running)}; Ctrl-C withdraws your code")
         given_up = asyncio.ensure_future(self._given_up.wait())
         try:
-            with tty.typing_ahead(prompt.app.input, self.leave):
+            with typing_ahead(prompt.app.input, self.leave):
                 await _first_of(call, given_up, self._over)
         finally:
             given_up.cancel()
@@ -319,17 +300,12 @@ class Attachment:
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
-    """Wait until one of them is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def banner(session: SessionStart, row: SessionRow | None, clients: list[str]) -> str:
-    """Make the first lines for a person.
-
-    Args:
-        row: the session as it is now; None if it has just ended.
-        clients: clients that ran something in it lately.
-    """
+    """Make the first lines for a person: the session as it is now, None if it has just ended, and
+    the clients that ran something in it lately."""
     facts = [session.env, f"opened by {session.client}"]
     if row is not None:
         facts += [row.state, formats.count(row.executions, "execution") + " so far"]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.shortcuts import PromptSession
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
 from nsm.cli.attach.feed import label
-from nsm.cli.attach.keys import bindings
 from nsm.cli.attach.whole_input import UNKNOWN, check_bash, check_python, with_indent
 from nsm.cli.render import formats
 from nsm.wire.errors import NsmError
@@ -20,11 +24,14 @@ from nsm.wire.errors import NsmError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterable
 
+    from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.history import History
     from prompt_toolkit.input import Input
+    from prompt_toolkit.key_binding import KeyPress, KeyPressEvent
+    from prompt_toolkit.key_binding.key_processor import KeyProcessor
     from prompt_toolkit.output import Output
 
     from nsm.cli.attach.feed import Feed
@@ -35,13 +42,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHECK_TIMEOUT_S = 1.0
-"""How long Enter waits for what Node says in the session; without an answer it runs the code."""
+"""Time that Enter waits for what Node says in the session; without an answer it runs the code."""
 
 COMPLETE_TIMEOUT_S = 2.0
 """Longer than the second that the agent gives an interpreter."""
 
 CONFIRM_S = 3.0
-"""How long the first Ctrl-C waits for the second, and how long a hint stays."""
+"""Time that the first Ctrl-C waits for the second, and that a hint stays."""
 
 _MARKS = {"python": (">>>", "..."), "bash": ("$", ">"), "node": (">", "...")}
 """End of each interpreter's own prompt, and its prompt for more."""
@@ -56,11 +63,8 @@ _STYLE = Style.from_dict({"session": "bold", "status": "ansibrightblack", "abort
 
 
 class Prompt:
-    """A prompt for one session, shown again and again.
-
-    Attributes:
-        app: prompt_toolkit's application behind it.
-    """
+    """A prompt for one session, shown again and again; `app` is prompt_toolkit's application behind
+    it."""
 
     def __init__(
         self,
@@ -75,13 +79,7 @@ class Prompt:
         keyboard: Input | None = None,
         output: Output | None = None,
     ) -> None:
-        """Make it; nothing is shown yet.
-
-        Args:
-            name: name of the session, for the person.
-            interpreter: ``python``, ``bash`` or ``node``.
-            keyboard, output: in place of the terminal.
-        """
+        """Make it; nothing is shown yet. `keyboard` and `output` stand in place of the terminal."""
         self._client = client
         self._feed = feed
         self._screen = screen
@@ -96,7 +94,7 @@ class Prompt:
             self._message,
             multiline=True,
             prompt_continuation=self._continuation,
-            key_bindings=bindings(self),
+            key_bindings=_bindings(self),
             completer=SessionCompleter(self),
             complete_while_typing=False,
             history=history,
@@ -116,12 +114,8 @@ class Prompt:
         self.app.renderer.cpr_not_supported_callback = None
 
     async def read(self) -> str:
-        """Let the person type.
-
-        Raises:
-            KeyboardInterrupt: the line was cleared.
-            EOFError: Ctrl-D, or `leave`.
-        """
+        """Let the person type. KeyboardInterrupt: the line was cleared. EOFError: Ctrl-D, or
+        `leave`."""
         self._end_hint()
         with self._screen.above(self.app):
             return await self._session.prompt_async(
@@ -311,3 +305,120 @@ def in_background(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     _background.add(task)
     task.add_done_callback(ended)
     return task
+
+
+# Keys that differ from prompt_toolkit's own.
+
+INDENT = "    "
+
+
+def _bindings(actions: Prompt) -> KeyBindings:
+    keys = KeyBindings()
+    at_prompt = has_focus(DEFAULT_BUFFER)
+    held: list[KeyPress] = []
+    checking = False
+
+    @keys.add("enter", filter=at_prompt)
+    @keys.add("c-j", filter=at_prompt)  # what a pasting terminal or `tmux send-keys` may send
+    def _(event: KeyPressEvent) -> None:
+        nonlocal checking
+        buffer = event.current_buffer
+        if _take_completion(buffer):
+            return
+        if not buffer.text.strip():
+            buffer.validate_and_handle()
+        elif not is_at_last_line(buffer.document):
+            _begin_line(buffer, _leading_space(buffer.document.current_line_before_cursor))
+        elif not actions.holds_back(buffer.text):
+            checking = True
+            event.app.create_background_task(run_or_go_on(buffer, event.key_processor))
+
+    async def run_or_go_on(buffer: Buffer, processor: KeyProcessor) -> None:
+        nonlocal checking
+        try:
+            answer = await actions.check(buffer.text)
+        finally:
+            checking = False
+        if answer.status == "incomplete":
+            buffer.cursor_position = len(buffer.text)
+            _begin_line(buffer, answer.indent)
+        else:
+            buffer.validate_and_handle()
+        # What was typed meanwhile comes after the line that was begun, or is for the next prompt.
+        processor.feed_multiple(held[:])
+        held.clear()
+        processor.process_keys()
+
+    @keys.add(Keys.Any, filter=Condition(lambda: checking), eager=True)
+    def _(event: KeyPressEvent) -> None:
+        held.extend(event.key_sequence)
+
+    @keys.add("escape", "enter", filter=at_prompt)
+    @keys.add("escape", "c-j", filter=at_prompt)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("c-o", filter=at_prompt)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        _begin_line(buffer, _leading_space(buffer.document.current_line_before_cursor))
+
+    @keys.add("c-c", filter=at_prompt)
+    @keys.add("<sigint>")
+    def _(event: KeyPressEvent) -> None:
+        if event.app.current_buffer.text:
+            event.app.exit(exception=KeyboardInterrupt(), style="class:aborting")
+        else:
+            actions.interrupt_others()
+
+    is_empty = Condition(lambda: not get_app().current_buffer.text)
+
+    @keys.add("c-x", "c-u", filter=at_prompt & is_empty)
+    def _(_event: KeyPressEvent) -> None:
+        actions.undo()
+
+    in_indentation = Condition(lambda: is_in_indentation(get_app().current_buffer.document))
+
+    @keys.add("tab", filter=at_prompt & in_indentation)
+    def _(event: KeyPressEvent) -> None:
+        column = event.current_buffer.document.cursor_position_col
+        event.current_buffer.insert_text(INDENT[column % len(INDENT) :])
+
+    @keys.add("backspace", filter=at_prompt & in_indentation)
+    def _(event: KeyPressEvent) -> None:
+        document = event.current_buffer.document
+        column = document.cursor_position_col
+        by_steps = column and not column % len(INDENT) and document.current_line.startswith(" ")
+        event.current_buffer.delete_before_cursor(len(INDENT) if by_steps else 1)
+
+    return keys
+
+
+def _take_completion(buffer: Buffer) -> bool:
+    """Put the chosen completion in, if a menu is open."""
+    state = buffer.complete_state
+    if state is None:
+        return False
+    if state.current_completion is None:
+        buffer.cancel_completion()
+        return False
+    buffer.complete_state = None  # moving through the menu has put it in
+    return True
+
+
+def _begin_line(buffer: Buffer, indentation: str) -> None:
+    buffer.insert_text("\n" + indentation)
+
+
+def is_at_last_line(document: Document) -> bool:
+    """Return whether no more lines with text follow the cursor's."""
+    return not document.text_after_cursor.partition("\n")[2].strip()
+
+
+def is_in_indentation(document: Document) -> bool:
+    """Return whether the cursor is in a line's leading white space, where Tab completes nothing."""
+    return not document.current_line_before_cursor.strip()
+
+
+def _leading_space(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

@@ -242,11 +242,7 @@ def added(row: BuiltRow) -> str:
 
 
 def updated(row: BuiltRow, before: str | None) -> str:
-    """Make the last message of `nsm env update` about one environment.
-
-    Args:
-        before: its store path before; None where there was none.
-    """
+    """Make the last message of `nsm env update` about one that had this store path before."""
     name, path = visible(row.name), visible(row.path or "")
     if row.path == before:
         return f"{name} is up to date"
@@ -261,7 +257,7 @@ def visible_log(text: str) -> str:
 
 
 def progress_line(row: BuiltRow) -> str:
-    """How a build comes along, in a line; empty where none does."""
+    """Make a line on how a build comes along; empty where none does."""
     if row.progress is None:
         return ""
     return visible(f"{row.name}: {_build_state(row, row.progress)}")[:_WIDTH]
@@ -283,7 +279,7 @@ def _build_state(row: BuiltRow, progress: BuildProgress) -> str:
 
 
 class BuildProgressLine:
-    """How builds come along, on standard error: a line that changes on a terminal; else a line for
+    """Progress of builds, on standard error: a line that changes on a terminal; else a line for
     each phase."""
 
     def __init__(self) -> None:

@@ -48,11 +48,8 @@ def error(message: str, hint: str) -> str:
 
 
 def os_error(problem: OSError, what: str = "") -> str:
-    """An error of the kernel: which file it is about, why, and what to do next.
-
-    Args:
-        what: the file, where the error does not name it.
-    """
+    """An error of the kernel: which file it is about (`what`, if it names none), why, and what to
+    do."""
     if problem.errno is None:
         return error(str(problem), "")
     name: object = problem.filename if problem.filename is not None else what

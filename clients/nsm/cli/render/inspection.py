@@ -285,8 +285,8 @@ def _age(found: Inspection) -> str:
 
 
 def tables(found: Inspection) -> list[str]:
-    """Its ports, processes, last executions and jobs, and its network's decisions; those that
-    there are."""
+    """Tables of its ports, processes, last executions and jobs, and its network's decisions; those
+    that there are."""
     texts: list[str] = []
     if found.ports:
         texts.append(ports_table(found.ports))

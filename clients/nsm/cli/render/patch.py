@@ -34,7 +34,7 @@ def patch_of(row: ChangeRow, contents: Contents) -> bytes:
 
 
 def counts_of(patch: bytes) -> tuple[int, int]:
-    """How many lines a patch adds and removes."""
+    """Count the lines that a patch adds and removes."""
     added = removed = 0
     inside = False
     for line in patch.split(b"\n"):
@@ -67,7 +67,6 @@ def _has_surrogates(text: str) -> bool:
 
 
 def _beside(row: ChangeRow) -> bytes:
-    """Return the text about a change besides its lines."""
     return b"".join(
         _line(f"# {quoted(row.path)}: {words}")
         for words in (row.problem, row.conflict, row.risk)

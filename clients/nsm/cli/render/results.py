@@ -24,12 +24,8 @@ NOTICEABLE_WAIT_S = 1.0
 
 
 def run_notes(result: RunResult, *, fresh_name: bool, left_out: dict[str, int]) -> list[str]:
-    """List the notes for the person who ran code, besides its output.
-
-    Args:
-        fresh_name: a session under a fresh name was asked for, so its name is news.
-        left_out: bytes of each stream that were not printed.
-    """
+    """List the notes for the person who ran code, besides its output. A fresh name that was asked
+    for is news; `left_out` are bytes of each stream that were not printed."""
     session = result.session
     notes: list[str] = []
     if session.replaced is not None:
@@ -90,16 +86,11 @@ _SVG = "image/svg+xml"
 
 
 ELSEWHERE = ": --json holds it"
-"""How a note ends on what a terminal cannot show; true of `nsm run`."""
+"""End of a note on what a terminal cannot show; true of `nsm run`."""
 
 
 class Picture(NamedTuple):
-    """Picture to write to a file.
-
-    Attributes:
-        what: type and size in words.
-        extension: extension of the file's name, without the dot.
-    """
+    """Picture to write to a file: type and size in words, extension without the dot, content."""
 
     what: str
     extension: str
@@ -107,13 +98,8 @@ class Picture(NamedTuple):
 
 
 class Display(NamedTuple):
-    """One displayed value.
-
-    Attributes:
-        text: for standard output, ending in a newline; may be empty.
-        picture: its best picture, if it has any.
-        notes: notes about values that cannot be shown.
-    """
+    """One displayed value: text that ends in a newline or is empty, its best picture, and notes on
+    what cannot be shown."""
 
     text: str
     picture: Picture | None
@@ -173,16 +159,9 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Folder:
-    """A directory for pictures.
-
-    Args:
-        directory: made at once where it is missing, and behind no link below the working directory;
-            None for a fresh private one below the user's temporary directory, which is made when
-            there is a picture.
-
-    Raises:
-        OSError: the directory cannot be made.
-    """
+    """A directory for pictures, made at once where it is missing, and behind no link below the
+    working directory; for None a fresh private one below the user's temporary directory, made when
+    there is a picture."""
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
@@ -193,17 +172,8 @@ class Folder:
         self._number = 0
 
     def write(self, picture: Picture, stem: str) -> str:
-        """Write a picture to a file with a new name.
-
-        Args:
-            stem: beginning of the name; unsuitable characters are replaced.
-
-        Returns:
-            The file's absolute path.
-
-        Raises:
-            OSError: it cannot be written; nothing is left of it.
-        """
+        """Write a picture to a file with a new name that begins with `stem`, as far as that suits;
+        returns its absolute path. Nothing is left of one that cannot be written."""
         descriptor, path = self._create(_safe(stem), picture.extension)
         try:
             with open(descriptor, "wb") as file:

@@ -74,11 +74,8 @@ BRANCHES, ASCII_BRANCHES = ("├─ ", "└─ ", "│  "), ("|- ", "`- ", "|  "
 class TreeNode(NamedTuple):
     """One thing in the tree, with all that was made of it.
 
-    Attributes:
-        kind: ``session`` or ``save``.
-        facts: of the session (`nsm ps --json`) or the save (`nsm save ls --json`); of a save that
-            is in another file only its `path`.
-    """
+    Facts are of the session (`nsm ps --json`) or the save (`nsm save ls --json`); of a save that is
+    in another file only its `path`."""
 
     kind: str
     name: str
@@ -134,12 +131,8 @@ def _children(
 def tree_text(
     nodes: Sequence[TreeNode], width: int | None = None, branches: tuple[str, str, str] = BRANCHES
 ) -> str:
-    """The trees as lines.
-
-    Args:
-        width: width of the terminal; None for no limit.
-        branches: before a node, before the last one of its parent, and below any but the last.
-    """
+    """The trees as lines. Branches stand before a node, before the last one of its parent, and
+    below any but the last."""
     if not nodes:
         return "No sessions, and no saves."
     lines = [line for node in nodes for line in _lines(node, branches)]

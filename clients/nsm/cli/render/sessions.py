@@ -30,11 +30,8 @@ def sessions_table(
     width: int | None = None,
     hosts: Sequence[str] | None = None,
 ) -> str:
-    """The table of `nsm ps`. Paths below `home` are shown with ``~``.
-
-    Args:
-        hosts: the host of each row; None for no such column.
-    """
+    """The table of `nsm ps`. Paths below `home` are shown with ``~``; where rows have hosts, these
+    are in a column of their own."""
     if not rows:
         return "No sessions."
     with_ports = any(row.ports for row in rows)
@@ -159,7 +156,6 @@ def _job_cells(job: JobInfo) -> tuple[str, ...]:
 
 
 def _job_state(job: JobInfo) -> str:
-    """Describe a job: running, or how it has ended."""
     if job.running:
         return "running"
     if job.timed_out:

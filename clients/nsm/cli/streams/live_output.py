@@ -15,10 +15,10 @@ from typing import NamedTuple
 from nsm.cli.render import formats
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""How much of what was shown is kept to compare: no result is larger (`MAX_FRAME_BYTES`)."""
+"""Amount of what was shown that is kept to compare: no result is larger (`MAX_FRAME_BYTES`)."""
 
 _CHECKED_BYTES = 64
-"""How many bytes before a place in the tail must agree with what was shown last."""
+"""Number of bytes before a place in the tail that must agree with what was shown last."""
 
 _ANY_MARK = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.]\n")
 
@@ -40,11 +40,8 @@ class Live:
         self._behind = False
 
     def take(self, text: str, *, skipped: bool) -> str:
-        """The part of a streamed piece that is to be shown now: all, until there is a gap.
-
-        Args:
-            skipped: something before this piece was left out.
-        """
+        """The part of a streamed piece that is to be shown now: all, until something was left out
+        (`skipped`) before one."""
         self._behind = self._behind or skipped
         if self._behind:
             return ""
@@ -62,13 +59,8 @@ class Live:
         self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> Rest:
-        """Return the text left to show.
-
-        Args:
-            final: the result's text; where bytes were omitted, head and tail of the output and
-                the agent's mark between them.
-            omitted_bytes: how many.
-        """
+        """Return the text left to show. Where bytes were omitted, the result's text is head and
+        tail of the output and the agent's mark between them."""
         mark = _mark(omitted_bytes) if omitted_bytes else ""
         head, found, tail = final.partition(mark) if mark else (final, "", "")
         head_bytes, tail_bytes = _encode(head), _encode(tail)
@@ -91,7 +83,6 @@ class Live:
 
 
 def _mark(omitted_bytes: int) -> str:
-    """Make the agent's mark for bytes that it leaves out."""
     return f"\n[... {omitted_bytes} bytes left out ...]\n"
 
 
@@ -125,12 +116,8 @@ class ShownOutput:
         self._behind = False
 
     def take(self, text: str, skipped: int) -> str:
-        """Take a piece and return the part to show.
-
-        Args:
-            text: a line with its end, a piece of a longer one, or nothing.
-            skipped: characters that were left out before it, since whoever reads is too slow.
-        """
+        """Take a piece and return the part to show: a line with its end, a piece of a longer one,
+        or nothing. So many characters were left out before it, since whoever reads is too slow."""
         if self._behind:
             return ""
         if skipped:
@@ -156,11 +143,8 @@ class ShownOutput:
         self._behind = True
 
     def rest(self, final: str, omitted_bytes: int) -> tuple[str, str]:
-        """Return the text left to show, and a note of lost text; empty where there is none.
-
-        Args:
-            final: the result's text: all of the output, or head and tail of it.
-            omitted_bytes: how many bytes lie between these.
+        """Return the text left to show, and a note of lost text; empty where there is none. The
+        result's text is all of the output, or head and tail of it with so many bytes between these.
         """
         if self._gaps:
             return self._gap_shown(), LEFT_OUT

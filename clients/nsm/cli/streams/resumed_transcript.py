@@ -21,10 +21,8 @@ _REMEMBERED = 10_000
 class Continued:
     """Takes the events of `logs`, of one session.
 
-    Attributes:
-        gap: the connection was lost, and something may be missing before the next entry. Whoever
-            has told that to somebody sets it back.
-    """
+    After a `gap`, something may be missing before the next entry. Whoever has told that to somebody
+    sets it back."""
 
     def __init__(self) -> None:
         self.gap = False
@@ -92,7 +90,7 @@ class _Begun:
         self._repeated: dict[object, int] = {}
 
     def again(self, began: object) -> None:
-        """Its beginning is told once more. In the same transcript, so is what it printed."""
+        """Note that its beginning is told once more; in the same transcript, so is what it printed."""
         if began != self._began:
             self._shown = {}
         self._repeated = dict(self._shown)

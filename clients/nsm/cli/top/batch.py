@@ -11,27 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsm.cli import connection
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
 from nsm.cli.top.board import heading, plain
-from nsm.cli.top.figures import Rates, matching, ordered, totals
+from nsm.cli.top.table import Rates, matching, ordered, totals
 
 if TYPE_CHECKING:
     import argparse
 
-    from nsm.cli.top.figures import Line
+    from nsm.cli.top.table import Line
     from nsm.client.blocking import Client
-
-ALL_COLUMNS = 1000
-"""Nothing is left out: whoever reads this has no terminal to fit into."""
 
 
 def batch(options: argparse.Namespace) -> int:
     """Look as often as asked, and print what was seen; the first look is only compared with.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NsmError: the supervisor has gone, and none came in its place.
-    """
+    Returns the exit code."""
     times = 1 if options.batch is None else options.batch
     with ExitStack() as stack:
         watched, code = _watched(options, stack)
@@ -90,7 +81,7 @@ def _text(lines: list[Line], watched: list[_Watched]) -> str:
         for each in watched
     )
     boxes = [row for each in watched for row in each.client.boxes.list()]
-    return plain(lines, above, ALL_COLUMNS, boxes) + "\n\n"
+    return plain(lines, above, boxes) + "\n\n"
 
 
 def _json(lines: list[Line], watched: list[_Watched]) -> str:

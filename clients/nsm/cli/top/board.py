@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nsm.cli.render import formats
-from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered
-from nsm.cli.top.table import box_line, cut, summary, table
+from nsm.cli.top.table import (
+    ORDERS,
+    Line,
+    Rates,
+    box_line,
+    matching,
+    ordered,
+    summary,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -116,15 +124,8 @@ class Board:
         return next((line.host for line in self._all if line.row.id == session), "")
 
     def press(self, key: str) -> Action | None:
-        """A key was pressed.
-
-        Args:
-            key: a character, or one of ``up down pageup pagedown home end enter escape backspace
-                c-c c-z c-l``; others do nothing.
-
-        Returns:
-            Action to carry out; None to only draw.
-        """
+        """A key was pressed: a character, or one of ``up down pageup pagedown home end enter escape
+        backspace c-c c-z c-l``. Returns the action to carry out; None to only draw."""
         self.message = ""
         if key == "c-c":
             return Action("leave")
@@ -253,7 +254,7 @@ class Board:
         lines = [*above, *body]
         lines += [BoardLine("plain", "")] * (rows - 1 - len(lines))
         lines = [*lines[: max(0, rows - 1)], self._below()]
-        return [BoardLine(line.style, cut(line.text, columns)) for line in lines]
+        return [BoardLine(line.style, formats.shortened(line.text, columns)) for line in lines]
 
     def _above(self, rows: int) -> list[BoardLine]:
         boxes = self._boxes[:_MOST_BOXES] if rows >= _LEAST_HEIGHT_FOR_BOXES else ()
@@ -296,9 +297,9 @@ class Board:
         return BoardLine("keys", KEYS)
 
 
-def plain(lines: Sequence[Line], above: str, columns: int, boxes: Sequence[BoxRow] = ()) -> str:
+def plain(lines: Sequence[Line], above: str, boxes: Sequence[BoxRow] = ()) -> str:
     """The same without a terminal: all lines, no keys."""
-    header, texts = table(lines, columns)
+    header, texts = table(lines)
     return "\n".join([above, summary(lines), *map(box_line, boxes), "", header, *texts])
 
 

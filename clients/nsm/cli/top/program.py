@@ -19,7 +19,7 @@ from prompt_toolkit.styles import Style
 from nsm.cli import main as cli
 from nsm.cli.all_hosts import HERE
 from nsm.cli.all_hosts import all_hosts as every_host
-from nsm.cli.attach import tty
+from nsm.cli.attach.screen import ENDING_SIGNALS, end_by, handled
 from nsm.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from nsm.cli.render import formats
 from nsm.cli.top.board import Action, Board, heading
@@ -93,20 +93,8 @@ class Died(Exception):  # noqa: N818  # it is no error
 def watch(
     *, order: str, wanted: str, reverse: bool, delay_s: float, all_hosts: bool = False
 ) -> int:
-    """Show the table until the person leaves.
-
-    Args:
-        order, wanted, reverse: as for `Board`.
-        delay_s: between looks.
-        all_hosts: also look at the hosts of config.toml.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NsmError: there is no supervisor to begin with.
-        OSError: its socket is unusable.
-    """
+    """Show the table until the person leaves; returns the exit code. Order and choice as for
+    `Board`."""
     board = Board(order, wanted, reverse=reverse)
     hosts: list[str | None] = [None]
     if all_hosts:
@@ -117,7 +105,7 @@ def watch(
         try:
             action = asyncio.run(TopScreen(board, delay_s, hosts).show())
         except Died as death:
-            tty.end_by(death.number)
+            end_by(death.number)
             return EXIT_FAILED
         except EOFError:  # the terminal has gone
             return EXIT_FAILED
@@ -141,11 +129,7 @@ def _visit(action: Action, host: str) -> None:
 
 
 class HostAway(NamedTuple):
-    """Why a host shows no sessions.
-
-    Attributes:
-        is_problem: it cannot be reached, as opposed to: nothing runs there.
-    """
+    """Reason for which a host shows no sessions. That nothing runs there is no problem."""
 
     text: str
     is_problem: bool
@@ -175,19 +159,15 @@ class TopScreen:
         self._app.ttimeoutlen = ESCAPE_S
 
     async def show(self) -> Action:
-        """Draw and act until the person leaves or goes elsewhere; says where.
-
-        Raises:
-            Died: by a signal.
-            EOFError: the terminal has gone.
-        """
+        """Draw and act until the person leaves or goes elsewhere; says where. A signal raises
+        `Died`, a terminal that has gone EOFError."""
         handlers: dict[signal.Signals, Callable[[], object]] = {
-            number: partial(self._die, number) for number in tty.ENDING_SIGNALS
+            number: partial(self._die, number) for number in ENDING_SIGNALS
         }
         looking = asyncio.ensure_future(self._look())
         looking.add_done_callback(self._looked)
         try:
-            with tty.handled(handlers):
+            with handled(handlers):
                 return await self._app.run_async(handle_sigint=False)
         finally:
             for task in (looking, *self._tasks):
@@ -237,11 +217,7 @@ class TopScreen:
 
     async def _connected(self, name: str) -> AsyncClient:
         """Return the client of a host, a new one if it was lost; two tasks may ask at the same
-        time.
-
-        Args:
-            name: the host as it is shown; empty if there is only one.
-        """
+        time. The name is empty if there is only one host."""
         async with self._connecting:
             client = self._clients.get(name)
             if client is None:

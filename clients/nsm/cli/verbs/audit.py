@@ -58,7 +58,7 @@ CHOICE: tuple[Argument, ...] = (
     value("-n --lines N", "the last N lines only; 0 with -f: new ones", _count),
     value("--since TIME", "no earlier ones: 90m, 2h, 7d, or 2026-05-04[T10:11[:12]], UTC", _since),
 )
-"""How much is shown, and for how long."""
+"""Options of how much is shown, and for how long."""
 
 AS_IT_IS = flag("--json", "print the lines as they are, JSON")
 
@@ -107,15 +107,7 @@ def _show(
     *,
     counting_up: bool = False,
 ) -> None:
-    """Show lines of an audit.
-
-    Args:
-        options: `CHOICE`, and `json`.
-        path: path of its newest file.
-        wanted: chooses lines.
-        words: puts one into words.
-        counting_up: as in `files`.
-    """
+    """Show lines of an audit with this newest file, by the options `CHOICE` and `json`."""
     import json  # noqa: PLC0415  # not for completion
 
     since: str = options.since or ""
@@ -160,12 +152,8 @@ _IN_CLOEXEC = os.O_CLOEXEC
 
 
 def files(path: str, *, counting_up: bool = False) -> list[str]:
-    """The audit's files that there are, the oldest first.
-
-    Args:
-        path: path of the newest file.
-        counting_up: among rotated files, a larger number is a newer one.
-    """
+    """The audit's files that there are, the oldest first, and at last this newest one. If they
+    count up, a rotated file with a larger number is a newer one."""
     rotated: list[tuple[int, str]] = []
     directory, name = os.path.split(path)
     with suppress(FileNotFoundError):
@@ -234,11 +222,7 @@ def read(path: str, *, counting_up: bool = False) -> Iterator[Line]:
 
 def follow(path: str, *, counting_up: bool = False) -> Iterator[Line | None]:
     """All lines that there are now, None, and those that are added from then on, across rotations.
-    Sleeps in between.
-
-    Raises:
-        OSError: the directory is not there, or cannot be watched.
-    """
+    Sleeps in between."""
     watch = _watched(os.path.dirname(path))
     reader: AuditFollower | None = None
     told = False
@@ -386,7 +370,8 @@ def bridge_words(line: Line) -> str:
 
 
 def _short_id(call_id: str) -> str:
-    """Its beginning, and of the calls of one MCP client, which share that, the number, too."""
+    """Shorten the id of a call to its beginning, and of the calls of one MCP client, which share
+    that, the number, too."""
     head, hyphen, number = call_id.rpartition("-")
     return f"{head[:8]}-{number}" if hyphen and head and number.isdecimal() else call_id[:8]
 

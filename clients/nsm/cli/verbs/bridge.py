@@ -9,17 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_RUN_FAILED,
-    EXIT_TIMED_OUT,
-    as_json,
-    flag,
-    operand,
-    value,
-    verb,
-)
+from nsm.cli import options as cli
 from nsm.cli.render import formats
 from nsm.cli.streams.live_output import ShownOutput
 from nsm.cli.verbs.audit import AS_IT_IS, CHOICE, audit_of_bridge
@@ -76,7 +66,7 @@ Each call has a line when it starts, which is on disk before the program is, and
 the call's id, short, as --call takes it. Nothing is ever deleted.
 """
 
-_PROGRAM = operand("PROGRAM", "a program, see `nsm bridge ls`")
+_PROGRAM = cli.operand("PROGRAM", "a program, see `nsm bridge ls`")
 
 
 def _parse(parser: Parser, arguments: list[str]) -> Namespace:
@@ -95,7 +85,7 @@ def _parse(parser: Parser, arguments: list[str]) -> Namespace:
     return options
 
 
-_bridge = verb(
+_bridge = cli.verb(
     "bridge", "Show, try and check the programs that agents may start.", _EPILOG, parse=_parse
 )
 
@@ -104,7 +94,7 @@ _bridge = verb(
     "ls",
     "list the programs",
     "",
-    as_json("an object with the programs, and what is wrong with files"),
+    cli.as_json("an object with the programs, and what is wrong with files"),
 )
 def _ls(options: Namespace) -> None:
     with Client() as client:
@@ -121,7 +111,7 @@ def _ls(options: Namespace) -> None:
     "show the documentation of one",
     "",
     _PROGRAM,
-    as_json("an object with the program and its documentation"),
+    cli.as_json("an object with the program and its documentation"),
 )
 def _help(options: Namespace) -> None:
     with Client() as client:
@@ -135,10 +125,10 @@ def _help(options: Namespace) -> None:
     "run",
     "start one, and wait for its end",
     _RUN_EPILOG,
-    as_json("the result, once the program has ended,"),
+    cli.as_json("the result, once the program has ended,"),
     _PROGRAM,
-    operand("[ARGUMENT ...]", "its arguments", dest="arguments"),
-    failure=EXIT_RUN_FAILED,
+    cli.operand("[ARGUMENT ...]", "its arguments", dest="arguments"),
+    failure=cli.EXIT_RUN_FAILED,
 )
 def _run(options: Namespace) -> int:
     wanted = run_request(options.program, options.given, stream=not options.json)
@@ -151,7 +141,7 @@ def _run(options: Namespace) -> int:
     "check the files that describe programs",
     "Exits 1 when one describes none; each is named with the line and the reason. Needs no\n"
     "supervisor, and looks at the files also where the bridge is off.",
-    as_json("an object with the programs, and what is wrong with files"),
+    cli.as_json("an object with the programs, and what is wrong with files"),
 )
 def _check(options: Namespace) -> int:
     if not options.json:
@@ -170,10 +160,10 @@ _bridge.action(
     "show who asked for what, and what came of it",
     _AUDIT_EPILOG,
     *CHOICE,
-    value("--program PROGRAM", "of one program"),
-    value("--client CLIENT", "of one client, or of one scope"),
-    value("--call ID", "of one call: its id, or its beginning"),
-    flag("--refused", "those that were refused only"),
+    cli.value("--program PROGRAM", "of one program"),
+    cli.value("--client CLIENT", "of one client, or of one scope"),
+    cli.value("--call ID", "of one call: its id, or its beginning"),
+    cli.flag("--refused", "those that were refused only"),
     AS_IT_IS,
 )(audit_of_bridge)
 
@@ -244,7 +234,6 @@ _NONE = "No programs. A file in ~/.config/nsm/tools describes each (docs/how-to/
 
 
 def _table(report: ProgramsReport, home: str) -> str:
-    """The table of `nsm bridge ls`. Paths below `home` are shown with ``~``."""
     if not report.programs:
         return _NONE if report.enabled else _OFF
     return formats.table(
@@ -271,7 +260,7 @@ def _arguments(row: ProgramRow) -> str:
 
 
 def _problem(found: ProgramProblem) -> str:
-    """Why a file describes no program: where, and what was found."""
+    """Explain why a file describes no program: where, and what was found."""
     where = found.source if found.line is None else f"{found.source}:{found.line}"
     return f"{formats.visible(where)}: {formats.visible_lines(found.reason)}"
 
@@ -288,27 +277,24 @@ def _tell_unset(rows: Iterable[ProgramRow]) -> None:
 
 
 def _documentation(found: ProgramHelp) -> str:
-    """The text of `nsm bridge help`: the file's own; where it has none, the description."""
     return formats.visible_lines(found.documentation.strip("\n") or found.program.description)
 
 
 def _exit_code(result: ProgramResult) -> int:
-    """Choose the exit code of the process."""
     match result.why_stopped:
         case "timeout":
-            return EXIT_TIMED_OUT
+            return cli.EXIT_TIMED_OUT
         case "cancelled":
-            return EXIT_INTERRUPTED
+            return cli.EXIT_INTERRUPTED
         case None if result.signal is not None:
             return 128 + result.signal
         case None if result.exit_code is not None:
-            return result.exit_code & 0xFF or (EXIT_FAILED if result.exit_code else 0)
+            return result.exit_code & 0xFF or (cli.EXIT_FAILED if result.exit_code else 0)
         case _:
-            return EXIT_RUN_FAILED
+            return cli.EXIT_RUN_FAILED
 
 
 def _notes(result: ProgramResult) -> list[str]:
-    """List the notes for the person who started it, besides its output."""
     told: list[str] = []
     match result.why_stopped:
         case "timeout":

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsm.changes import Changes
 from nsm.cli import connection, pager, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_OK,
-    SESSION,
-    YES,
-    Done,
-    UsageError,
-    as_json,
-    flag,
-    operand,
-    verb,
-)
+from nsm.cli import options as cli
 from nsm.cli.render.patch import counts_of, patch_of, quoted
 from nsm.client.blocking import Client
 
@@ -32,7 +21,7 @@ if TYPE_CHECKING:
 
 LETTERS = {"added": "A", "changed": "M", "deleted": "D"}
 
-PATHS = operand(
+PATHS = cli.operand(
     "[PATH ...]",
     "only this file, or what is in this directory; relative to the project",
     dest="paths",
@@ -52,14 +41,14 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "diff",
     "Show what a session has changed in its copy of the project.",
     _EPILOG_OF_DIFF,
-    SESSION,
+    cli.SESSION,
     PATHS,
-    flag("--stat", "show only the numbers of lines"),
-    as_json("an array of the changes"),
+    cli.flag("--stat", "show only the numbers of lines"),
+    cli.as_json("an array of the changes"),
     parse=ArgumentParser.parse_intermixed_args,  # PATHs may follow options
 )
 def _diff(options: Namespace) -> None:
@@ -119,15 +108,15 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "apply",
     "Bring what a session has changed to the project, after a question.",
     _EPILOG_OF_APPLY,
-    SESSION,
+    cli.SESSION,
     PATHS,
-    YES,
-    flag("--force", "also over files that were changed on the host since the session began"),
-    as_json("an object with what was applied and what was not"),
+    cli.YES,
+    cli.flag("--force", "also over files that were changed on the host since the session began"),
+    cli.as_json("an object with what was applied and what was not"),
     parse=ArgumentParser.parse_intermixed_args,
 )
 def _apply(options: Namespace) -> int:
@@ -155,12 +144,12 @@ def _apply(options: Namespace) -> int:
                 terminal.out_json({"applied": 0, "refused": [], "left_out": left})
             else:
                 terminal.note("there is nothing to apply")
-            return EXIT_FAILED if left else EXIT_OK
+            return cli.EXIT_FAILED if left else cli.EXIT_OK
         if not options.yes:
             agreed = _agreed(changes, session, wanted, end.project)
             if agreed is None:
                 terminal.note(undone)
-                return EXIT_FAILED
+                return cli.EXIT_FAILED
             wanted = agreed
         report = changes.apply(session, wanted, force=options.force, risky=paths)
     if options.json:
@@ -171,20 +160,16 @@ def _apply(options: Namespace) -> int:
         _tell_refused(report)
         if left:
             terminal.note(
-                f"{_counted(len(left))} left out, as shown above: exit code {EXIT_FAILED}"
+                f"{_counted(len(left))} left out, as shown above: exit code {cli.EXIT_FAILED}"
             )
-    return EXIT_FAILED if report.refused or left else EXIT_OK
+    return cli.EXIT_FAILED if report.refused or left else cli.EXIT_OK
 
 
 def chosen(
     rows: Sequence[ChangeRow], *, named: Collection[str], force: bool
 ) -> tuple[list[ChangeRow], list[ChangeRow]]:
-    """Split the changes into those to apply and those to leave.
-
-    Args:
-        named: paths that were given, each of which may be a risk.
-        force: over what was changed on the host.
-    """
+    """Split the changes into those to apply and those to leave. Paths that are named may be risks;
+    force is over what was changed on the host."""
     wanted: list[ChangeRow] = []
     left: list[ChangeRow] = []
     for row in rows:
@@ -232,14 +217,14 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "discard",
     "Take back what a session has changed in its copy of the project.",
     _EPILOG_OF_DISCARD,
-    SESSION,
+    cli.SESSION,
     PATHS,
-    YES,
-    as_json("an object with what was discarded and what was not"),
+    cli.YES,
+    cli.as_json("an object with what was discarded and what was not"),
     parse=ArgumentParser.parse_intermixed_args,
 )
 def _discard(options: Namespace) -> int:
@@ -254,18 +239,18 @@ def _discard(options: Namespace) -> int:
         if not options.yes:
             if not rows:
                 terminal.note("there is nothing to discard")
-                return EXIT_OK
+                return cli.EXIT_OK
             terminal.out(_summary(rows))
             if not terminal.agreed(f"Discard {_counted(len(rows))} in the session?"):
                 terminal.note(undone)
-                return EXIT_FAILED
+                return cli.EXIT_FAILED
         report = changes.discard(session, paths)
     if options.json:
         terminal.out_json({"discarded": report.done, "refused": report.refused})
     else:
         terminal.out(f"discarded {_counted(report.done)}")
         _tell_refused(report)
-    return EXIT_FAILED if report.refused else EXIT_OK
+    return cli.EXIT_FAILED if report.refused else cli.EXIT_OK
 
 
 # All three.
@@ -277,7 +262,7 @@ def _project_paths(given: Sequence[str]) -> list[str]:
     for path in given:
         normal = posixpath.normpath(path)
         if normal.startswith(("/", "../")) or normal == "..":
-            raise UsageError(f"{path!r} is not in the project: give paths relative to it")
+            raise cli.UsageError(f"{path!r} is not in the project: give paths relative to it")
         if normal == ".":
             return []
         paths.append(normal)
@@ -286,41 +271,29 @@ def _project_paths(given: Sequence[str]) -> list[str]:
 
 def _check_may_ask(options: Namespace) -> None:
     if not options.yes and (options.json or not terminal.may_ask()):
-        raise UsageError("no terminal to confirm on: review `nsm diff`, then pass --yes")
+        raise cli.UsageError("no terminal to confirm on: review `nsm diff`, then pass --yes")
 
 
 def _to_change(client: Client, options: Namespace, question: str, undone: str) -> str:
-    """Id or name of the session that is to be changed.
-
-    Args:
-        question: asks whether to do it to another project's session.
-        undone: says that nothing was done.
-
-    Raises:
-        Done: a person says no, which is noted.
-    """
+    """Id or name of the session that is to be changed. If it is another project's, a person is
+    asked this question; a no is noted, and ends the verb (`Done`)."""
     session = connection.agreed(
         client, options.session, question, may_ask=terminal.may_ask(), yes=options.yes
     )
     if session is None:
         terminal.note(undone)
-        raise Done(EXIT_FAILED)
+        raise cli.Done(cli.EXIT_FAILED)
     return session
 
 
 def tell_unchanged(rows: Sequence[ChangeRow], named: Sequence[str]) -> None:
-    """Say which of the paths that were given mean no change: they may be mistakes.
-
-    Args:
-        rows: all changes below these paths.
-    """
+    """Say which of the paths that were given mean no change: they may be mistakes."""
     for path in named:
         if not any(f"{row.path}/".startswith(f"{path}/") for row in rows):
             terminal.note(f"nothing has changed at {quoted(path)} (paths begin at the project)")
 
 
 def _counted(number: int) -> str:
-    """Put a number of changes into words."""
     return f"{number} change{'' if number == 1 else 's'}"
 
 
@@ -336,11 +309,7 @@ def _repository_of(path: str) -> str | None:
 def _without_repositories(
     rows: Sequence[ChangeRow], named: Sequence[str]
 ) -> tuple[list[ChangeRow], dict[str, int]]:
-    """All rows but those of git repositories that are not asked for, and how many those are.
-
-    Args:
-        named: paths that were given.
-    """
+    """All rows but those of git repositories that no path names, and how many those are."""
     kept: list[ChangeRow] = []
     left: dict[str, int] = {}
     for row in rows:
@@ -353,7 +322,6 @@ def _without_repositories(
 
 
 def _summary(rows: Sequence[ChangeRow]) -> str:
-    """A line for each change."""
     return "\n".join(_row(row) for row in rows)
 
 
@@ -369,11 +337,8 @@ def _row(row: ChangeRow) -> str:
 
 
 def show_patch(changes: Changes, target: str, row: ChangeRow) -> ChangeRow | None:
-    """Print the patch of a change.
-
-    Returns:
-        The change that was shown; None if there is none any more.
-    """
+    """Print the patch of a change; returns the change that was shown, None if there is none any
+    more."""
     contents = changes.contents(target, row.path)
     patch = patch_of(row, contents)
     if sys.stdout.isatty():
@@ -395,6 +360,5 @@ def _stat_line(changes: Changes, target: str, row: ChangeRow) -> tuple[str, int,
 
 
 def _tell_refused(report: ChangeReport) -> None:
-    """Say what was not done, and why."""
     for refused in report.refused:
         terminal.note(f"not {quoted(refused.path)}: {refused.why}")

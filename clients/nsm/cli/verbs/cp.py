@@ -9,11 +9,10 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.cli import connection, operands, terminal
-from nsm.cli.operands import Download, Local, Upload
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, UsageError, flag, operand, verb
+from nsm.cli import connection, terminal
+from nsm.cli import options as cli
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import Harmless
 from nsm.client import local_files
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Self
 
-    from nsm.cli.operands import Remote
     from nsm.client.session_files import SessionFiles
     from nsm.wire.files import FileInfo, TreeReport
 
@@ -55,19 +53,19 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "cp",
     "Copy files to and from live sessions.",
     _EPILOG,
-    operand("SOURCE ...", "SESSION:PATH, or a file or directory", dest="sources"),
-    operand("TARGET", "the other: a file, or SESSION:PATH"),
-    flag("--follow", "read and write through symbolic links here"),
+    cli.operand("SOURCE ...", "SESSION:PATH, or a file or directory", dest="sources"),
+    cli.operand("TARGET", "the other: a file, or SESSION:PATH"),
+    cli.flag("--follow", "read and write through symbolic links here"),
 )
 def _cp(options: Namespace) -> int:
     try:
-        copies = operands.plan([*options.sources, options.target])
+        copies = plan([*options.sources, options.target])
     except BadRequestError as error:
-        raise UsageError(f"{error.message}\n{error.hint}") from error
+        raise cli.UsageError(f"{error.message}\n{error.hint}") from error
     # Without these handlers a file in the making would be left where files need a name.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup(1)
@@ -85,7 +83,7 @@ def _cp(options: Namespace) -> int:
             except NsmError as error:
                 failed = True
                 terminal.report(error)
-    return EXIT_FAILED if failed else EXIT_OK
+    return cli.EXIT_FAILED if failed else cli.EXIT_OK
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -124,7 +122,7 @@ def _send_input(client: Client, copy: Upload) -> None:
 def _upload(client: Client, copy: Upload, *, follow: bool) -> bool:
     files = client.files(copy.target.session)
     local, path = copy.source.path, copy.target.path or "."
-    inside = posixpath.join(path, operands.base_name(local))
+    inside = posixpath.join(path, base_name(local))
     with ProgressLine(str(copy.source)) as progress:
         upload = partial(files.upload, local, follow=follow, on_progress=progress.show)
         if local_files.is_directory(local, follow=follow):
@@ -217,7 +215,7 @@ def _get(
         return files.read_to(copy.source.path, write, on_open=on_open)
     except FileError as error:
         if error.data.get("errno") == "EISDIR":
-            raise operands.directory_there(str(copy.source)) from error
+            raise directory_there(str(copy.source)) from error
         raise
 
 
@@ -233,11 +231,7 @@ _NAME_CHARS = 40
 
 
 class ProgressLine:
-    """A line on standard error that comes late, changes, and goes; none if that is no terminal.
-
-    Args:
-        name: name of the copied file.
-    """
+    """A line on standard error that comes late, changes, and goes; none if that is no terminal."""
 
     def __init__(self, name: str) -> None:
         self._name = formats.visible(name)[-_NAME_CHARS:]
@@ -274,3 +268,174 @@ def progress(name: str, done_bytes: int, total_bytes: int | None, took_s: float)
     if not rate:
         return shown
     return f"{shown}  {speed}  {formats.duration(max(0, total_bytes - done_bytes) / rate)} left"
+
+
+# Both sides: what the operands mean.
+
+
+class Remote(NamedTuple):
+    """A file or directory of a session; the path is absolute, or relative to the workspace, which
+    is meant where it is empty."""
+
+    session: str
+    path: str
+
+    @property
+    def is_directory(self) -> bool:
+        """True if its spelling says so."""
+        return posixpath.basename(self.path) in ("", ".", "..")
+
+    def within(self, name: str) -> Remote:
+        """A file of that name in this directory."""
+        return self._replace(path=posixpath.join(self.path, name))
+
+    def __str__(self) -> str:
+        return f"{self.session}:{self.path}"
+
+
+class Local(NamedTuple):
+    """A file or directory here; ``-`` for standard input or output."""
+
+    path: str
+
+    @property
+    def is_standard(self) -> bool:
+        """True if it is standard input or output."""
+        return self.path == "-"
+
+    def __str__(self) -> str:
+        return self.path
+
+
+class Upload(NamedTuple):
+    """One file or directory to copy to a session. `named` means that the target is its own name,
+    and not a directory that it may go into."""
+
+    source: Local
+    target: Remote
+    named: bool = False
+
+
+class Download(NamedTuple):
+    """One file or directory to copy from a session. `into` means that the target is a directory."""
+
+    source: Remote
+    target: Local
+    into: bool
+
+
+def place(operand: str) -> Remote | Local:
+    """Parse an operand: ``SESSION:PATH`` with no slash before the colon, else a local path.
+
+    That is scp's rule, so ``./a:b`` is a file here. A session whose scope has to be said has an
+    id, too."""
+    if not operand:
+        raise BadRequestError("an empty name is no file", hint="`nsm cp --help` has examples.")
+    session, colon, path = operand.partition(":")
+    return Remote(session, path) if colon and session and "/" not in session else Local(operand)
+
+
+def plan(given: list[str]) -> list[Upload | Download]:
+    """The copies that two or more operands ask for, the last being the target; an error says why
+    there is nothing that they could mean."""
+    *first, last = given
+    sources, target = [place(source) for source in first], place(last)
+    several = len(sources) > 1
+    if isinstance(target, Remote):
+        copies = [_planned_upload(source, target, several=several) for source in sources]
+        _check_distinct([copy.target.path for copy in copies])
+        _check_texts([copy.target for copy in copies])
+        return list(copies)
+    downloads = [_planned_download(source, target, several=several) for source in sources]
+    if several:
+        _check_distinct([file_name(copy.source) for copy in downloads])
+    _check_texts([copy.source for copy in downloads])
+    return list(downloads)
+
+
+def file_name(remote: Remote) -> str:
+    """The last component of the path that was asked for: what is made here takes no other name.
+
+    Empty for what has none, such as the workspace: only what is in it is copied.
+    """
+    return base_name(remote.path)
+
+
+def base_name(path: str) -> str:
+    """The last component of a path; empty where that is no name."""
+    name = posixpath.basename(path.rstrip("/"))
+    return "" if name in (".", "..") else name
+
+
+def _planned_upload(source: Remote | Local, target: Remote, *, several: bool) -> Upload:
+    if isinstance(source, Remote):
+        raise BadRequestError(
+            f"both {source} and {target} are in sessions",
+            hint=f"Copy through a pipe: nsm cp {_quoted(str(source))} - | "
+            f"nsm cp - {_quoted(str(target))}. A local file whose "
+            "name has a colon is named like `./a:b`.",
+        )
+    if not several and not target.is_directory:
+        return Upload(source, target)
+    name = base_name(source.path)
+    if source.is_standard:
+        raise BadRequestError(
+            "standard input has no name that its copy could take",
+            hint=f"Name the file, e.g. {target.within('data')}.",
+        )
+    return Upload(source, target.within(name) if name else target, named=True)
+
+
+def _planned_download(source: Remote | Local, target: Local, *, several: bool) -> Download:
+    if isinstance(source, Local):
+        raise BadRequestError(
+            f"neither {source} nor {target} is in a session",
+            hint="Name one as SESSION:PATH; `nsm ps` lists the sessions. One of a scope is named "
+            "by its id.",
+        )
+    if source.is_directory and target.is_standard:
+        raise directory_there(str(source))
+    if several and target.is_standard:
+        raise BadRequestError(
+            "several files make no one stream", hint="Copy them one by one, or to a directory."
+        )
+    return Download(source, target, several or target.path.endswith("/"))
+
+
+def _check_texts(remotes: list[Remote]) -> None:
+    for remote in remotes:
+        try:
+            str(remote).encode()
+        except UnicodeEncodeError:  # frames hold text; sent as it is, it would be another name
+            raise BadRequestError(
+                f"{str(remote)!a} is not UTF-8 text, as names in a session have to be",
+                hint="A file here is copied under another name by naming that: SESSION:NAME.",
+            ) from None
+
+
+def _check_distinct(names: list[str]) -> None:
+    double = next((name for name in names if name and names.count(name) > 1), None)
+    if double is not None:
+        raise BadRequestError(
+            f"two of the files would become {double!r}", hint="Copy them one by one."
+        )
+
+
+def _quoted(name: str) -> str:
+    """A name as a shell takes it: people paste what they are told to do."""
+    from shlex import quote  # noqa: PLC0415  # for mistakes only
+
+    return quote(f"./{name}" if name.startswith("-") else name)
+
+
+def directory_there(operand: str) -> BadRequestError:
+    """Error for a session's directory that is to go to standard output."""
+    return BadRequestError(f"{operand} is a directory, and no stream", hint=ARCHIVE_IN_SESSION)
+
+
+ARCHIVE_IN_SESSION = (
+    "Make an archive in the session, with `tar -cf files.tar DIR` or Python's "
+    "shutil.make_archive('files', 'tar', base_dir='DIR'), and copy that: "
+    "nsm cp SESSION:files.tar - | tar -x"
+)
+"""Advice on how to get a directory out of a session."""

@@ -57,11 +57,7 @@ def in_a_box() -> bool:
 
 
 def checks_in_box(tools: str = paths.BOX_PROGRAMS) -> Iterator[HostCheck]:
-    """Check a box from its inside.
-
-    Args:
-        tools: where nsm's programs are.
-    """
+    """Check a box, with nsm's programs in that directory, from its inside."""
     yield ok(
         "this is a box of nsm; its needs on the host cannot be checked from inside",
         "Run `nsm doctor` outside of the box for that.",

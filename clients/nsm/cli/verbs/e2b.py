@@ -9,18 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_OK,
-    UsageError,
-    flag,
-    network,
-    operand,
-    repeated,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.http import token as httptoken
 
 if TYPE_CHECKING:
@@ -62,40 +51,42 @@ def _key_name(text: str) -> str:
     return text
 
 
-_e2b = verb("e2b", "Serve the clients of E2B with sandboxes of this machine.", _EPILOG)
+_e2b = cli.verb("e2b", "Serve the clients of E2B with sandboxes of this machine.", _EPILOG)
 
 
 @_e2b.action(
     "serve",
     "serve, and print the variables that clients need",
     _SERVE_EPILOG,
-    value(
+    cli.value(
         "-l --listen HOST:PORT",
         f"address of this machine's loopback, port 0 for any free one; else {DEFAULT_LISTEN}",
         default=DEFAULT_LISTEN,
     ),
-    repeated(
+    cli.repeated(
         "--key NAME",
         f"a key of that name, made if it is missing; may be repeated; else {DEFAULT_KEY}",
         _key_name,
     ),
-    repeated(
+    cli.repeated(
         "-e --env ENV",
         "an environment that clients may name as template; the first is the default; else python",
     ),
-    value(
+    cli.value(
         "-p --project DIR",
         "each sandbox has a copy of it as its home directory; else that is empty",
     ),
-    network("what sandboxes reach at most: off, full, or HOST,...; else off"),
-    value("--memory MB", "memory of a sandbox, in MiB", whole_number),
-    value(
+    cli.network("what sandboxes reach at most: off, full, or HOST,...; else off"),
+    cli.value("--memory MB", "memory of a sandbox, in MiB", cli.whole_number),
+    cli.value(
         "--max-timeout SECONDS",
         "how long a sandbox lives at most; else 3600",
-        whole_number,
+        cli.whole_number,
         default=3600,
     ),
-    value("--max-sandboxes N", "sandboxes of a key at once; else 100", whole_number, default=100),
+    cli.value(
+        "--max-sandboxes N", "sandboxes of a key at once; else 100", cli.whole_number, default=100
+    ),
 )
 def _serve(options: Namespace) -> int:
     connection.need_installed()  # in a box the keys would be others
@@ -112,9 +103,9 @@ def _serve(options: Namespace) -> int:
     try:
         port = parse_listen(options.listen)
     except ValueError as error:
-        raise UsageError(f"--listen {options.listen}: {error}") from None
+        raise cli.UsageError(f"--listen {options.listen}: {error}") from None
     if not isinstance(port, Port):
-        raise UsageError("--listen: clients of E2B reach ports only")
+        raise cli.UsageError("--listen: clients of E2B reach ports only")
     network = options.network or "off"
     network_request(network)
     settings = ServeSettings(
@@ -131,13 +122,13 @@ def _serve(options: Namespace) -> int:
         trio.run(partial(serve, port, names, settings, _show))
     except httptoken.TokenError as error:
         terminal.note(str(error))
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     except BaseExceptionGroup as group:
         if group.split(KeyboardInterrupt)[1] is not None:
             raise
     except KeyboardInterrupt:
         pass
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _show(ready: Ready) -> None:
@@ -155,8 +146,8 @@ def _show(ready: Ready) -> None:
     "key",
     "print a key, which is made if it is missing",
     "",
-    operand("[NAME]", f"its name; else {DEFAULT_KEY}", _key_name, default=DEFAULT_KEY),
-    flag("--rotate", "make a new one, which applies at once"),
+    cli.operand("[NAME]", f"its name; else {DEFAULT_KEY}", _key_name, default=DEFAULT_KEY),
+    cli.flag("--rotate", "make a new one, which applies at once"),
 )
 def _key(options: Namespace) -> int:
     connection.need_installed()
@@ -166,5 +157,5 @@ def _key(options: Namespace) -> int:
         terminal.out(key(options.name, rotate=options.rotate))
     except httptoken.TokenError as error:
         terminal.note(str(error))
-        return EXIT_FAILED
-    return EXIT_OK
+        return cli.EXIT_FAILED
+    return cli.EXIT_OK

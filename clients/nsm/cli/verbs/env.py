@@ -10,19 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
+from nsm.cli import options as cli
 from nsm.cli import terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    as_json,
-    either,
-    flag,
-    operand,
-    repeated,
-    value,
-    verb,
-)
 from nsm.cli.render import environments, formats
 from nsm.client.blocking import Client
 from nsm.client.places import DEFAULT, project_of, why_no_project
@@ -90,35 +79,35 @@ def _interpreter(text: str) -> str:
 
 def _given(spelling: str, does: str) -> Argument:
     """An option that may be repeated; None where it is not given."""
-    return repeated(spelling, f"{does}; may be repeated", default=None)
+    return cli.repeated(spelling, f"{does}; may be repeated", default=None)
 
 
-_INTERPRETERS = either(
-    value(
+_INTERPRETERS = cli.either(
+    cli.value(
         "--python PYTHON",
         "Python to use instead of the usual one: a program, or a version such as 3.13",
         _interpreter,
         dest="interpreter",
     ),
-    value(
+    cli.value(
         "--node NODE",
         "Node to use instead of the usual one: a program",
         _interpreter,
         dest="interpreter",
     ),
 )
-_ALLOW_BUILDS = flag(
+_ALLOW_BUILDS = cli.flag(
     "--allow-builds",
     "build packages that have no wheel, and run install scripts; this runs their code in a jail",
 )
-_PROJECT = value("--project DIR", "in DIR, not the current directory")
-_NO_WAIT = flag("--no-wait", "return at once")
+_PROJECT = cli.value("--project DIR", "in DIR, not the current directory")
+_NO_WAIT = cli.flag("--no-wait", "return at once")
 
-_env = verb(
+_env = cli.verb(
     "env",
     "List the environments; build more of them.",
     _EPILOG,
-    as_json("an array of objects"),
+    cli.as_json("an array of objects"),
 )
 
 
@@ -142,7 +131,7 @@ _env.action(
     "list",
     "list the environments, also those that cannot be used here, with the reason",
     "LIMIT is the default and the upper limit of one run.",
-    as_json("an array of objects"),
+    cli.as_json("an array of objects"),
 )(_list)
 
 
@@ -160,8 +149,8 @@ def _hint_at_project_environments(client: Client) -> None:
     "show",
     "show all that is known of one",
     "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that name.",
-    operand("ENV", "its name"),
-    as_json("an object"),
+    cli.operand("ENV", "its name"),
+    cli.as_json("an object"),
 )
 def _show(options: Namespace) -> int:
     """One environment: what can be used, what is the matter, and how it was built."""
@@ -173,11 +162,11 @@ def _show(options: Namespace) -> int:
     if not found and built is None:
         known = ", ".join(dict.fromkeys(row.name for row in rows if row.name))
         terminal.note(formats.error(f"no environment {name!r}", f"There are: {known}"))
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     terminal.answer(
         options, {"environments": found, "build": built}, lambda: _details(found, built)
     )
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
@@ -199,32 +188,32 @@ def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
     "add",
     "build one, and keep it",
     "Exits 1 when its build fails.",
-    operand(
+    cli.operand(
         "NAME|REF#NAME",
         "its name, if it is made from packages; else a reference to a flake",
         dest="reference",
     ),
-    value("--name NEW", "of a flake: name to use instead of its own"),
+    cli.value("--name NEW", "of a flake: name to use instead of its own"),
     _given("--pip PACKAGES", 'Python packages, such as "numpy pandas>=2"'),
-    value("--requirements FILE", "a requirements file of pip"),
-    value(
+    cli.value("--requirements FILE", "a requirements file of pip"),
+    cli.value(
         "--pyproject FILE",
         "a pyproject.toml or its directory, for its uv.lock or dependencies",
     ),
     _given("--npm PACKAGES", 'Node packages, such as "typescript zod@^4"'),
-    value("--package-lock FILE", "a package-lock.json, whose packages are installed"),
-    value(
+    cli.value("--package-lock FILE", "a package-lock.json, whose packages are installed"),
+    cli.value(
         "--image IMAGE",
         "a container image: docker://NAME, oci:DIRECTORY:TAG, oci-archive:FILE or "
         "docker-archive:FILE",
     ),
-    value(
+    cli.value(
         "--interpreter",
         "interpreter of the image; the first of these that it has, if not given",
         dest="language",
         choices=("python", "bash", "node"),
     ),
-    value(
+    cli.value(
         "--root",
         "let sessions change the image's files, each in a copy of its own, in memory",
         choices=("overlay",),
@@ -237,7 +226,7 @@ def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
     ),
     _given("--preload MODULES", "modules that its sessions find imported"),
     _NO_WAIT,
-    as_json("the environment"),
+    cli.as_json("the environment"),
 )
 def _add(options: Namespace) -> int:
     wait = not options.no_wait
@@ -304,7 +293,7 @@ def _absolute(path: str | None) -> str | None:
     "builds",
     "list those that are built, and the progress of their builds",
     "",
-    as_json("an array of objects"),
+    cli.as_json("an array of objects"),
 )
 def _list_builds(options: Namespace) -> None:
     with Client() as client:
@@ -316,8 +305,8 @@ def _list_builds(options: Namespace) -> None:
     "rm",
     "remove one of those, and cancel its build",
     "Sessions that run in it live on.",
-    operand("BUILT ...", "a name, or a reference", dest="names"),
-    as_json("an array of those that were removed"),
+    cli.operand("BUILT ...", "a name, or a reference", dest="names"),
+    cli.as_json("an array of those that were removed"),
 )
 def _rm(options: Namespace) -> int:
     with Client() as client:
@@ -329,16 +318,16 @@ def _rm(options: Namespace) -> int:
     )
     for failed in report.errors:
         terminal.report(failed.error)
-    return EXIT_FAILED if report.errors else EXIT_OK
+    return cli.EXIT_FAILED if report.errors else cli.EXIT_OK
 
 
 @_env.action(
     "update",
     "build those again, from newer sources if there are some",
     "What worked goes on working when its update fails, which exits 1.",
-    operand("[BUILT ...]", "a name or a reference; or all", dest="names"),
+    cli.operand("[BUILT ...]", "a name or a reference; or all", dest="names"),
     _NO_WAIT,
-    as_json("an array of objects"),
+    cli.as_json("an array of objects"),
 )
 def _update(options: Namespace) -> int:
     with Client() as client:
@@ -365,19 +354,19 @@ def _tell(rows: Sequence[BuiltRow], options: Namespace, words: Callable[[BuiltRo
         elif not options.json:
             terminal.out(words(row))
     if any(row.state == "failed" for row in rows):
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     waited = any(row.going_on for row in rows) and not options.no_wait
-    return EXIT_INTERRUPTED if waited else EXIT_OK
+    return cli.EXIT_INTERRUPTED if waited else cli.EXIT_OK
 
 
 @_env.action(
     "preload",
     "import Python modules before sessions of one start",
     _EPILOG_OF_PRELOAD,
-    operand("ENV", "its name"),
-    operand("MODULE ...", "such as pandas", dest="modules"),
-    flag("--remove", "stop importing these"),
-    as_json("an object"),
+    cli.operand("ENV", "its name"),
+    cli.operand("MODULE ...", "such as pandas", dest="modules"),
+    cli.flag("--remove", "stop importing these"),
+    cli.as_json("an object"),
 )
 def _preload(options: Namespace) -> int:
     with Client() as client:
@@ -387,7 +376,7 @@ def _preload(options: Namespace) -> int:
     terminal.answer(options, report, lambda: environments.preloads(report))
     for module, why in report.failed.items():
         terminal.note(formats.visible(f"not preloaded: {module}: {why}"))
-    return EXIT_FAILED if report.failed else EXIT_OK
+    return cli.EXIT_FAILED if report.failed else cli.EXIT_OK
 
 
 @_env.action(
@@ -395,7 +384,7 @@ def _preload(options: Namespace) -> int:
     "list the environments and locks that lie in the project, such as .venv or uv.lock",
     "Found by reading files. No program of the project runs.",
     _PROJECT,
-    as_json("an array of objects"),
+    cli.as_json("an array of objects"),
 )
 def _found(options: Namespace) -> None:
     with Client() as client:
@@ -407,20 +396,20 @@ def _found(options: Namespace) -> None:
     "use",
     "let clients of the project use its .venv, node_modules or lock",
     _EPILOG_OF_USE,
-    operand(
+    cli.operand(
         "PATH",
         "a .venv, a node_modules, or a list of packages such as uv.lock, requirements.txt, "
         "pyproject.toml, package-lock.json or environment.yml; relative to the project",
     ),
-    value("--name NEW", "name to use instead of one made from PATH"),
-    flag("--forget", "stop using it; PATH may be its name"),
+    cli.value("--name NEW", "name to use instead of one made from PATH"),
+    cli.flag("--forget", "stop using it; PATH may be its name"),
     _PROJECT,
     _INTERPRETERS,
     _ALLOW_BUILDS,
     _given("--extra NAME", "of a Python project: an extra, besides what its tool installs"),
     _given("--group NAME", "of a Python project: a further group of dependencies"),
     _NO_WAIT,
-    as_json("the environment"),
+    cli.as_json("the environment"),
 )
 def _use(options: Namespace) -> int:
     with Client() as client:
@@ -428,7 +417,7 @@ def _use(options: Namespace) -> int:
         if options.forget:
             name = of_project.forget(options.path)
             terminal.answer(options, {"name": name}, lambda: f"{name} is not used any more")
-            return EXIT_OK
+            return cli.EXIT_OK
         with environments.BuildProgressLine() as progress:
             row = of_project.use(
                 options.path,
@@ -442,7 +431,7 @@ def _use(options: Namespace) -> int:
             )
     if row.build is None:
         terminal.answer(options, row, lambda: environments.used(row))
-        return EXIT_OK
+        return cli.EXIT_OK
     if options.json:
         terminal.out_json(row)
     return _tell([row.build], options, lambda _: environments.used(row))
@@ -459,8 +448,8 @@ def _project(options: Namespace) -> str:
     "gc",
     "remove environments made from packages that nobody uses",
     "Those of config.toml, of `nsm env add` and of live sessions are in use.",
-    flag("--dry-run", "only say which"),
-    as_json("an object with their directories and the size of their files"),
+    cli.flag("--dry-run", "only say which"),
+    cli.as_json("an object with their directories and the size of their files"),
 )
 def _gc(options: Namespace) -> None:
     with Client() as client:
@@ -479,9 +468,9 @@ def _gc(options: Namespace) -> None:
     "log",
     "show what was printed by the last build of one",
     "",
-    operand("BUILT", "a name, or a reference", dest="name"),
-    flag("-f --follow", "follow until the build ends, or until Ctrl-C, which is no failure"),
-    as_json("an object with the environment and the log"),
+    cli.operand("BUILT", "a name, or a reference", dest="name"),
+    cli.flag("-f --follow", "follow until the build ends, or until Ctrl-C, which is no failure"),
+    cli.as_json("an object with the environment and the log"),
 )
 def _log(options: Namespace) -> None:
     pieces: list[str] = []

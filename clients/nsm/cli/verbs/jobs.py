@@ -8,23 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_OK,
-    EXIT_RUN_FAILED,
-    UsageError,
-    as_json,
-    flag,
-    group,
-    name_and_value,
-    network,
-    operand,
-    project,
-    repeated,
-    seconds,
-    secrets,
-    value,
-    verb,
-)
+from nsm.cli import options as cli
 from nsm.client.blocking import Client
 from nsm.client.places import DEFAULT, project_of, why_no_project
 from nsm.wire.errors import (
@@ -116,41 +100,43 @@ def _session_last(verb: Parser, arguments: list[str]) -> list[str]:
     return [*options, *words]
 
 
-@verb(
+@cli.verb(
     "exec",
     "Start a program in a session, and wait for its end.",
     _EPILOG,
-    operand("SESSION", "a name, an id, or SCOPE/NAME; `new`: a fresh name"),
-    operand("PROGRAM", "the program and its arguments", dest="argv", nargs=argparse.REMAINDER),
-    group(
+    cli.operand("SESSION", "a name, an id, or SCOPE/NAME; `new`: a fresh name"),
+    cli.operand("PROGRAM", "the program and its arguments", dest="argv", nargs=argparse.REMAINDER),
+    cli.group(
         "how it runs",
-        flag("--tty", "give it a terminal"),
-        flag("-d --detach", "print the job's id, and do not wait for it"),
-        flag("--no-stdin", "give it no input"),
-        value("-w --cwd DIR", "its working directory in the session"),
-        repeated(
-            "--var NAME=VALUE", "set a variable of its environment; may be repeated", name_and_value
+        cli.flag("--tty", "give it a terminal"),
+        cli.flag("-d --detach", "print the job's id, and do not wait for it"),
+        cli.flag("--no-stdin", "give it no input"),
+        cli.value("-w --cwd DIR", "its working directory in the session"),
+        cli.repeated(
+            "--var NAME=VALUE",
+            "set a variable of its environment; may be repeated",
+            cli.name_and_value,
         ),
-        value("-t --timeout SECONDS", "time limit; none if not given", seconds),
+        cli.value("-t --timeout SECONDS", "time limit; none if not given", cli.seconds),
     ),
-    group(
+    cli.group(
         "a session that has to be made",
-        value(
+        cli.value(
             "-e --env ENV",
             "its environment, see `nsm env`; else that of [defaults] in config.toml, or bash",
         ),
-        project("mount DIR, not the current directory"),
-        value(
+        cli.project("mount DIR, not the current directory"),
+        cli.value(
             "--project-mode MODE",
             "readonly, or overlay: programs may change the project, in a copy",
             choices=["readonly", "overlay"],
         ),
-        network("what it may reach: off, full, or hosts separated by commas"),
-        secrets("a secret that a new session uses and does not see"),
+        cli.network("what it may reach: off, full, or hosts separated by commas"),
+        cli.secrets("a secret that a new session uses and does not see"),
     ),
     usage="nsm exec [OPTIONS] SESSION [--] PROGRAM [ARGUMENT ...]",
     parse=_parse,
-    failure=EXIT_RUN_FAILED,
+    failure=cli.EXIT_RUN_FAILED,
 )
 def _exec(options: Namespace) -> int:
     from nsm.cli.foreground import Foreground, size_of  # noqa: PLC0415  # help does without
@@ -187,7 +173,7 @@ def _exec(options: Namespace) -> int:
                 terminal.note(f"session {where.name}")
         if options.detach:
             terminal.out(job.id)
-            return EXIT_OK
+            return cli.EXIT_OK
         return Foreground(job, tty=options.tty, reads_input=reads_input).run()
 
 
@@ -198,25 +184,25 @@ def _exit_code(error: JobError) -> int:
         case "EACCES" | "ENOEXEC":
             return EXIT_NOT_EXECUTABLE
         case _:
-            return EXIT_RUN_FAILED
+            return cli.EXIT_RUN_FAILED
 
 
-@verb(
+@cli.verb(
     "jobs",
     "List and stop jobs: programs that run in sessions. Starts no supervisor.",
     "`nsm exec`, Python clients and models start jobs. Jobs that have ended are listed, too:\n"
     "the last 1000 of each session. `nsm attach SESSION --job ID` shows the output of a job.",
-    operand("[SESSION]", "an id, a name, or SCOPE/NAME; else all"),
-    flag("-r --running", "only those that run"),
-    value("--stop ID", "stop that job: interrupt it, then SIGTERM, then kill it"),
-    as_json("an array of objects"),
+    cli.operand("[SESSION]", "an id, a name, or SCOPE/NAME; else all"),
+    cli.flag("-r --running", "only those that run"),
+    cli.value("--stop ID", "stop that job: interrupt it, then SIGTERM, then kill it"),
+    cli.as_json("an array of objects"),
 )
 def _jobs(options: Namespace) -> None:
     from nsm.cli.render.sessions import jobs_table  # noqa: PLC0415  # of one verb
 
     session: str | None = options.session
     if options.stop is not None and session is None:
-        raise UsageError("--stop needs the session of the job")
+        raise cli.UsageError("--stop needs the session of the job")
     with connection.running(options, "[]") as client:
         if session is not None:
             connection.tell(client, session)

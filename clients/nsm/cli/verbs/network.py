@@ -6,18 +6,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_OK,
-    EXIT_RUN_FAILED,
-    SESSION,
-    UsageError,
-    as_json,
-    flag,
-    operand,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.cli.render import formats
 from nsm.client.blocking import Client
 from nsm.client.host import UNIX
@@ -49,19 +38,19 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "net",
     "Show or change what a session may reach.",
     _EPILOG_OF_NET,
-    SESSION,
-    operand("[ACTION]", choices=ACTIONS, default="list"),
-    operand("[HOST ...]", dest="hosts"),
-    as_json("one object"),
+    cli.SESSION,
+    cli.operand("[ACTION]", choices=ACTIONS, default="list"),
+    cli.operand("[HOST ...]", dest="hosts"),
+    cli.as_json("one object"),
     parse=ArgumentParser.parse_intermixed_args,  # the action may follow --json
 )
 def _net(options: Namespace) -> None:
     if bool(options.hosts) != (options.action in ("allow", "deny")):
-        raise UsageError(
+        raise cli.UsageError(
             f"{options.action} takes no hosts"
             if options.hosts
             else f"{options.action} which hosts?"
@@ -72,7 +61,6 @@ def _net(options: Namespace) -> None:
 
 
 def _network_text(report: NetworkReport) -> str:
-    """The text of `nsm net`."""
     lines = [_network_rule(report)]
     if report.problem:
         lines.append(f"but {formats.visible(report.problem)}")
@@ -122,27 +110,27 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "port",
     "Open, close and list ports of sessions.",
     _EPILOG_OF_PORT,
-    operand("[SESSION]", "an id, a name, or SCOPE/NAME"),
-    operand("[PORT]", "port in the session, to open", whole_number),
-    value(
+    cli.operand("[SESSION]", "an id, a name, or SCOPE/NAME"),
+    cli.operand("[PORT]", "port in the session, to open", cli.whole_number),
+    cli.value(
         "-l --listen ADDRESS",
         "HOST:PORT of this machine's loopback, or unix:PATH; else 127.0.0.1 and any free port",
     ),
-    flag("--public", "permit an address that other machines can reach"),
-    value("--close PORT", "close a port; open connections go on", whole_number),
-    as_json("what is open"),
+    cli.flag("--public", "permit an address that other machines can reach"),
+    cli.value("--close PORT", "close a port; open connections go on", cli.whole_number),
+    cli.as_json("what is open"),
     parse=ArgumentParser.parse_intermixed_args,  # options may stand between the operands
 )
 def _port(options: Namespace) -> None:
     opens = options.port is not None
     if options.close is not None and (options.session is None or opens):
-        raise UsageError("--close PORT takes a session and nothing else to open")
+        raise cli.UsageError("--close PORT takes a session and nothing else to open")
     if (options.listen is not None or options.public) and not opens:
-        raise UsageError("--listen and --public are for opening: name a SESSION and a PORT")
+        raise cli.UsageError("--listen and --public are for opening: name a SESSION and a PORT")
     if opens:
         _open_port(options)
     elif options.close is not None:
@@ -187,26 +175,26 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "secrets",
     "Show, test and revoke secrets.",
     _EPILOG_OF_SECRETS,
-    operand("[ACTION]", choices=("ls", "test", "revoke")),
-    operand("[NAME]", "name of the secret"),
-    operand("[TARGET]", "a session, or a box's id"),
-    as_json("what there is"),
+    cli.operand("[ACTION]", choices=("ls", "test", "revoke")),
+    cli.operand("[NAME]", "name of the secret"),
+    cli.operand("[TARGET]", "a session, or a box's id"),
+    cli.as_json("what there is"),
 )
 def _secrets(options: Namespace) -> int:
     action = options.action or "ls"
     if (action == "ls") != (options.name is None):
-        raise UsageError("test and revoke take the NAME of a secret; ls takes none")
+        raise cli.UsageError("test and revoke take the NAME of a secret; ls takes none")
     if options.target is not None and action != "revoke":
-        raise UsageError("only revoke takes a TARGET")
+        raise cli.UsageError("only revoke takes a TARGET")
     if action == "ls":
         with connection.running(options, '{"secrets": [], "grants": []}') as client:
             report = client.secrets.list()
         terminal.answer(options, report, lambda: _table(report))
-        return EXIT_OK
+        return cli.EXIT_OK
     return _test(options) if action == "test" else _revoke(options)
 
 
@@ -215,7 +203,7 @@ def _test(options: Namespace) -> int:
         stand_in = client.secrets.test(options.name)
     text = f"{options.name}: {len(stand_in)} characters; code sees a text such as {stand_in}"
     terminal.answer(options, {"stand_in": stand_in}, lambda: formats.visible(text))
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _revoke(options: Namespace) -> int:
@@ -223,11 +211,11 @@ def _revoke(options: Namespace) -> int:
         owners = list(client.secrets.revoke(options.name, options.target))
     if not owners:
         terminal.note(f"no session or box has the secret {formats.visible(options.name)}")
-        return EXIT_RUN_FAILED
+        return cli.EXIT_RUN_FAILED
     terminal.answer(
         options, {"owners": owners}, lambda: f"revoked {options.name} in {', '.join(owners)}"
     )
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _table(report: SecretsReport) -> str:

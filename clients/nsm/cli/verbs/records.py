@@ -7,17 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    SESSION,
-    UsageError,
-    as_json,
-    either,
-    flag,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.cli.render.formats import short_time, visible
 from nsm.cli.streams.resumed_transcript import Continued
 from nsm.client.blocking import Client
@@ -49,21 +39,21 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "logs",
     "Show what was run in a session, by whom, and what came of it.",
     _EPILOG_OF_LOGS,
-    SESSION,
-    flag("-f --follow", "follow until the session ends, or until Ctrl-C, which is no failure"),
-    value("-n --executions N", "only the last N executions", whole_number),
-    either(
-        flag("--json", "print one object a line as JSON"),
-        flag("--ipynb", "print it as a Jupyter notebook"),
+    cli.SESSION,
+    cli.flag("-f --follow", "follow until the session ends, or until Ctrl-C, which is no failure"),
+    cli.value("-n --executions N", "only the last N executions", cli.whole_number),
+    cli.either(
+        cli.flag("--json", "print one object a line as JSON"),
+        cli.flag("--ipynb", "print it as a Jupyter notebook"),
     ),
 )
 def _logs(options: Namespace) -> None:
     if options.ipynb and options.follow:
-        raise UsageError("a notebook is written as a whole, so --ipynb does not follow")
+        raise cli.UsageError("a notebook is written as a whole, so --ipynb does not follow")
     with Client(autostart=False) as client:
         # One that is lost without a word has crashed: sessions may have outlived it.
         client.autostart = True
@@ -125,11 +115,8 @@ def _read(
     show: Callable[[Event], None],
     found: TargetSession | None,
 ) -> dict[str, Any]:
-    """Read the transcript, and say whose session it is if that is another project's.
-
-    Args:
-        found: the live session that the name means; this project may have an ended one.
-    """
+    """Read the transcript, and say whose session it is if the live one that the name means is
+    another project's; this project may have an ended one."""
 
     def take(event: Event) -> None:
         nonlocal found
@@ -162,14 +149,14 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "events",
     "Show what happened in the supervisor lately. Starts no supervisor.",
     _EPILOG_OF_EVENTS,
-    flag("-f --follow", "follow new events until Ctrl-C, which is no failure"),
-    value("-n --last N", "only the last N of those until now", whole_number),
-    value("--session SESSION", "only those of an id, a name, or SCOPE/NAME"),
-    as_json("one object a line"),
+    cli.flag("-f --follow", "follow new events until Ctrl-C, which is no failure"),
+    cli.value("-n --last N", "only the last N of those until now", cli.whole_number),
+    cli.value("--session SESSION", "only those of an id, a name, or SCOPE/NAME"),
+    cli.as_json("one object a line"),
 )
 def _events(options: Namespace) -> None:
     wanted: dict[str, Any] = {"follow": options.follow}
@@ -186,7 +173,7 @@ def _events(options: Namespace) -> None:
         else:
             _out(write(event), now=options.follow)
 
-    with connection.running(code=EXIT_FAILED) as client:
+    with connection.running(code=cli.EXIT_FAILED) as client:
         # One that is lost without a word has crashed: sessions may have outlived it.
         client.autostart = options.follow
         client.call("events", wanted, on_event=show, interruptible=True)

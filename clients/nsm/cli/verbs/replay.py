@@ -16,19 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_RUN_FAILED,
-    as_json,
-    network,
-    operand,
-    project,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.cli.render import formats
 from nsm.cli.streams.escapes import colourless, harmless
 from nsm.client.blocking import Client
@@ -71,18 +59,18 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "replay",
     "Run a transcript's code in a new session, and show what differs.",
     _EPILOG,
-    operand("TRANSCRIPT", "a session, a file, or `-`"),
-    value("--until N", "stop after execution N, and keep the new session", whole_number),
-    value("-e --env ENV", "run it in this environment"),
-    value("-s --session NAME", "keep the new session as NAME"),
-    project("mount DIR"),
-    network("what it may reach: off, full, or hosts separated by commas"),
-    as_json("one object a line"),
-    failure=EXIT_RUN_FAILED,
+    cli.operand("TRANSCRIPT", "a session, a file, or `-`"),
+    cli.value("--until N", "stop after execution N, and keep the new session", cli.whole_number),
+    cli.value("-e --env ENV", "run it in this environment"),
+    cli.value("-s --session NAME", "keep the new session as NAME"),
+    cli.project("mount DIR"),
+    cli.network("what it may reach: off, full, or hosts separated by commas"),
+    cli.as_json("one object a line"),
+    failure=cli.EXIT_RUN_FAILED,
 )
 def _replay(options: Namespace) -> int:
     given = options.project or (None if options.no_project else DEFAULT)
@@ -102,17 +90,13 @@ def _replay(options: Namespace) -> int:
         )
         screen.end(report)
     if report.interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_OK if report.agrees else EXIT_FAILED
+        return cli.EXIT_INTERRUPTED
+    return cli.EXIT_OK if report.agrees else cli.EXIT_FAILED
 
 
 def _find(client: Client, name: str) -> SessionTranscript:
-    """The transcript that a name means: a file's if there is one, else a session's.
-
-    Raises:
-        BadRequestError: it may mean both.
-        UnknownSessionError: it means neither.
-    """
+    """The transcript that a name means: a file's if there is one, else a session's; an error if it
+    may mean both, or means neither."""
     if name == "-":
         if not sys.stdin:  # closed by whoever started us
             raise TranscriptError("standard input is closed")
@@ -210,7 +194,6 @@ def _say(text: str) -> None:
 
 
 def _title(transcript: SessionTranscript, executions: int, env: str | None = None) -> str:
-    """The first line: what is replayed, and in which environment if that is another one."""
     session = transcript.session
     name = session.id if session.name is None else f"{session.name} ({session.id})"
     other = f" in {_line(env)}" if env and env != session.env else ""
@@ -221,7 +204,6 @@ def _title(transcript: SessionTranscript, executions: int, env: str | None = Non
 
 
 def _execution(replayed: ReplayedExecution) -> str:
-    """Make the lines on one execution."""
     text = f"[{replayed.number}] {replayed.status.replace('-', ' ')}"
     if replayed.why:
         text += f": {_line(replayed.why)}"

@@ -11,19 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
+from nsm.cli import options as cli
 from nsm.cli import terminal
-from nsm.cli.options import (
-    EXIT_RUN_FAILED,
-    flag,
-    group,
-    network,
-    operand,
-    project,
-    seconds,
-    secrets,
-    value,
-    verb,
-)
 from nsm.cli.render import formats
 from nsm.cli.render.results import Display, Folder, display, exit_code, run_notes
 from nsm.cli.streams.live_output import Live
@@ -129,66 +118,66 @@ def _find_script(verb: Parser, options: Namespace) -> None:
     options.code, options.arguments = None, words
 
 
-@verb(
+@cli.verb(
     "run",
     "Run code in a session, or in a fresh jail that is thrown away.",
     _EPILOG,
-    group(
+    cli.group(
         "code",
-        operand(
+        cli.operand(
             "[CODE]",
             "the code, or the file that has it, such as script.py; `-` or nothing: standard input",
         ),
-        operand(
+        cli.operand(
             "[ARG ...]",
             "what a file's code finds in sys.argv, process.argv or $1; after `--` if it begins "
             "with `-`",
             dest="arguments",
         ),
-        value("-f --file FILE", "read the code from a file, whatever its name"),
-        flag(
+        cli.value("-f --file FILE", "read the code from a file, whatever its name"),
+        cli.flag(
             "-i --stdin",
             "give standard input to the code while it runs; without, the code's is empty",
         ),
     ),
-    group(
+    cli.group(
         "where it runs",
-        value(
+        cli.value(
             "-e --env ENV",
             "the environment, see `nsm env`; may be left out where the session is there already, "
             "where the file's name or first line says it, and with `env` in [defaults] of "
             "config.toml",
         ),
-        value(
+        cli.value(
             "-s --session NAME",
             "keep state in the session of that name; `new`: under a new name, which is printed",
         ),
-        flag(
+        cli.flag(
             "--reset",
             "begin with a fresh interpreter in the session: state is gone, files stay; CODE may "
             "be left out",
         ),
-        value("-t --timeout SECONDS", "time limit, at most the environment's", seconds),
+        cli.value("-t --timeout SECONDS", "time limit, at most the environment's", cli.seconds),
     ),
-    group(
+    cli.group(
         "what it sees",
-        project("mount DIR, not the current directory"),
-        value(
+        cli.project("mount DIR, not the current directory"),
+        cli.value(
             "--project-mode MODE",
             "readonly, or overlay: code may change the project, in a copy",
             choices=["readonly", "overlay"],
         ),
-        network("what a new session may reach: off, full, or hosts separated by commas"),
-        secrets("a secret that a new session uses and does not see"),
+        cli.network("what a new session may reach: off, full, or hosts separated by commas"),
+        cli.secrets("a secret that a new session uses and does not see"),
     ),
-    group(
+    cli.group(
         "what comes of it",
-        value("--images DIR", "write displayed images to this directory"),
-        flag("--json", "print the result, once the code has ended, as JSON"),
+        cli.value("--images DIR", "write displayed images to this directory"),
+        cli.flag("--json", "print the result, once the code has ended, as JSON"),
     ),
     usage="nsm run [OPTIONS] [CODE | FILE [ARG ...]]",
     parse=_parse,
-    failure=EXIT_RUN_FAILED,
+    failure=cli.EXIT_RUN_FAILED,
 )
 def _run(options: Namespace) -> int:
     given = options.project or (None if options.no_project else DEFAULT)
@@ -226,16 +215,7 @@ def _run(options: Namespace) -> int:
 
 
 def _read_code(argument: str | None, file: str | None) -> str:
-    """The code as text.
-
-    Args:
-        argument: the code itself; ``-`` or None for standard input where there is no `file`.
-        file: path; ``-`` for standard input.
-
-    Raises:
-        BadRequestError: it is not UTF-8 text, or holds a NUL character.
-        OSError: the file can't be read.
-    """
+    """The code: the argument, or what is in the file; ``-``, or neither, is standard input."""
     if file is not None and file != "-":
         try:
             with open(open_here(file, os.O_RDONLY, follow=False), "rb") as stream:
@@ -319,11 +299,8 @@ def _decoded(data: bytes, what: str) -> str:
 
 
 class _Execution:
-    """One run, shown while it goes on.
-
-    Args:
-        why: a new session sees no project although nobody has said so; else empty.
-    """
+    """One run, shown while it goes on. `why`: a new session sees no project although nobody has
+    said so; else empty."""
 
     def __init__(self, client: Client, options: Namespace, project: Project, why: str) -> None:
         self._why = why
@@ -379,7 +356,7 @@ class _Execution:
             terminal.out_json(wire)
         else:
             self._finish(result)
-        return exit_code(result) or (EXIT_RUN_FAILED if self._failed else 0)
+        return exit_code(result) or (cli.EXIT_RUN_FAILED if self._failed else 0)
 
     def _tell_of_save(self, name: str, session_id: str) -> None:
         """Say that an earlier session of that name was saved, rather than begin with nothing."""

@@ -7,20 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    Done,
-    UsageError,
-    as_json,
-    flag,
-    operand,
-    seconds,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.client.blocking import Client
 from nsm.saves import kept
 from nsm.saves.kept import MAX_MB
@@ -53,25 +40,25 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "save",
     "Write what is in a session into a file.",
     _EPILOG_OF_SAVE,
-    operand("SESSION", "an id, a name, or SCOPE/NAME; or ls, or rm"),
-    operand("[FILE ...]", "the file of the save; after rm, names of saves", dest="files"),
-    value(
+    cli.operand("SESSION", "an id, a name, or SCOPE/NAME; or ls, or rm"),
+    cli.operand("[FILE ...]", "the file of the save; after rm, names of saves", dest="files"),
+    cli.value(
         "-t --timeout SECONDS",
         "time for pickling all variables; the environment's limit is the default and the most",
-        seconds,
+        cli.seconds,
     ),
-    value(
+    cli.value(
         "--max-mb MB",
         "largest size of FILE; without FILE, of all kept saves together; and of what is in "
         f"the session (default: {MAX_MB})",
-        whole_number,
+        cli.whole_number,
         default=MAX_MB,
     ),
-    as_json("what was saved, or the list"),
+    cli.as_json("what was saved, or the list"),
 )
 def _save(options: Namespace) -> int:
     from nsm.cli.render.saves import saved_text, saves_table  # noqa: PLC0415  # of one verb
@@ -79,16 +66,16 @@ def _save(options: Namespace) -> int:
 
     if options.session == "ls":
         if options.files:
-            raise UsageError("`nsm save ls` takes no names")
+            raise cli.UsageError("`nsm save ls` takes no names")
         rows = kept.listed()
         terminal.answer(options, rows, lambda: saves_table(rows))
-        return EXIT_OK
+        return cli.EXIT_OK
     if options.session == "rm":
         if not options.files:
-            raise UsageError("name the saves that are to be removed")
+            raise cli.UsageError("name the saves that are to be removed")
         return _remove(options.files)
     if len(options.files) > 1:
-        raise UsageError("name one FILE at most")
+        raise cli.UsageError("name one FILE at most")
     try:
         with connection.client_of(options.session) as client:
             saved = Saves(client).save(
@@ -98,9 +85,9 @@ def _save(options: Namespace) -> int:
                 max_mb=options.max_mb,
             )
     except SaveInterruptedError as error:
-        return terminal.report(error, EXIT_INTERRUPTED)
+        return terminal.report(error, cli.EXIT_INTERRUPTED)
     terminal.answer(options, saved, lambda: saved_text(saved))
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _remove(names: list[str]) -> int:
@@ -111,7 +98,7 @@ def _remove(names: list[str]) -> int:
         except SaveError as error:
             failed = True
             terminal.report(error)
-    return EXIT_FAILED if failed else EXIT_OK
+    return cli.EXIT_FAILED if failed else cli.EXIT_OK
 
 
 _EPILOG_OF_RESTORE = """\
@@ -133,31 +120,31 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "restore",
     "Make a session of a save of `nsm save`.",
     _EPILOG_OF_RESTORE,
-    operand("SAVE", "name of a save that is kept, or a file"),
-    operand("[AS]", "name of the new session; else that of the saved one", dest="name"),
-    value(
+    cli.operand("SAVE", "name of a save that is kept, or a file"),
+    cli.operand("[AS]", "name of the new session; else that of the saved one", dest="name"),
+    cli.value(
         "-e --env ENV",
         "environment; else that of the saved one; a FILE chooses presets only",
         default="",
     ),
-    value(
+    cli.value(
         "-t --timeout SECONDS",
         "time for loading all variables, and for each piece of code that --rerun runs; "
         "the environment's limit is the default and the most",
-        seconds,
+        cli.seconds,
     ),
-    flag("--rerun", "make again what cannot be restored, by running the code that made it"),
-    value(
+    cli.flag("--rerun", "make again what cannot be restored, by running the code that made it"),
+    cli.value(
         "--max-mb MB",
         f"most that SAVE may unpack to (default: {MAX_MB}; of a file that is not kept by nsm "
         "1024, or 20 times its own size if that is more)",
-        whole_number,
+        cli.whole_number,
     ),
-    as_json("the session, and what was restored"),
+    cli.as_json("the session, and what was restored"),
 )
 def _restore(options: Namespace) -> int:
     from nsm.cli.render.saves import restored_text  # noqa: PLC0415  # of one verb
@@ -174,9 +161,9 @@ def _restore(options: Namespace) -> int:
                 max_mb=options.max_mb,
             )
     except SaveInterruptedError as error:
-        return terminal.report(error, EXIT_INTERRUPTED)
+        return terminal.report(error, cli.EXIT_INTERRUPTED)
     terminal.answer(options, restored, lambda: restored_text(restored))
-    return EXIT_INTERRUPTED if restored.interrupted else EXIT_OK
+    return cli.EXIT_INTERRUPTED if restored.interrupted else cli.EXIT_OK
 
 
 _EPILOG_OF_TREE = """\
@@ -186,17 +173,17 @@ A save (`nsm save`) is below its session, a session that was restored is below i
 """
 
 
-@verb(
+@cli.verb(
     "tree",
     "Show sessions and saves as a tree.",
     _EPILOG_OF_TREE,
-    as_json("an array of objects, each with its children,"),
+    cli.as_json("an array of objects, each with its children,"),
 )
 def _tree(options: Namespace) -> None:
     from nsm.cli.render.saves import forest, tree_text  # noqa: PLC0415  # of one verb
 
     rows = []
-    with suppress(Done), connection.running() as client:
+    with suppress(cli.Done), connection.running() as client:
         rows = client.sessions()
     nodes = forest(rows, kept.listed())
     terminal.answer(options, nodes, lambda: tree_text(nodes, terminal.width(), _branches()))

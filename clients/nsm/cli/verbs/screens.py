@@ -10,19 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    ALL_HOSTS,
-    EXIT_USAGE,
-    SESSION,
-    UsageError,
-    as_json,
-    flag,
-    seconds,
-    value,
-    verb,
-    whole_number,
-)
-from nsm.cli.top.figures import ORDERS, SHORTEST_S
+from nsm.cli import options as cli
+from nsm.cli.top.table import ORDERS, SHORTEST_S
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -61,20 +50,20 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "attach",
     "Join a session: type code, and see what others run in it.",
     _EPILOG_OF_ATTACH,
-    SESSION,
-    value(
+    cli.SESSION,
+    cli.value(
         "-n --executions N",
         "begin with the last N executions; 3 if not given",
-        whole_number,
+        cli.whole_number,
         default=3,
     ),
-    value("-t --timeout SECONDS", "limit of each execution of yours", seconds),
-    value("--job ID", "join a job of the session, see `nsm jobs`"),
-    value("--images DIR", "write displayed images to this directory"),
+    cli.value("-t --timeout SECONDS", "limit of each execution of yours", cli.seconds),
+    cli.value("--job ID", "join a job of the session, see `nsm jobs`"),
+    cli.value("--images DIR", "write displayed images to this directory"),
 )
 def _attach(options: Namespace) -> int:
     if options.job is not None:
@@ -84,7 +73,7 @@ def _attach(options: Namespace) -> int:
             "`nsm attach` needs a terminal to read from and to write to\n"
             "Run code with `nsm run -e ENV -s NAME CODE`, read along with `nsm logs -f SESSION`."
         )
-        return EXIT_USAGE
+        return cli.EXIT_USAGE
     from nsm.cli.attach.program import attach  # noqa: PLC0415  # see above
 
     return attach(
@@ -112,21 +101,23 @@ def _join_job(session: str, job_id: str) -> int:
         return Foreground(job, tty=tty, reads_input=reads_input, ends_input=False).run()
 
 
-@verb(
+@cli.verb(
     "top",
     "Watch the sessions: processor, memory, rates. Starts none.",
     _EPILOG_OF_TOP,
-    value("-d --delay SECONDS", "between refreshes; 2", seconds, default=2.0),
-    value("-s --sort COLUMN", ", ".join(ORDERS), choices=ORDERS, default="cpu"),
-    flag("-r --reverse", "sort the other way round"),
-    value("-m --match TEXT", "only sessions that contain this text", default=""),
-    value("-b --batch N", "print that many tables, then end; 0: until Ctrl-C", whole_number),
-    ALL_HOSTS,
-    as_json("an object a line for each look, one if there is no -b,"),
+    cli.value("-d --delay SECONDS", "between refreshes; 2", cli.seconds, default=2.0),
+    cli.value("-s --sort COLUMN", ", ".join(ORDERS), choices=ORDERS, default="cpu"),
+    cli.flag("-r --reverse", "sort the other way round"),
+    cli.value("-m --match TEXT", "only sessions that contain this text", default=""),
+    cli.value(
+        "-b --batch N", "print that many tables, then end; 0: until Ctrl-C", cli.whole_number
+    ),
+    cli.ALL_HOSTS,
+    cli.as_json("an object a line for each look, one if there is no -b,"),
 )
 def _top(options: Namespace) -> int:
     if options.delay < SHORTEST_S:
-        raise UsageError(
+        raise cli.UsageError(
             f"--delay is at least {SHORTEST_S:g} s: processor time is counted in hundredths"
         )
     if options.batch is not None or options.json:
@@ -137,7 +128,7 @@ def _top(options: Namespace) -> int:
         terminal.note(
             "`nsm top` needs a terminal\nPrint tables with `nsm top -b 1`, or see `nsm ps`."
         )
-        return EXIT_USAGE
+        return cli.EXIT_USAGE
     from nsm.cli.top.program import watch  # noqa: PLC0415  # see above
 
     return watch(

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from nsm import paths
+from nsm.cli import options as cli
 from nsm.cli import systemd, terminal
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, as_json, flag, verb
 from nsm.cli.systemd import MARK, SERVICE, SOCKET, units
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SHOWN = (
 )
 
 
-_service = verb(
+_service = cli.verb(
     "service",
     "Have systemd keep the supervisor.",
     "It starts with the first client and again when it ends by accident, which its sessions\n"
@@ -43,8 +43,8 @@ _service = verb(
 
 
 def commands() -> tuple[Sequence[str], Sequence[str]]:
-    """How the supervisor and this program are called, so that they are found after an upgrade, too:
-    by the path that the user has, not by what it leads to."""
+    """Commands of the supervisor and of this program, found after an upgrade, too: by the path that
+    the user has, not by what it leads to."""
     ours = shutil.which(sys.argv[0], path=paths.search_path()) or sys.argv[0]
     directory = os.path.dirname(os.path.abspath(ours))
     found = [os.path.join(directory, name) for name in ("nsm-supervisor", "nsm")]
@@ -60,8 +60,10 @@ def commands() -> tuple[Sequence[str], Sequence[str]]:
     "install",
     "write the units, enable them, and have them run without a login",
     "Shows what it will do, and asks.",
-    flag("--yes", "do not ask"),
-    flag("--no-linger", "leave lingering as it is: without it, sessions end with your last login"),
+    cli.flag("--yes", "do not ask"),
+    cli.flag(
+        "--no-linger", "leave lingering as it is: without it, sessions end with your last login"
+    ),
 )
 def _install(options: Namespace) -> int:
     systemd.check()
@@ -75,7 +77,7 @@ def _install(options: Namespace) -> int:
     if linger:
         steps.append("loginctl enable-linger: it goes on when you log out (asked for separately)")
     if not _may(steps, "Go on?", yes=options.yes):
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     os.makedirs(directory, exist_ok=True)
     for name in changed:
         _write(f"{directory}/{name}", wanted[name])
@@ -89,7 +91,7 @@ def _install(options: Namespace) -> int:
     terminal.out("installed; `nsm service status` shows how it is")
     if changed and systemd.properties(SERVICE, ["ActiveState"])["ActiveState"] == "active":
         terminal.out(f"`systemctl --user restart {SERVICE}` has it run as it is installed now")
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _enable_lingering() -> None:
@@ -170,14 +172,14 @@ def _our_units(directory: str) -> list[str]:
     "uninstall",
     "end the supervisor with all sessions, and put everything back as it was",
     "Shows what it will do, and asks.",
-    flag("--yes", "do not ask"),
+    cli.flag("--yes", "do not ask"),
 )
 def _uninstall(options: Namespace) -> int:
     directory = systemd.unit_directory()
     ours = _our_units(directory)
     if not ours:
         terminal.out(f"there are no units of `nsm service install` in {directory}")
-        return EXIT_OK
+        return cli.EXIT_OK
     systemd.check()
     lingering = bool(_remembered().get("lingering")) and systemd.lingers()
     steps = [
@@ -188,7 +190,7 @@ def _uninstall(options: Namespace) -> int:
     if lingering:
         steps.append("loginctl disable-linger, since `nsm service install` enabled it")
     if not _may(steps, "Go on?", yes=options.yes):
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     systemd.ask("disable", "--now", SOCKET, SERVICE)
     for name in ours:
         path = f"{directory}/{name}"
@@ -201,7 +203,7 @@ def _uninstall(options: Namespace) -> int:
     with suppress(FileNotFoundError):
         os.unlink(_memory())
     terminal.out("uninstalled; clients start supervisors by themselves again")
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _is_ours(path: str) -> bool:
@@ -219,7 +221,7 @@ def _aside(path: str) -> bool:
     "status",
     "show whether systemd keeps the supervisor",
     "Exits 0 if it does, and the units are those of this installation; else 1.",
-    as_json("what systemd says"),
+    cli.as_json("what systemd says"),
 )
 def _status(options: Namespace) -> int:
     systemd.check()
@@ -246,7 +248,7 @@ def _status(options: Namespace) -> int:
     problems = _problems(facts, supervisor[0])
     facts["problems"] = problems
     terminal.answer(options, facts, lambda: render(facts))
-    return EXIT_FAILED if problems else EXIT_OK
+    return cli.EXIT_FAILED if problems else cli.EXIT_OK
 
 
 def _problems(facts: dict[str, Any], supervisor: str) -> list[str]:

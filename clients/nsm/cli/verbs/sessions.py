@@ -7,22 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    ALL_HOSTS,
-    EXIT_FAILED,
-    EXIT_OK,
-    SESSION,
-    YES,
-    UsageError,
-    as_json,
-    flag,
-    labels,
-    operand,
-    seconds,
-    value,
-    verb,
-    whole_number,
-)
+from nsm.cli import options as cli
 from nsm.cli.render.sessions import ended_table, killed_lines, sessions_table
 from nsm.client.blocking import Client
 from nsm.wire.errors import NsmError
@@ -39,21 +24,21 @@ SORTS = ("age", "client", "cpu", "env", "idle", "memory", "name", "processes", "
 """Columns to sort by; `cpu` is the time used so far."""
 
 
-@verb(
+@cli.verb(
     "ps",
     "List the live sessions. Starts no supervisor.",
     "Of sessions that have ended, `nsm logs ID` shows what was run in them.\n"
     "`nsm top` watches them: processor shares, rates.",
-    flag("-a --all", "also list ended sessions, and why they ended"),
-    value("-s --sort COLUMN", f"{', '.join(SORTS)}; else by age", choices=SORTS),
-    labels("only sessions with this label; may be repeated, and then all must match"),
-    ALL_HOSTS,
-    as_json("an array of objects; with --all an object of two arrays,"),
+    cli.flag("-a --all", "also list ended sessions, and why they ended"),
+    cli.value("-s --sort COLUMN", f"{', '.join(SORTS)}; else by age", choices=SORTS),
+    cli.labels("only sessions with this label; may be repeated, and then all must match"),
+    cli.ALL_HOSTS,
+    cli.as_json("an array of objects; with --all an object of two arrays,"),
 )
 def _ps(options: Namespace) -> int:
     if options.all_hosts:
         if options.all:
-            raise UsageError("--all-hosts lists live sessions, and --all those that have ended")
+            raise cli.UsageError("--all-hosts lists live sessions, and --all those that have ended")
         return _ps_of_all_hosts(options)
     ended: list[EndedRow] = []
     with connection.running(
@@ -68,11 +53,11 @@ def _ps(options: Namespace) -> int:
     rows = _chosen(rows, options)
     if options.json:
         terminal.out_json({"sessions": rows, "ended": ended} if options.all else rows)
-        return EXIT_OK
+        return cli.EXIT_OK
     terminal.out(sessions_table(rows, os.path.expanduser("~"), terminal.width()))
     if ended:
         terminal.out("\n" + ended_table(ended, terminal.width()))
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _ps_of_all_hosts(options: Namespace) -> int:
@@ -100,22 +85,22 @@ def _chosen(rows: Sequence[SessionRow], options: Namespace) -> list[SessionRow]:
     chosen = [row for row in rows if dict(options.label).items() <= row.labels.items()]
     if options.sort is None:
         return chosen
-    from nsm.cli.top.figures import Line, ordered  # noqa: PLC0415  # rarely needed
+    from nsm.cli.top.table import Line, ordered  # noqa: PLC0415  # rarely needed
 
     lines = [Line(row, None, None) for row in chosen]
     return [line.row for line in ordered(lines, "time" if options.sort == "cpu" else options.sort)]
 
 
-@verb(
+@cli.verb(
     "inspect",
     "Show all that is known of a session: its rules, its life, its processes, what it has run.",
     "Rules are what it sees, changes, reaches and uses, and what keeps it to that; code in it\n"
     "finds the same in /run/nsm/policy.json, host paths left out.\n"
     "Of a session that has ended, it shows why, and what it ran last.\n"
     "Exits 1 when the session is unknown.",
-    SESSION,
-    ALL_HOSTS,
-    as_json("one object"),
+    cli.SESSION,
+    cli.ALL_HOSTS,
+    cli.as_json("one object"),
 )
 def _inspect(options: Namespace) -> None:
     from nsm.cli.render.inspection import inspection  # noqa: PLC0415  # of one verb
@@ -136,11 +121,11 @@ def _inspect(options: Namespace) -> None:
     terminal.out(inspection(found, os.path.expanduser("~")))
 
 
-@verb(
+@cli.verb(
     "interrupt",
     "Interrupt the code that runs in a session, as Ctrl-C would. Its state is kept.",
     "Exits 0 also when nothing ran, 1 when the session is unknown.",
-    SESSION,
+    cli.SESSION,
 )
 def _interrupt(options: Namespace) -> None:
     with connection.client_of(options.session) as client:
@@ -154,14 +139,14 @@ def _number_of_calls(text: str) -> int:
     return int(text)
 
 
-@verb(
+@cli.verb(
     "undo",
     "Take back the last calls of a Python session: its variables, working directory and files "
     "are then as they were before. Needs `undo` in [session] of config.toml.",
     "Exits 0 when it is done, 1 when nothing was undone; what cannot be taken back is printed.",
-    SESSION,
-    operand("[N]", "how many calls (1)", _number_of_calls, dest="calls", default=1),
-    as_json("the result"),
+    cli.SESSION,
+    cli.operand("[N]", "how many calls (1)", _number_of_calls, dest="calls", default=1),
+    cli.as_json("the result"),
 )
 def _undo(options: Namespace) -> int:
     from nsm.cli.render.results import exit_code  # noqa: PLC0415  # of one verb
@@ -195,18 +180,18 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "fork",
     "Make copies of a running Python or Bash session.",
     _EPILOG_OF_FORK,
-    SESSION,
-    operand("[NEW ...]", "names of the forks", dest="names"),
-    value("-n --count N", "number of forks (default: 1)", whole_number),
-    as_json("the forks, and what they do not have"),
+    cli.SESSION,
+    cli.operand("[NEW ...]", "names of the forks", dest="names"),
+    cli.value("-n --count N", "number of forks (default: 1)", cli.whole_number),
+    cli.as_json("the forks, and what they do not have"),
 )
 def _fork(options: Namespace) -> None:
     if options.count == 0:
-        raise UsageError("argument -n/--count: 0 forks are none; N is 1 or more")
+        raise cli.UsageError("argument -n/--count: 0 forks are none; N is 1 or more")
     with connection.client_of(options.session) as client:
         report = client.fork(options.session, *options.names, count=options.count)
     terminal.answer(options, report, lambda: _forks_text(report))
@@ -219,25 +204,25 @@ def _forks_text(report: ForkReport) -> str:
     return "\n".join(lines)
 
 
-@verb(
+@cli.verb(
     "kill",
     "End sessions, with everything that runs in them. Starts no supervisor.",
     "A name means a session of this project. If only another project has one of that name,\n"
     "you are asked; where nobody can be asked, it is left alone.\n"
     "Exits 1 when one of the sessions is unknown or ambiguous, or was left alone; with --all\n"
     "also when there may be more, as a process that keeps sessions does not answer.",
-    operand("[SESSION ...]", "an id, a name, or SCOPE/NAME", dest="sessions"),
-    flag("--all", "every session"),
-    value("--idle SECONDS", "sessions idle for that long or longer", seconds),
-    labels("sessions with this label; may be repeated, and then all must match"),
-    ALL_HOSTS,
-    YES,
-    as_json("an array of the sessions that were ended"),
+    cli.operand("[SESSION ...]", "an id, a name, or SCOPE/NAME", dest="sessions"),
+    cli.flag("--all", "every session"),
+    cli.value("--idle SECONDS", "sessions idle for that long or longer", cli.seconds),
+    cli.labels("sessions with this label; may be repeated, and then all must match"),
+    cli.ALL_HOSTS,
+    cli.YES,
+    cli.as_json("an array of the sessions that were ended"),
 )
 def _kill(options: Namespace) -> int:
     given = [bool(options.sessions), options.all, options.idle is not None, bool(options.label)]
     if given.count(True) != 1:
-        raise UsageError(
+        raise cli.UsageError(
             "say which sessions: their ids or names, --all, --idle SECONDS, or --label NAME=VALUE"
         )
     if options.all_hosts:
@@ -246,11 +231,11 @@ def _kill(options: Namespace) -> int:
         report = _killed(client, options)
         may_be_more = options.all and report is not None and connection.note_hidden(client)
     if report is None:
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     terminal.answer(options, report.killed, lambda: killed_lines(report.killed))
     for failed in report.errors:
         terminal.report(failed.error)
-    return EXIT_FAILED if report.errors or may_be_more else EXIT_OK
+    return cli.EXIT_FAILED if report.errors or may_be_more else cli.EXIT_OK
 
 
 def _kill_on_all_hosts(options: Namespace) -> int:
@@ -265,12 +250,12 @@ def _kill_on_all_hosts(options: Namespace) -> int:
                     reports.append((shown(host), client.kill([session])))
             except NsmError as error:
                 reports.append(("", KillReport((), (KillError(session, error),))))
-        code = EXIT_OK
+        code = cli.EXIT_OK
     else:
         clients = HostClients()
         asked = [(host, _killed(client, options)) for host, client in clients]
         reports = [(shown(host), report) for host, report in asked if report is not None]
-        code = clients.code if len(reports) == len(asked) else EXIT_FAILED
+        code = clients.code if len(reports) == len(asked) else cli.EXIT_FAILED
     if options.json:
         rows = [(host, row) for host, report in reports for row in report.killed]
         terminal.out_json([{"host": host, **row._asdict()} for host, row in rows])
@@ -280,7 +265,7 @@ def _kill_on_all_hosts(options: Namespace) -> int:
             terminal.out("\n".join(f"{host}: {line}" for line in lines))
         for failed in report.errors:
             terminal.report(failed.error)
-            code = EXIT_FAILED
+            code = cli.EXIT_FAILED
     return code
 
 

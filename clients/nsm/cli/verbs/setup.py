@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nsm import paths
+from nsm.cli import options as cli
 from nsm.cli import terminal
 from nsm.cli.main import load
-from nsm.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE, YES, flag, operand, verb
 from nsm.cli.render.formats import visible, visible_lines
 from nsm.setup import plan, record
 from nsm.setup.agents import PROGRAM, TITLES, agent, is_installed, skill
@@ -43,31 +43,31 @@ examples:
 """
 
 
-@verb(
+@cli.verb(
     "setup",
     "Give nsm to a coding agent, or take it back.",
     _EPILOG_OF_SETUP,
-    operand(
+    cli.operand(
         "[CLIENT ...]",
         f"one of {', '.join(TITLES)}; those that are found here, if not given",
         dest="clients",
         choices=list(TITLES),
     ),
-    flag("--skill", "print the skill, and change nothing"),
-    flag("--undo", "take back what was changed"),
-    YES,
+    cli.flag("--skill", "print the skill, and change nothing"),
+    cli.flag("--undo", "take back what was changed"),
+    cli.YES,
 )
 def _setup(options: Namespace) -> int:
     if options.skill:
         terminal.out(skill().rstrip())
-        return EXIT_OK
+        return cli.EXIT_OK
     program = _program()
     chosen = [agent(name, program, os.environ) for name in options.clients or TITLES]
     if not options.clients and not options.undo:
         chosen = [each for each in chosen if is_installed(each, paths.search_path())]
         if not chosen:
             terminal.note(f"none of these was found here: {', '.join(TITLES)}; name one")
-            return EXIT_FAILED
+            return cli.EXIT_FAILED
         terminal.note(f"found {', '.join(each.title for each in chosen)}")
     return max(_attempt(_set_up, each, undo=options.undo, yes=options.yes) for each in chosen)
 
@@ -79,10 +79,10 @@ def _set_up(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
             plan.apply(planned)  # the record may change: another agent's file is used here, too
             _tell(planned)
             if planned.left:
-                return EXIT_FAILED
+                return cli.EXIT_FAILED
             state = "has nothing of nsm's" if undo else "is set up already"
             terminal.out(f"{chosen.title} {state}: nothing to change.")
-            return EXIT_OK
+            return cli.EXIT_OK
         terminal.out("\n".join(_shown(planned)))
         _tell(planned)
         if chosen.note and not undo:
@@ -90,16 +90,16 @@ def _set_up(chosen: CodingAgent, *, undo: bool, yes: bool) -> int:
         if not yes:
             if not terminal.may_ask():
                 terminal.note("no terminal to confirm on: nothing was written; pass --yes")
-                return EXIT_USAGE
+                return cli.EXIT_USAGE
             if not terminal.agreed("Write this?"):
                 terminal.note("nothing was written")
-                return EXIT_FAILED
+                return cli.EXIT_FAILED
         plan.apply(planned)
     if planned.left:
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     done = "has nothing of nsm's any more" if undo else "is set up"
     terminal.out(f"{chosen.title} {done}. Start it again, or a new session in it.")
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _tell(planned: SetupPlan) -> None:
@@ -164,17 +164,19 @@ boxes keep of their own.
 """
 
 
-@verb("uninstall", "Remove all that nsm has put on this machine.", _EPILOG_OF_UNINSTALL, YES)
+@cli.verb(
+    "uninstall", "Remove all that nsm has put on this machine.", _EPILOG_OF_UNINSTALL, cli.YES
+)
 def _uninstall(options: Namespace) -> int:
     if _has_boxes():
         terminal.note(
             "a box runs, or was killed, and what nsm has made in its project would stay there: end "
             "the box (`nsm box -- true` clears up after one that was killed), and try again"
         )
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     os.environ.pop("NSM_HOST", None)  # another machine's supervisor stays
     agents = [agent(name, PROGRAM, os.environ) for name in TITLES]
-    code = EXIT_OK
+    code = cli.EXIT_OK
     with record.locked(lambda: terminal.note("waiting for another `nsm setup`")):
         titles: dict[str, list[str]] = {}  # several agents read the same file
         left: list[str] = []
@@ -201,10 +203,10 @@ def _uninstall(options: Namespace) -> int:
     if not options.yes:
         if not terminal.may_ask():
             terminal.note("no terminal to confirm on: nothing was removed; pass --yes")
-            return EXIT_USAGE
+            return cli.EXIT_USAGE
         if not terminal.agreed("Remove all of this?"):
             terminal.note("nothing was removed")
-            return EXIT_FAILED
+            return cli.EXIT_FAILED
     with record.locked(lambda: None):
         code = max(code, *(_attempt(_undo_setup, each) for each in agents))
     if has_units:
@@ -219,7 +221,7 @@ def _uninstall(options: Namespace) -> int:
     terminal.out("So does what agents in boxes keep of their own, in ~/.claudebox and the like.")
     for words in remote:
         terminal.out(f"On another machine: {visible(words)}")
-    return EXIT_FAILED if left else code
+    return cli.EXIT_FAILED if left else code
 
 
 def _has_boxes() -> bool:
@@ -234,7 +236,7 @@ def _has_boxes() -> bool:
 
 def _undo_setup(chosen: CodingAgent) -> int:
     plan.apply(plan.plan_undo(chosen))
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _attempt(act: Callable[..., int], argument: object, **options: bool) -> int:
@@ -256,10 +258,10 @@ def _directories() -> list[str]:
 def _remove(directory: str) -> int:
     if os.path.islink(directory):
         terminal.note(f"{visible(directory)} is a link, and stays: remove it and what it leads to")
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     if os.lstat(directory).st_uid != os.geteuid():  # anybody can make root's in /tmp
         terminal.note(f"{visible(directory)} belongs to another user, and stays")
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     # Packages may have directories that are read-only, and overlays leave some with mode 0000.
     os.chmod(directory, 0o700)
     for folder, names, _ in os.walk(directory):
@@ -267,7 +269,7 @@ def _remove(directory: str) -> int:
             if not os.path.islink(path := os.path.join(folder, name)):
                 os.chmod(path, 0o700)
     shutil.rmtree(directory)
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _remote_parts() -> list[str]:

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsm import paths
 from nsm.cli import connection, terminal
-from nsm.cli.options import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    YES,
-    UsageError,
-    as_json,
-    either,
-    flag,
-    operand,
-    seconds,
-    value,
-    verb,
-)
+from nsm.cli import options as cli
 from nsm.cli.render import formats
 from nsm.cli.render.formats import count, visible
 from nsm.client.blocking import Client
@@ -35,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsm.wire.status import DrainProgress, DrainReport, ReloadReport
 
-AS_JSON = as_json("one object, or null when no supervisor runs,")
+AS_JSON = cli.as_json("one object, or null when no supervisor runs,")
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -60,7 +47,7 @@ examples:
   nsm status metrics > /var/lib/prometheus/node-exporter/nsm.prom
 """
 
-_status = verb(
+_status = cli.verb(
     "status",
     "Show the supervisor's version, process, socket and counts. Starts none.",
     "Without an ACTION it exits 1 when no supervisor runs.",
@@ -72,7 +59,7 @@ _status = verb(
 def _show(options: Namespace) -> None:
     from nsm.cli.render.supervisor import status_lines  # noqa: PLC0415  # of one verb
 
-    with connection.running(options, code=EXIT_FAILED) as client:
+    with connection.running(options, code=cli.EXIT_FAILED) as client:
         status = client.status()
     terminal.answer(options, status, lambda: status_lines(status))
 
@@ -103,12 +90,12 @@ def _times(options: Namespace) -> None:
     "metrics",
     "print all that is counted, for Prometheus",
     _EPILOG_OF_METRICS,
-    flag("--openmetrics", "print the format OpenMetrics 1.0"),
+    cli.flag("--openmetrics", "print the format OpenMetrics 1.0"),
 )
 def _metrics(options: Namespace) -> None:
     from nsm.wire.telemetry import metrics_text  # noqa: PLC0415  # of this action alone
 
-    with connection.running(code=EXIT_FAILED) as client:
+    with connection.running(code=cli.EXIT_FAILED) as client:
         wire = client.call("metrics", {"accept": _OPENMETRICS} if options.openmetrics else {})
     terminal.out(metrics_text(wire).removesuffix("\n"))
 
@@ -120,17 +107,17 @@ are, and files, logs and lists go on working. The supervisor goes on, and refuse
 """
 
 
-@verb(
+@cli.verb(
     "drain",
     "Take no new work, and return when nothing runs any more. Starts no supervisor.",
     _EPILOG_OF_DRAIN,
-    either(
-        value(
+    cli.either(
+        cli.value(
             "--timeout SECONDS",
             "interrupt what still runs after that (default: each runs to its own limit)",
-            seconds,
+            cli.seconds,
         ),
-        flag("--cancel", "accept new work again"),
+        cli.flag("--cancel", "accept new work again"),
     ),
     AS_JSON,
 )
@@ -157,7 +144,11 @@ def _drain(options: Namespace) -> int:
         else:
             report = client.drain(timeout_s=options.timeout, on_progress=show)
     terminal.answer(options, report, lambda: _drained(report, cancelled=options.cancel))
-    return EXIT_OK if report.drained or report.cancelled or options.cancel else EXIT_INTERRUPTED
+    return (
+        cli.EXIT_OK
+        if report.drained or report.cancelled or options.cancel
+        else cli.EXIT_INTERRUPTED
+    )
 
 
 def _drained(report: DrainReport, *, cancelled: bool) -> str:
@@ -193,13 +184,13 @@ MAX_TOLD = 10
 """Programs that are named."""
 
 
-@verb(
+@cli.verb(
     "reload",
     "Restart the supervisor with all its sessions; returns when it answers again. Starts none.",
     _EPILOG_OF_RELOAD,
-    flag("--config", "only read the configuration again"),
-    flag("--force", "end sessions that the new program cannot take over"),
-    as_json("one object with version, pid and sessions, or null when no supervisor runs,"),
+    cli.flag("--config", "only read the configuration again"),
+    cli.flag("--force", "end sessions that the new program cannot take over"),
+    cli.as_json("one object with version, pid and sessions, or null when no supervisor runs,"),
 )
 def _reload(options: Namespace) -> int:
     with connection.running(options) as client:
@@ -224,7 +215,7 @@ def _reload(options: Namespace) -> int:
         )
     if unusable:
         terminal.note(visible(f"{status.survival.unread}; `nsm doctor` says what to do"))
-    return EXIT_FAILED if unusable else EXIT_OK
+    return cli.EXIT_FAILED if unusable else cli.EXIT_OK
 
 
 def _note_not_preloaded(client: Client) -> None:
@@ -250,7 +241,6 @@ def waits(report: ReloadReport) -> str:
 
 
 def _read_configuration_again(client: Client, options: Namespace) -> int:
-    """Have the supervisor read the configuration again, and show what has changed."""
     answer = client.call("config_reload")
     _note_not_preloaded(client)
     problems: list[str] = [str(problem) for problem in answer.get("problems", ())]
@@ -267,20 +257,20 @@ def _read_configuration_again(client: Client, options: Namespace) -> int:
             terminal.out(visible(f"{row['key']}: {row['old']} -> {row['new']}{when}"))
         if not changes:
             terminal.out("nothing has changed")
-    return EXIT_FAILED if problems else EXIT_OK
+    return cli.EXIT_FAILED if problems else cli.EXIT_OK
 
 
 END_TIMEOUT_S = 30.0
 """Time limit for the process to end after its last client: jails and the holder end first."""
 
 
-@verb(
+@cli.verb(
     "shutdown",
     "End the supervisor and all sessions; returns when it has ended. Starts none.",
     "On a terminal you are asked first, if there are sessions. `nsm reload` restarts the\n"
     "supervisor and keeps them.",
-    YES,
-    as_json(
+    cli.YES,
+    cli.as_json(
         "an array of the supervisors that were ended, each with its pid and its number of sessions,"
     ),
 )
@@ -288,7 +278,7 @@ def _shutdown(options: Namespace) -> int:
     asks = terminal.may_ask() and not (options.yes or options.json)
     with connection.running(options, "[]") as client, ExitStack() as stack:
         if asks and not connection.agreed_to_end(client):
-            return EXIT_FAILED
+            return cli.EXIT_FAILED
         sessions = client.status().sessions
         pid = client.server.pid
         process = _process(pid)
@@ -306,7 +296,7 @@ def _shutdown(options: Namespace) -> int:
     terminal.answer(
         options, [{"pid": pid, "sessions": sessions}], lambda: f"ended supervisor {pid}{also}"
     )
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _process(pid: int | None) -> int | None:
@@ -324,24 +314,24 @@ def _process(pid: int | None) -> int | None:
         return None
 
 
-@verb(
+@cli.verb(
     "http",
     "Show where MCP is served over HTTP, or the token that its clients need.",
     "Starts no supervisor. `nsm http` exits 1 where nothing is served.\n"
     "`nsm http token` makes the token where there is none yet; whoever has it may run code.",
-    operand("[action]", "what to show", choices=["status", "token"], default="status"),
-    flag("--rotate", "with `token`: make a new one, which applies at once"),
-    as_json("one object, or null when no supervisor runs,"),
+    cli.operand("[action]", "what to show", choices=["status", "token"], default="status"),
+    cli.flag("--rotate", "with `token`: make a new one, which applies at once"),
+    cli.as_json("one object, or null when no supervisor runs,"),
 )
 def _http(options: Namespace) -> int:
     if options.action == "token":
         return _token(options)
     if options.rotate:
-        raise UsageError("--rotate is for `nsm http token`")
-    with connection.running(options, code=EXIT_FAILED) as client:
+        raise cli.UsageError("--rotate is for `nsm http token`")
+    with connection.running(options, code=cli.EXIT_FAILED) as client:
         facts = client.call("http")
     terminal.answer(options, facts, lambda: "\n".join(map(visible, _http_lines(facts))))
-    return EXIT_OK if facts["url"] else EXIT_FAILED
+    return cli.EXIT_OK if facts["url"] else cli.EXIT_FAILED
 
 
 def _token(options: Namespace) -> int:
@@ -354,13 +344,13 @@ def _token(options: Namespace) -> int:
         token = httptoken.rotate(path) if options.rotate else httptoken.ensure(path)
     except httptoken.TokenError as error:
         terminal.note(str(error))
-        return EXIT_FAILED
+        return cli.EXIT_FAILED
     if options.rotate:
         # A supervisor looks at the file then, which ends what the old one has let in.
         with suppress(NsmError), Client(autostart=False) as client:
             client.call("http")
     terminal.answer(options, {"token": token, "file": path}, lambda: token)
-    return EXIT_OK
+    return cli.EXIT_OK
 
 
 def _http_lines(facts: dict[str, Any]) -> list[str]:
@@ -383,15 +373,15 @@ def _http_lines(facts: dict[str, Any]) -> list[str]:
     return [f"{name:<12} {text}" for name, text in rows]
 
 
-@verb(
+@cli.verb(
     "config",
     "Check the configuration, or show what is in effect.",
     "Exits 1 when the configuration has mistakes; each is named with its key.\n"
     "`check` also names devices and images that this machine lacks. Those are no mistakes.\n"
     "`nsm reload --config` has the supervisor read it again.",
-    operand("{check,show}", "what to do", dest="action", choices=["check", "show"]),
-    value("--config FILE", "instead of the user's own config.toml"),
-    as_json("with `show`, the configuration"),
+    cli.operand("{check,show}", "what to do", dest="action", choices=["check", "show"]),
+    cli.value("--config FILE", "instead of the user's own config.toml"),
+    cli.as_json("with `show`, the configuration"),
 )
 def _config(options: Namespace) -> int:
     more = ["--config", options.config] if options.config is not None else []

@@ -16,13 +16,21 @@ from prompt_toolkit.document import Document
 
 import samples
 from nsm.cli.attach import history, screen
-from nsm.cli.attach.excerpt import HEAD_CHARS, MAX_LINE_CHARS, TAIL_CHARS, Excerpt, OutputExcerpt
-from nsm.cli.attach.feed import Feed, others
+from nsm.cli.attach.feed import (
+    HEAD_CHARS,
+    MAX_LINE_CHARS,
+    TAIL_CHARS,
+    Excerpt,
+    Feed,
+    OutputExcerpt,
+    OwnExecution,
+    others,
+)
 from nsm.cli.attach.history import FileHistory, history_path
-from nsm.cli.attach.keys import is_at_last_line, is_in_indentation
 from nsm.cli.attach.program import banner
-from nsm.cli.attach.prompt import completions, end_of_line
+from nsm.cli.attach.prompt import completions, end_of_line, is_at_last_line, is_in_indentation
 from nsm.cli.attach.screen import AttachScreen
+from nsm.cli.render.results import Folder
 from nsm.wire.messages import read
 from nsm.wire.sessions import Completions, SessionRow
 from nsm.wire.transcripts import (
@@ -120,10 +128,11 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
 # The transcript as it comes.
 
 
-class Written:
+class Written(AttachScreen):
     """Text that a feed has written."""
 
     def __init__(self) -> None:
+        super().__init__(io.StringIO())
         self.text = ""
 
     def write(self, text: str) -> None:
@@ -133,10 +142,11 @@ class Written:
         self.text += text.rstrip("\n") + "\n"
 
 
-class Watching:
+class Watching(OwnExecution):
     """Watcher that shows an execution in its own way."""
 
     def __init__(self) -> None:
+        super().__init__(Written(), Folder(None))
         self.events: list[str] = []
 
     def started(self) -> None:

@@ -9,8 +9,18 @@ import pytest
 import samples
 from nsm.cli.render import formats
 from nsm.cli.top.board import HELP, KEYS, Action, Board
-from nsm.cli.top.figures import ORDERS, Line, Rates, matching, ordered, totals
-from nsm.cli.top.table import COLUMNS, cut, number, summary, table
+from nsm.cli.top.table import (
+    COLUMNS,
+    ORDERS,
+    Line,
+    Rates,
+    matching,
+    number,
+    ordered,
+    summary,
+    table,
+    totals,
+)
 from nsm.wire.messages import read
 from nsm.wire.sessions import SessionRow
 
@@ -112,7 +122,7 @@ def test_matching_looks_everywhere_and_not_at_case() -> None:
 # The table.
 
 
-@pytest.mark.parametrize("width", [1, 5, 20, 50, 79, 80, 120, 300])
+@pytest.mark.parametrize("width", [50, 79, 80, 120, 300])
 def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
     some = lines(
         row("a", name="x" * 60, client="漢字" * 20, env="e" * 30),
@@ -122,15 +132,11 @@ def test_the_table_fits_and_loses_what_says_least(width: int) -> None:
     assert len(texts) == 2
     assert all(formats.columns(text) <= width for text in (header, *texts))
     titles = header.split()
+    assert {"NAME", "STATE", "CPU%"} <= set(titles)
     # Without a GPU among the sessions, nothing is said of GPUs.
-    ranks = {c.title: c.rank for c in COLUMNS if not c.title.startswith("GPU")}
-    if width >= 50:
-        assert "NAME" in titles
-        assert "CPU%" in titles
-        left_out = [rank for title, rank in ranks.items() if title not in titles]
-        assert all(ranks[title] < min(left_out, default=99) for title in titles)
-    if width == 300:
-        assert titles == list(ranks)
+    all_titles = [c.title for c in COLUMNS if not c.title.startswith("GPU")]
+    assert titles == [title for title in all_titles if title in titles]
+    assert (titles == all_titles) == (width >= 120)
 
 
 def test_names_can_not_drive_the_terminal() -> None:
@@ -140,13 +146,6 @@ def test_names_can_not_drive_the_terminal() -> None:
 
 def test_every_column_can_be_sorted_by_unless_that_makes_no_sense() -> None:
     assert {column.order for column in COLUMNS} - {""} == set(ORDERS)
-
-
-def test_a_wide_character_is_not_cut_in_two() -> None:
-    assert cut("漢字漢字", 5) == "漢字+"
-    assert cut("漢字漢字", 4) == "漢+"
-    assert cut("abc", 3) == "abc"
-    assert cut("abc", 0) == ""
 
 
 def test_numbers_take_few_columns() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsm.cli.operands import Download, Local, Remote, Upload, place, plan
+from nsm.cli.verbs.cp import Download, Local, Remote, Upload, place, plan
 from nsm.wire.errors import BadRequestError
 
 
