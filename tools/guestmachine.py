@@ -65,7 +65,7 @@ class Done:
     stderr: str
 
     def check(self) -> str:
-        """Its output, if it succeeded.
+        """The output, if it succeeded.
 
         Raises:
             GuestError: it failed.

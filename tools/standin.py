@@ -282,7 +282,7 @@ def copy_tree(source: Path, target: Path, extra: dict[str, str] | None = None) -
 
 
 def files_of(directory: Path) -> Iterator[Path]:
-    """Its files without caches, what tools keep in hidden directories, and what is built."""
+    """The files without caches, what tools keep in hidden directories, and what is built."""
     for parent, names, files in os.walk(directory):
         names[:] = [
             name

@@ -400,7 +400,7 @@ def shared_directory(worktree: str) -> tuple[str, str] | None:
 
 
 def why_no_worktree(worktree: str, own: str, common: str) -> str | None:
-    """Why a git directory is not that of a linked worktree; None if it is.
+    """Explain why a git directory is not that of a linked worktree; None if it is.
 
     Args:
         worktree: the worktree, absolute, all links followed.

@@ -122,7 +122,7 @@ def http_token_path() -> str:
 
 
 def supervisor_command() -> tuple[str, ...]:
-    """How the supervisor's program is called: ``NSM_SUPERVISOR``, else with this Python.
+    """Command of the supervisor's program: ``NSM_SUPERVISOR``, else with this Python.
 
     Packages whose programs need surroundings of their own (a PATH, modules) name theirs.
     """
@@ -208,7 +208,7 @@ def ensure_private_dir(path: str) -> None:
 
 
 def _another_place(path: str) -> str:
-    """How a user has nsm use another directory than this one of nsm's."""
+    """Advice on how to have nsm use another directory than this one of nsm's."""
     for variable, directory in (
         ("XDG_STATE_HOME", state_dir),
         ("XDG_DATA_HOME", data_dir),

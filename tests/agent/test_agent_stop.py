@@ -294,7 +294,7 @@ def test_a_one_shots_own_trap_of_an_interrupt_runs_once(agent: AgentProcess) -> 
 
 @pytest.mark.parametrize("code", ["sleep 60", "(sleep 60)", "trap 'sleep 60' ERR; false"])
 def test_set_e_stops_code_after_an_interrupt_too(agent: AgentProcess, code: str) -> None:
-    """Its trap of ERR is not left in a state in which bash runs it no more."""
+    """The trap of ERR is not left in a state in which bash runs it no more."""
     agent.bash(SET["bash"])
     for _ in range(2):
         request = agent.begin(f"set -e; echo up; {code}", "bash", stream=True)
@@ -673,7 +673,7 @@ def test_status_counts_background_processes(agent: AgentProcess) -> None:
 def test_one_that_is_killed_while_it_waits_is_told_to_have_been(
     agent: AgentProcess, interpreter: Interpreter, code: str
 ) -> None:
-    """Its sockets close a moment before it can be reaped."""
+    """The sockets close a moment before it can be reaped."""
     for _ in range(5):
         pid = int(agent.run(code, interpreter).stdout)
         os.kill(pid, 9)

@@ -60,7 +60,7 @@ def run_case(case: Case, target: Target) -> Report:
 
 
 def missing_module(case: Case, session: Session) -> str:
-    """Why the case cannot apply to this Python; empty if it does."""
+    """Explain why the case cannot apply to this Python; empty if it does."""
     for name in case.modules:
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
         answer = session.run(Step(code=code), "python")

@@ -64,7 +64,7 @@ class Target(Protocol):
     name: str
 
     def lacks(self, case: Case) -> str:
-        """Why the case cannot apply here; empty if it does."""
+        """Explain why the case cannot apply here; empty if it does."""
         ...
 
     def session(self, case: Case) -> contextlib.AbstractContextManager[Session]:

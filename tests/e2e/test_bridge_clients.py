@@ -245,7 +245,7 @@ async def test_over_http_it_ends_when_it_is_taken_back(
 
 @pytest.mark.slow
 def test_claude_code_itself_starts_one(bridged: Supervisor, tmp_path: Path) -> None:
-    """Its own loop and its own client of MCP; only the model is a stand-in."""
+    """A loop and a client of MCP of its own; only the model is a stand-in."""
     claude = shutil.which("claude", path=os.environ.get("NSM_TEST_AGENTS"))
     if claude is None:
         pytest.skip("not here: no claude (see tests/nsmbox/test_real_agents.py)")

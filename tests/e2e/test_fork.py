@@ -314,7 +314,7 @@ def test_many_open_files_and_pipes(client: Client) -> None:
 
 
 def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
-    """Its agent is a fork of another Python than the one that runs its programs."""
+    """The agent is a fork of another Python than the one that runs its programs."""
     code = "import os, sys; print(sys.executable, sys.path, sys.flags, sorted(os.environ))"
     printed(client, "whole", "x = 1")
     client.fork("whole", "part")

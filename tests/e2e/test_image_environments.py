@@ -78,7 +78,7 @@ def test_an_image_without_an_interpreter_runs_programs(running: Supervisor) -> N
 
 
 def test_forks_and_saves_of_a_writable_root_say_what_they_leave_out(running: Supervisor) -> None:
-    """Its files belong to the jails' user, or are shown as that user's."""
+    """The files belong to the jails' user, or are shown as that user's."""
     layout = Layout(running.directory / "images")
     layout.add([python_layer()], Env=["PATH=/opt/python/bin"])
     words = ("--image", f"oci:{layout.place}", "--root", "overlay")

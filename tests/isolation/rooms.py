@@ -59,7 +59,7 @@ class Room(Protocol):
     def store(self) -> str: ...
 
     def problem(self, interpreter: Interpreter) -> str | None:
-        """Why there are no sessions of that interpreter."""
+        """Explain why there are no sessions of that interpreter."""
         ...
 
     def environment(self, interpreter: Interpreter) -> Environment:

@@ -27,7 +27,7 @@ def _writable_project(words: Arguments, stage: Stage) -> Arguments:
 
 
 WRITABLE_PROJECT = Weakness(arguments=_writable_project, template=MOUNTS_AS_THEY_COME)
-"""Its mount is; its files belong to the jails' user."""
+"""The mount is; its files belong to the jails' user."""
 
 NOT_CLOSED = Weakness(arguments=without("--remount-ro"), template=MOUNTS_AS_THEY_COME)
 """The root, /etc, /run and /dev stay writable."""

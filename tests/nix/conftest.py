@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def why_no_nix() -> str | None:
-    """Why nothing can be built here, if it can't. In CI that fails the run: a layer untested is no
-    property of the machine that its owner would hear of otherwise."""
+    """Explain why nothing can be built here, if it can't. In CI that fails the run: a layer
+    untested is no property of the machine that its owner would hear of otherwise."""
     lacking = [name for name in bootstrap.TEST_PROGRAMS if shutil.which(name) is None]
     if not lacking:
         return None

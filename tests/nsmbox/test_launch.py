@@ -133,7 +133,7 @@ def test_state_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_what_bwrap_gets(tmp_path: Path) -> None:
-    """Its arguments and files by descriptors, no variables, and nothing that was open before."""
+    """The arguments and files by descriptors, no variables, and nothing that was open before."""
     done = subprocess.run(
         [sys.executable, "-c", BECOMES, program(tmp_path, TELLS)],
         capture_output=True,

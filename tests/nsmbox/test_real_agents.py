@@ -104,7 +104,7 @@ def ask(world: World, tool: str, arguments: dict[str, object]) -> str:
 
 
 def test_claude_runs_code_in_sessions_without_asking(home: World) -> None:
-    """Its own loop, its own MCP client; only the model is a stand-in."""
+    """A loop and an MCP client of its own; only the model is a stand-in."""
     seen = "os.uname().nodename != 'nsm-box', 'README.md' in os.listdir('/project')"
     code = f"import os; print(6 * 7, {seen})"
     told = ask(home, "mcp__nsm__run", {"env": "python", "code": code})

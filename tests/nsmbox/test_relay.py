@@ -157,7 +157,7 @@ def test_a_command_that_dies_of_it_is_as_without_a_box() -> None:
 
 
 def test_a_box_that_ends_by_itself_meanwhile_has_its_exit_code(tmp_path: Path) -> None:
-    """Its command is gone, and cannot be told."""
+    """The command is gone, and cannot be told."""
     os.mkfifo(tmp_path / "fifo")
     nobody = f"""\
 def tell(*_):

@@ -72,7 +72,7 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=name)
 def test_names_are_unique_in_a_bundle(entry: Path) -> None:
-    """Its modules share one name space."""
+    """The modules share one name space."""
     counts: Counter[str] = Counter()
     imported: set[str] = set()
     for _, text in modules_of(str(entry)):

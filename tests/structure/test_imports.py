@@ -244,7 +244,7 @@ def test_the_daemon_has_few_packages_and_no_loose_modules() -> None:
 
 @pytest.mark.parametrize("path", MAPS, ids=[str(path.parent.relative_to(ROOT)) for path in MAPS])
 def test_the_map_of_a_package_is_complete(path: Path) -> None:
-    """Its docstring has a line for each module and package in it."""
+    """The docstring has a line for each module and package in it."""
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     listed = re.findall(r"^([a-z_0-9]+)  ", docstring, re.MULTILINE)
     modules = {module.stem for module in path.parent.glob("[a-z]*.py")}

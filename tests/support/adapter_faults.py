@@ -102,7 +102,7 @@ class AdapterFaults:
         assert row.id not in self.rows()
 
     def test_one_that_nobody_closes(self, shared: Supervisor) -> None:
-        """Its session ends with the object, or by its idle time at the latest."""
+        """The session ends with the object, or by its idle time at the latest."""
         before = set(self.rows())
         box = self.open(idle_s=1)
         self.run(box, "true")

@@ -72,7 +72,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Its parent's process id."""
+    """The parent's process id."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

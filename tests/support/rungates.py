@@ -32,7 +32,8 @@ LEFTOVER_GRACE_S = 5.0
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
-    """Why a test or a module was skipped; None when it was not (an expected failure is not)."""
+    """Explain why a test or a module was skipped; None when it was not (an expected failure is
+    not)."""
     if not report.skipped or hasattr(report, "wasxfail"):
         return None
     # pytest reports a skip as (file, line, "Skipped: reason").

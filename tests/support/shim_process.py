@@ -80,7 +80,7 @@ class Shim(Peer):
         self._stderr = process.stderr
 
     async def ended(self) -> int:
-        """Its exit code, once it is gone."""
+        """The exit code, once it is gone."""
         with trio.fail_after(PATIENCE_S):
             return await self.process.wait()
 

@@ -202,7 +202,7 @@ def main() -> int:
 
 
 def _all(checks: Checks) -> list[tuple[str, Callable[[], None]]]:
-    """Its checks by their names in words."""
+    """The checks by their names in words."""
     helpers = {"python", "shell"}
     names = [name for name in vars(Checks) if not name.startswith("_") and name not in helpers]
     return [(name.replace("_", " "), getattr(checks, name)) for name in names]

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long steps that were cancelled may still take, to close a file in the session."""
+"""Time that steps that were cancelled may still take, to close a file in the session."""
 
 
 class AsyncClient(ClientMethods, Async):
@@ -293,10 +293,10 @@ class AsyncClient(ClientMethods, Async):
 
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the supervisor may take to introduce itself, or to end after it said that it will."""
+"""Time limit for the supervisor to introduce itself, or to end after it said that it will."""
 
 CANCEL_TIMEOUT_S = 1.0
-"""How long a cancelled call may still write: the rest of its frame, and its `cancel`."""
+"""Time in which a cancelled call may still write: the rest of its frame, and its `cancel`."""
 
 _READ_BYTES = 65536
 

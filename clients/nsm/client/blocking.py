@@ -209,11 +209,11 @@ class Client(ClientMethods, Blocking):
 
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the supervisor may take to introduce itself, or to end after it said that it will.
+"""Time limit for the supervisor to introduce itself, or to end after it said that it will.
 Both take milliseconds, and its start a second; beyond this it is stopped or stuck."""
 
 RELOAD_TIMEOUT_S = 90.0
-"""How long the next program may take to answer, as long as a service has to start."""
+"""Time limit for the next program to answer, as long as a service has to start."""
 
 _READ_BYTES = 65536
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsm.wire.sessions import ForkReport, OpenedSession
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long the end of a sandbox may take if the block was cancelled."""
+"""Time that the end of a sandbox may take if the block was cancelled."""
 
 
 class SandboxSettings(TypedDict, total=False):

@@ -42,10 +42,10 @@ FIRST_OUTPUT_S = 0.25
 """Time that the answer to the start of a program waits for its first output."""
 
 STOP_TIMEOUT_S = 10.0
-"""How long a cancelled call takes care of its program."""
+"""Time in which a cancelled call takes care of its program."""
 
 END_S = 10.0
-"""How long a program that ends waits for the end of the sandboxes that it has left open."""
+"""Time that a program that ends waits for the end of the sandboxes that it has left open."""
 
 
 class CommandResult(NamedTuple):

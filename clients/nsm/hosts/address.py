@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROJECT_WAYS = ("path", "copy", "none")
-"""How the project of a client gets to a host."""
+"""Ways in which the project of a client gets to a host."""
 
 KEYS = frozenset({"address", "ssh", "program", "project", "directories"})
 """Keys of a host in config.toml."""

@@ -114,12 +114,12 @@ def own_url(port: Port) -> str:
 
 
 def why_no_host(text: str) -> str | None:
-    """Why a text cannot be a `Host` header; None if it can."""
+    """Explain why a text cannot be a `Host` header; None if it can."""
     return None if _HOST.fullmatch(text) else "expected HOST or HOST:PORT, in small letters"
 
 
 def why_no_origin(text: str) -> str | None:
-    """Why a text cannot be an `Origin` header; None if it can."""
+    """Explain why a text cannot be an `Origin` header; None if it can."""
     if _ORIGIN.fullmatch(text):
         return None
     return "expected SCHEME://HOST or SCHEME://HOST:PORT, in small letters and without a path"

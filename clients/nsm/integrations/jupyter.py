@@ -105,7 +105,7 @@ Only the kernel keeps the pipe open: processes that it forks close it, as they m
 """
 
 _POLL_S = 0.1
-"""How often it is asked whether a kernel has ended."""
+"""Pause between questions whether a kernel has ended."""
 
 _TAIL_BYTES = 4096
 """Output to show of a kernel that has died."""

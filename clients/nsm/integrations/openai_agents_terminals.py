@@ -44,7 +44,7 @@ INPUT_YIELD_S = 0.25
 """Time that they collect output after input."""
 
 INPUT_TIMEOUT_S = 10.0
-"""How long a program may leave its input unread."""
+"""Time that a program may leave its input unread."""
 
 
 class Running:

@@ -43,7 +43,7 @@ PORT = 8000
 PROJECT = "/project"
 
 _ASK_S = 0.2
-"""How often the server is asked whether it is ready."""
+"""Pause between questions whether the server is ready."""
 
 _TAIL_BYTES = 4096
 """Output to show of a server that has ended."""

@@ -24,7 +24,7 @@ PIECE_CHARS = 30_000
 """Size of a command that surely is one argument of Linux's, which has at most 128 KiB."""
 
 READ_S = 20.0
-"""How long one request waits for output of a program; then it is asked again."""
+"""Time that one request waits for output of a program; then it is asked again."""
 
 GONE = (UnknownSessionError, SessionEndedError)
 """Errors of a sandbox that has ended, by its idle time or otherwise."""

@@ -1,4 +1,4 @@
-"""Why a jail did not start, and what to do about it: bwrap's words made useful.
+"""Reasons why a jail did not start, and what to do about it: bwrap's words made useful.
 
 bwrap says what the kernel refused; which of half a dozen switches did it can be read from /proc/sys
 by everyone. `explain` is pure; `read_host_facts` does the reading.

@@ -181,7 +181,7 @@ def _arguments(function: Any) -> Reader:
 
 @cache
 def _reader(kind: Any) -> tuple[type | None, Reader]:
-    """How a type is read: values of exactly the first are taken as they are."""
+    """Reader of a type: values of exactly the first are taken as they are."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _NOUNS or kind is types.NoneType:
         return kind, _of_type(kind)

@@ -91,7 +91,7 @@ def envs(*, preload: bool = False) -> list[EnvironmentRow]: ...
 
 
 class BuildProgress(NamedTuple):
-    """How far a build has come.
+    """Progress of a build.
 
     Attributes:
         phase: of Nix ``evaluating``, ``fetching``, ``downloading`` or ``building``; of packages

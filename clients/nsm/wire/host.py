@@ -177,7 +177,7 @@ class ProgramRow(NamedTuple):
 
 
 class ProgramProblem(NamedTuple):
-    """Why a definition file describes no program.
+    """Reason why a definition file describes no program.
 
     Attributes:
         source: absolute path of the file.

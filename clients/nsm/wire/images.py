@@ -15,7 +15,7 @@ _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 
 _HEAD_CHARS = 256 * 1024
-"""How much of a picture that is too large to be decoded is looked at for its dimensions."""
+"""Part of a picture that is too large to be decoded that is looked at for its dimensions."""
 
 
 class BadImageError(ValueError):

@@ -10,7 +10,7 @@ from nsm.wire.operation import operation
 
 
 class DrainProgress(NamedTuple):
-    """How a drain comes along.
+    """Progress of a drain.
 
     Attributes:
         left: executions that run or are queued.
@@ -74,7 +74,7 @@ OnReload: TypeAlias = Callable[[ReloadReport], object]
 
 
 class JailStatus(NamedTuple):
-    """How code is jailed.
+    """Jail of code, in general.
 
     Attributes:
         kind: the launcher, e.g. ``bubblewrap``.

@@ -81,7 +81,7 @@ def pool() -> PoolReport: ...
 
 
 class Times(NamedTuple):
-    """How long something took, seconds; None before the first.
+    """Times that something took, seconds; None before the first.
 
     Attributes:
         total: how often.
@@ -126,7 +126,7 @@ class StartStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """How long things took since the supervisor started.
+    """Times that things took since the supervisor started.
 
     Attributes:
         pool_hits, pool_misses: sessions that were ready when asked for, and others.
@@ -159,7 +159,7 @@ class Occurrence(NamedTuple):
 
 
 def missed_from_wire(wire: Mapping[str, Any]) -> int:
-    """How many events were dropped before the next one, from what came with `missed`."""
+    """Count the events that were dropped before the next one, from what came with `missed`."""
     return read(int, wire, "count")
 
 

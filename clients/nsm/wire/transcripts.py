@@ -96,7 +96,7 @@ class DisplayedValue(NamedTuple):
 
 
 class ExecutionEnd(NamedTuple):
-    """How an execution ended. Fields as in `nsm.RunResult`, but for these.
+    """End of an execution. Fields as in `nsm.RunResult`, but for these.
 
     Attributes:
         exit_code: None where there is none, because of `error`.

@@ -16,7 +16,7 @@ from nsmbox.host import program_links
 from nsmbox.model.plan import Mount, Variable
 
 HEADER_BYTES = 4096
-"""How much of a file has to be read: linkers put the program headers and this name in front."""
+"""Size of a file's beginning: linkers put the program headers and this name in front."""
 
 _PT_INTERP = 3
 

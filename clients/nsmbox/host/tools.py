@@ -27,7 +27,7 @@ _NAME = re.compile(r"[\w@+-][\w.@+-]*")
 _OWN_PLACE = re.compile(r'"\$basedir/([^"$`\\]+)"')
 
 _BASEDIR = 'basedir=$(dirname "$(echo "$0"'
-"""How the wrappers of pnpm and npm's `cmd-shim` find themselves."""
+"""Code by which the wrappers of pnpm and npm's `cmd-shim` find themselves."""
 
 _MAX_BYTES = 16384
 

@@ -25,7 +25,7 @@ OPERANDS = {
         ("--hostname", "--chdir", "--seccomp", "--size", "--info-fd", "--block-fd", "--sync-fd"), 1
     ),
 }
-"""How many words an option takes; the others that are used here take none."""
+"""Number of words that an option takes; the others that are used here take none."""
 
 _OWN_DESCRIPTORS = 64
 """More than bwrap opens besides sources of mounts, with those that its caller has left open."""

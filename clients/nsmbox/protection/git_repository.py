@@ -408,7 +408,7 @@ def _why_not_its_own(
     git: str | None,
     variables: Mapping[str, str],
 ) -> str | None:
-    """Why a git directory that a `.git` file names is not shown to the box; None if it is."""
+    """Explain why a git directory that a `.git` file names is kept from the box; None if not."""
     for path in (own, common):
         if not is_repository(path, whole=path == common):
             return f"{printable(path)} is no git directory"

@@ -291,7 +291,7 @@ def holder(known: Known, path: str) -> Secret | None:
 
 
 def why_refused(known: Known, directory: str) -> str | None:
-    """Why a box must not be able to change a directory as a whole.
+    """Explain why a box must not be able to change a directory as a whole.
 
     Args:
         directory: absolute, all links followed.

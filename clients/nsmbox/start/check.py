@@ -417,7 +417,7 @@ def _run(
 
 
 def _why_unreachable(path: str) -> str | None:
-    """Why nobody answers at a socket; None where somebody does."""
+    """Explain why nobody answers at a socket; None where somebody does."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(CONNECT_TIMEOUT_S)

@@ -305,7 +305,7 @@ def test_no_other_family(machine: str, family: int, upper: int) -> None:
 
 @MACHINES
 def test_the_kernel_remembers_what_is_always_let_through(machine: str) -> None:
-    """Its look-ahead knows these instructions, and loads of the number and the architecture."""
+    """The look-ahead knows these instructions, and loads of the number and the architecture."""
     codes = {code for code, *_ in check(program(machine))}
     assert codes <= {0x20, 0x15, 0x35, 0x45, 0x05, 0x54, 0x06}
     call = Call(number=63, architecture=ARCHITECTURES[machine], arguments=[1] * 6)

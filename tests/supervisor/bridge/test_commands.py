@@ -28,7 +28,7 @@ LS = shutil.which("ls") or "/bin/ls"
 
 
 def reason(command: Path | str, writable: Sequence[Path | str] = (), **others: str) -> str:
-    """Why a command is not started."""
+    """Explain why a command is not started."""
     search_path = others.pop("search_path", "")
     before = os.listdir("/proc/self/fd")
     with pytest.raises(BadProgramError) as caught:
@@ -366,7 +366,7 @@ def test_a_second_name_where_the_client_can_write(
 
 
 def in_namespace(mount: str, command: Path, writable: Path) -> str:
-    """Why a command is not started in a mount namespace where something is mounted first."""
+    """Reason why a command is not started in a mount namespace with something mounted first."""
     sources = [str(Path(commands.__file__).parents[2]), str(Path(definition_files.__file__).parent)]
     code = f"""
 import sys

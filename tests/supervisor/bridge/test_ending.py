@@ -134,7 +134,7 @@ LEAVES = (
     "trap '' TERM; setsid sh -c "
     "'(sleep 100 3>&- & echo $$ $! >&3); exec 3>&-; kill -STOP $$' & sleep 100 3>&- & "
 )
-"""Its own session, its own group, an orphan, deaf, and stopped."""
+"""A session and a group of its own, an orphan, deaf, and stopped."""
 
 
 async def test_whoever_left_its_group_and_session(gate: Gate) -> None:

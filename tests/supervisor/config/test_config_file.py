@@ -319,7 +319,7 @@ def test_values_of_variables_are_never_shown(wrong: str) -> None:
 
 
 def test_an_environment_that_nix_builds() -> None:
-    """Its interpreter is for `lib.fromToml`, which reads the same file."""
+    """The interpreter is for `lib.fromToml`, which reads the same file."""
     text = '[environments.data]\nflake = "github:me/envs#data"\ninterpreter = "python3 -c"\n'
     settings = config_file.parse(text.encode(), "/etc/config.toml")
     assert settings.environments["data"].flake == "github:me/envs#data"

@@ -225,7 +225,7 @@ def test_it_ends_at_once_with_nothing_to_hold(world: World) -> None:
 
 
 def test_who_comes_while_it_is_stopped_is_heard(world: World) -> None:
-    """Its time is over when it goes on; but a supervisor has come meanwhile."""
+    """The time is over when it goes on; but a supervisor has come meanwhile."""
     store = world.store(linger_s=0.001)
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])
@@ -416,7 +416,7 @@ async def test_what_cannot_be_had_at_the_moment_is_told_later(
 
 
 async def test_one_whom_nobody_would_find_is_replaced(world: World) -> None:
-    """Its socket was removed, as cleaners of /tmp do."""
+    """The socket was removed, as cleaners of /tmp do."""
     store = world.store()
     _, theirs = world.pair()
     store.keep("session-a", [theirs.fileno()])

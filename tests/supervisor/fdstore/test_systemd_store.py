@@ -220,7 +220,7 @@ async def test_what_takes_the_place_of_another_while_it_is_full_is_not_kept_besi
 @pytest.mark.alone  # the kernel counts descriptors on their way for the whole user
 @pytest.mark.usefixtures("many_descriptors")
 async def test_a_session_outlives_a_socket_that_was_full(tmp_path: Path, stack: ExitStack) -> None:
-    """Its sockets are told later, under the name where they are looked for, and not dropped."""
+    """The sockets are told later, under the name where they are looked for, and not dropped."""
     manager = Strict(tmp_path / "notify")
     stack.enter_context(manager.socket)
     store = stack.enter_context(closing(SystemdStore(manager.path)))

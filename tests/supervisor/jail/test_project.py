@@ -1,4 +1,4 @@
-"""Why a project cannot be copied on write, as those who wait for a session are told."""
+"""Reason why a project cannot be copied on write, as those who wait for a session are told."""
 
 from __future__ import annotations
 

@@ -408,7 +408,7 @@ async def test_each_direction_of_a_tunnel_ends_for_itself() -> None:
 async def test_a_connection_ends_with_the_pattern_of_its_address(
     host: str, name: str, address: str
 ) -> None:
-    """Its name is still allowed, and did not suffice when it was made."""
+    """The name is still allowed, and did not suffice when it was made."""
     rule = NetworkRule(mode="allow", allow=(name, address, "other.test"))
     gateway = Gateway(Names({"base.test": ["127.0.0.1"]}))
     async with open_bench(rule, gateway) as bench, trio.open_nursery() as nursery:

@@ -218,7 +218,7 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
 
 
 async def test_a_one_shot_that_was_not_sent_its_code_ends(autojump_clock: trio.abc.Clock) -> None:
-    """Its supervisor was killed before that: a client that asks again is given another one."""
+    """The supervisor was killed before that: a client that asks again is given another one."""
 
     async def script(agent: FakeAgent) -> None:
         await agent.send_raw(resumed(count=0))

@@ -90,7 +90,7 @@ class _Begun:
         self._repeated: dict[object, int] = {}
 
     def again(self, began: object) -> None:
-        """Note that its beginning is told once more; in the same transcript, so is what it printed."""
+        """Begin anew: in the same transcript, what it printed is told once more as well."""
         if began != self._began:
             self._shown = {}
         self._repeated = dict(self._shown)

@@ -139,7 +139,7 @@ class E2bSandbox:
 
     @property
     def files(self) -> AsyncSessionFiles:
-        """Its files."""
+        """Files of the sandbox."""
         return self.client.files(self.id)
 
     def path(self, given: str) -> str:

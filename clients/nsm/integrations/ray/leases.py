@@ -35,7 +35,7 @@ PLACED_S = 1.0
 """Time for Ray to place a lease of several sessions; after that, the pool asks for half as many."""
 
 KEPT_S = 5.0
-"""How long a pool keeps an unused lease, for the next call of a program that makes one call after
+"""Time that a pool keeps an unused lease, for the next call of a program that makes one call after
 another."""
 
 RETURNED_S = 5.0

@@ -120,7 +120,7 @@ async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> Non
 
 
 async def test_an_agent_of_another_version_is_used_as_far_as_it_goes(folder: Path) -> None:
-    """Its own capabilities decide, not the supervisor's version."""
+    """The agent's own capabilities decide, not the supervisor's version."""
 
     def age(text: str) -> str:
         for capability in ("files", "complete", "check", "setup", "stream.late", "limits"):

@@ -115,7 +115,7 @@ async def test_siblings_have_copies_of_their_own(bash: Environment, project: Pat
 
 
 async def test_the_copy_is_bounded_and_hidden(bash: Environment, project: Path) -> None:
-    """Its place in memory has no path in the session, and neither bytes nor files without end."""
+    """The place in memory has no path in the session, and neither bytes nor files without end."""
     small = replace(jail_spec(bash, copied(project)), sizes=replace(SIZES, overlay_mb=3))
     async with (
         open_templates(new_launcher()) as forking,

@@ -237,7 +237,7 @@ async def test_a_fork_that_is_killed_is_replaced(
 async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its socket is full: the next ones cannot even ask. They start in another way."""
+    """The socket is full: the next ones cannot even ask. They start in another way."""
     printed: list[str] = []
     async with open_launcher() as forking, open_session(python, launcher=forking):
         [stopped] = forking.templates

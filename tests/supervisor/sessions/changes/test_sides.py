@@ -85,7 +85,7 @@ class World:
     def apply(
         self, wanted: list[AgreedChange] | None = None, *, force: bool = False
     ) -> dict[str, str]:
-        """Why changes were not made, by path."""
+        """Explain why changes were not made, by path."""
         given = self.wanted() if wanted is None else wanted
         made, refused = application.apply(self.sides, given, None, force=force)
         assert made + len(refused) == len(given)
