@@ -10,7 +10,7 @@ from functools import partial
 
 from nsmd.denials import tracebacks, wording
 from nsmd.denials.messages import WORDS, WORKSPACE, Evidence, Kind, evidence_in, is_beyond_machines
-from nsmd.denials.suspicion import bounded, suspicious_text
+from nsmd.denials.suspicion import bounded, is_suspicious
 from nsmd.denials.wording import Circumstances, plain
 from nsmd.host.event_loop import BoundedReads
 from nsmd.host.paths import has_below
@@ -187,7 +187,8 @@ def _texts(outcome: Outcome, code: str) -> Iterator[list[str]]:
         # Values of Python or Node are displayed with escaped line ends.
         yield _lines(outcome.stdout, escaped=True)
         for display in outcome.displays:
-            yield _lines(suspicious_text(display), escaped=True)
+            if is_suspicious(text := display.get("text/plain", "")):
+                yield _lines(text, escaped=True)
     elif outcome.exit_code:
         yield list(tracebacks.of_pytest(_lines(outcome.stdout)))
 

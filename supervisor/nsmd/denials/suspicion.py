@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from nsmd.model.values import Outcome
 
 HEAD_CHARS = 4_000
@@ -33,25 +30,23 @@ def looks_suspicious(outcome: Outcome) -> bool:
     """Return whether a closer look is worthwhile: False if all went well, without error output."""
     if outcome.exit_code or outcome.stderr or outcome.interpreter_restarted:
         return True
-    if outcome.displays and any(map(suspicious_text, outcome.displays)):
-        return True
-    return _is_suspicious(bounded(outcome.stdout))
-
-
-def _is_suspicious(text: str) -> bool:
-    for words in SUSPICIOUS:  # noqa: SIM110  # `any` would take three times as long
-        if words in text:
+    texts = (outcome.stdout, *(each.get("text/plain") for each in outcome.displays))
+    for text in texts:  # noqa: SIM110  # as below
+        if text and is_suspicious(text):
             return True
     return False
 
 
-def suspicious_text(display: Mapping[str, Any]) -> str:
-    """Return the text of a displayed value if it looks suspicious, else an empty text."""
-    text = display.get("text/plain")
+def is_suspicious(text: object) -> bool:
+    """Return whether a text has words of a failure that may be a denial."""
     if not isinstance(text, str):
-        return ""
-    text = bounded(text)
-    return text if _is_suspicious(text) else ""
+        return False
+    if len(text) > HEAD_CHARS + TAIL_CHARS:
+        text = bounded(text)
+    for words in SUSPICIOUS:  # noqa: SIM110  # `any` would take three times as long
+        if words in text:
+            return True
+    return False
 
 
 def bounded(text: str) -> str:

@@ -344,6 +344,8 @@ class Catalog:
 
     def notes(self, client: ClientIdentity, environment: Environment) -> tuple[str, ...]:
         """Notes for a result of code that a client runs in an environment."""
+        if client.project is None:
+            return ()
         return tuple(note for each in self._projects for note in each.notes(client, environment))
 
     def own_of(self, client: ClientIdentity, environment: Environment) -> Sources | None:

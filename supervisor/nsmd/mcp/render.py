@@ -16,7 +16,7 @@ from typing import Any
 
 from nsm.dataclass import dataclass
 from nsm.jsonlines import MAX_LINE_BYTES
-from nsm.wire.code import Truncation, split_place
+from nsm.wire.code import PLACE, Truncation, split_place
 from nsm.wire.errors import NsmError, StartFailedError, UnknownEnvironmentError, UnknownJobError
 from nsm.wire.images import EXTENSIONS, BadImageError, Image, decode, dimensions_of, encoded_chars
 from nsmd.agent_link.frames import JobFacts
@@ -132,7 +132,7 @@ class _Album:
 
 def _lines(bundle: Mapping[str, Any], album: _Album) -> list[str]:
     """Lines of one display; a value whose text is in stdout is not repeated."""
-    bundle, place = split_place(bundle)
+    bundle, place = split_place(bundle) if PLACE in bundle else (bundle, None)
     name = f"image {place}: " if place else ""
     album.number = place or album.number
     refused: list[str] = []

@@ -395,7 +395,8 @@ class TemplateLauncher:
         jail.policy = plan.policy
         if series.template is not None:
             remarks = self._note_unloaded(spec.environment, series.template.failed)
-            jail.remarks = partial(self._remark, spec.environment.name, remarks)
+            if remarks or self._remarked.get(spec.environment.name):
+                jail.remarks = partial(self._remark, spec.environment.name, remarks)
         return jail
 
     @staticmethod

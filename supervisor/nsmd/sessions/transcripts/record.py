@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from nsm.dataclass import dataclass, field
-from nsm.wire.code import split_place
+from nsm.wire.code import PLACE, split_place
 from nsm.wire.errors import NsmError
 from nsm.wire.transcripts import (
     DisplayedValue,
@@ -332,7 +332,7 @@ def _shown(displays: tuple[Mapping[str, Any], ...]) -> Iterator[DisplayedValue]:
     for display in displays[:_MAX_SHOWN]:
         data: dict[str, str] = {}
         omitted: dict[str, int] = {}
-        bundle, place = split_place(display)
+        bundle, place = split_place(display) if PLACE in display else (display, None)
         for kind, value in list(bundle.items())[:_MAX_KINDS]:
             if len(kind) > _MAX_KIND_CHARS:
                 continue
