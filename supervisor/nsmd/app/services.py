@@ -228,7 +228,7 @@ async def open_services(
             events,
             run_service.live_sessions,
         )
-        session_manager.pool.on_pressure = pressure.relieve
+        session_manager.pool.on_pressure = pressure.reclaim
         upkeep.start_soon(pressure.run)
         agreed = in_projects.build_with(builder)
         await builder.begin(start.sources.flakes, session_manager.environments_in_use, agreed)

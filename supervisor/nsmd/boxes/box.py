@@ -254,7 +254,7 @@ class Box:
         if self._confinement is None or bounds is None:
             return None
         return {
-            **self._confinement.use(),
+            **self._confinement.usage(),
             "memory_limit_bytes": bounds.memory_mb << 20,
             "process_limit": bounds.processes,
         }

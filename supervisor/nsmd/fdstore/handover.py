@@ -209,15 +209,10 @@ class SuccessorError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SuccessorAnswer:
-    """Answer of the next program.
-
-    Attributes:
-        unreadable: why it cannot use entries of the descriptor store, by name; None if it is too
-            old to tell.
-    """
+    """Answer of the next program: why it cannot use entries of the descriptor store, by name."""
 
     version: str
-    unreadable: Mapping[str, str] | None
+    unreadable: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,11 +275,8 @@ async def try_successor(command: Sequence[str], refill: Refill = tuple) -> Succe
         words = said.stderr.decode(errors="replace").strip()[-_MAX_SAID_CHARS:]
         raise SuccessorError(words or f"it ends with {said.returncode}")
     version, _, rest = said.stdout.decode(errors="replace").strip().partition("\n")
-    return SuccessorAnswer(version, _unreadable(rest))
-
-
-def _unreadable(text: str) -> Mapping[str, str] | None:
     try:
-        return decoding.decode(dict[str, dict[str, str]], json.loads(text)).get("unreadable")
-    except ValueError:
-        return None
+        answer = decoding.decode(dict[str, dict[str, str]], json.loads(rest))
+        return SuccessorAnswer(version, answer["unreadable"])
+    except (ValueError, KeyError) as error:
+        raise SuccessorError(f"{version} does not say what it can take over") from error

@@ -347,7 +347,7 @@ def close_all(descriptors: Iterable[int]) -> None:
             os.close(descriptor)
 
 
-def over(_name: str, _descriptors: Sequence[int], _error: RecordError) -> None:
+def discard_unusable(_name: str, _descriptors: Sequence[int], _error: RecordError) -> None:
     """Answer that nobody needs an entry that cannot be used."""
 
 

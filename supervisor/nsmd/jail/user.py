@@ -263,7 +263,7 @@ class JailUser:
         return self._mounts is not None
 
     @contextmanager
-    def for_a_while(self) -> Generator[JailUser]:
+    def with_temporary_binds(self) -> Generator[JailUser]:
         """Yield the same user; what its `way_to` makes is removed at the end of the block."""
         if self._mounts is None:
             yield self

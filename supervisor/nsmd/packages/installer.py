@@ -118,7 +118,7 @@ class Installer:
         settings = await in_thread(packages.settings, AllowList.of(self._request.hosts))
         network = BuildNetwork(self._request.name, settings, self._request.hosts)
         self._network, self._report.received = network, lambda: network.bytes_received
-        with self._launcher.user.for_a_while() as user:
+        with self._launcher.user.with_temporary_binds() as user:
             async with entered(self._store.building(alone=builds)) as staging:
                 await in_thread(packages.prepare, staging)
                 jail = BuildJail(

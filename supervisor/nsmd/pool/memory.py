@@ -250,11 +250,11 @@ class Pressure:
                 with trio.CancelScope(deadline=self._due_s) as self._sleep:
                     await trio.sleep_forever()
                 self._due_s = math.inf
-                self.relieve()
+                self.reclaim()
         finally:
             unsubscribe()
 
-    def relieve(self) -> None:
+    def reclaim(self) -> None:
         """Take a step if memory is short, and if it is time for one."""
         now = trio.current_time()
         if now < self._next_s:
@@ -309,7 +309,7 @@ class Pressure:
             return
         self._event_s = event.at_s + STEP_S
         if not self._memory.seen().watched:
-            self.relieve()
+            self.reclaim()
 
     def _wake_at(self, when_s: float) -> None:
         self._due_s = when_s

@@ -409,7 +409,7 @@ def load_sessions(entries: KeptEntries) -> LoadedState:
     for name in entries.kept:
         names.setdefault(session_id_of(name), []).append(name)
 
-    def use(record: SessionRecord, descriptors: list[int]) -> Collection[int]:
+    def load(record: SessionRecord, descriptors: list[int]) -> Collection[int]:
         if not _lives(descriptors):
             raise RecordError("its jail has ended")
         spec = specs.get(record.spec)
@@ -422,9 +422,9 @@ def load_sessions(entries: KeptEntries) -> LoadedState:
         state.found.append(LoadedSession(its_names, record, spec.record.spec, earlier))
         return used
 
-    def take(record: SessionRecord, descriptors: list[int]) -> Collection[int]:
+    def take_over(record: SessionRecord, descriptors: list[int]) -> Collection[int]:
         try:
-            return use(record, descriptors)
+            return load(record, descriptors)
         except RecordError as error:
             if not isinstance(error, UnreadableRecordError):
                 state.gone.append(record)
@@ -441,7 +441,7 @@ def load_sessions(entries: KeptEntries) -> LoadedState:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         return None
 
-    entries.take_over(SESSION, SessionRecord, take, unusable=unusable)
+    entries.take_over(SESSION, SessionRecord, take_over, unusable=unusable)
     used = {found.record.spec for found in state.found}
     for name, spec in specs.items():
         if state.unread:  # it may belong to one of those

@@ -117,12 +117,12 @@ async def test_spares_go_first_then_the_longest_idle(autojump_clock: trio.abc.Cl
         await trio.sleep(600)
         await on.open("young")
         on.memory.now, on.pool.spares = PRESSED, 2
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.testing.wait_all_tasks_blocked()
         assert (on.pool.looks, on.pool.spares) == (1, 0)
         assert on.alive == ["oldest", "older", "old", "young"]
         await trio.sleep(STEP_S / 2)
-        on.pressure.relieve()  # too early
+        on.pressure.reclaim()  # too early
         assert len(on.told) == 1
         gone: list[list[str | None]] = []
         for _ in range(4):
@@ -138,7 +138,7 @@ async def test_they_are_told_why(autojump_clock: trio.abc.Clock) -> None:
         await on.open("a")
         await trio.sleep(600)
         on.memory.now = PRESSED
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.testing.wait_all_tasks_blocked()
         request = RunRequest(client=WORKER, env="python", code="x", session="a")
         result = await on.it.run_service.submit(request).wait()
@@ -152,7 +152,7 @@ async def test_steps_grow_and_end_with_the_pressure(autojump_clock: trio.abc.Clo
         await on.open(*(f"s{number}" for number in range(50)))
         await trio.sleep(600)
         on.memory.now = PRESSED
-        on.pressure.relieve()
+        on.pressure.reclaim()
         left: list[int] = []
         for _ in range(6):
             await trio.testing.wait_all_tasks_blocked()
@@ -166,7 +166,7 @@ async def test_steps_grow_and_end_with_the_pressure(autojump_clock: trio.abc.Clo
         assert len(on.alive) == calm
         assert on.memory.looks == looks, "nobody is woken while all is well"
         on.memory.now = PRESSED
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.testing.wait_all_tasks_blocked()
         assert len(on.alive) == calm - 1, "it begins with one again"
 
@@ -197,7 +197,7 @@ async def test_those_in_use_stay(autojump_clock: trio.abc.Clock) -> None:
         await trio.sleep(600)
         await on.open("running", code="wait")
         on.memory.now = PRESSED
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.sleep(2.5 * STEP_S)
         assert on.alive == ["background", "running", "watched"]
         on.it.run_service.find("watched").unfollow()
@@ -221,7 +221,7 @@ async def test_an_agent_that_does_not_answer_has_nothing_to_lose(
         session = on.it.run_service.find("a")
         await trio.sleep(600)
         on.memory.now = PRESSED
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.sleep(3 * STEP_S)
         assert on.alive == []
         assert session.end_reason == REASON
@@ -232,7 +232,7 @@ async def test_it_can_be_turned_off(autojump_clock: trio.abc.Clock) -> None:
         await on.open("a")
         await trio.sleep(600)
         on.memory.now, on.pool.spares = PRESSED, 1
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.sleep(10 * STEP_S)
         assert on.alive == ["a"]
         assert on.pool.spares == 0
@@ -267,6 +267,6 @@ async def test_with_the_kernel_s_call_nothing_else_makes_it_look(
         on.memory.now = PRESSED
         await on.open("young")
         assert on.alive == ["old", "young"]
-        on.pressure.relieve()
+        on.pressure.reclaim()
         await trio.testing.wait_all_tasks_blocked()
         assert on.alive == ["young"]

@@ -314,14 +314,6 @@ async def _try_successor(services: Services) -> SuccessorAnswer:
 
 def _check_all_usable(services: Services, trial: SuccessorAnswer) -> None:
     """Check that the next program can use what is here."""
-    live = services.run_service.live_sessions()
-    if trial.unreadable is None and live:
-        plural = "" if len(live) == 1 else "s"
-        raise StartFailedError(
-            f"The supervisor goes on as it is: the installed version ({trial.version}) is older, "
-            f"and does not say whether it can take over {len(live)} session{plural}.",
-            hint="`nsm reload --force` tries it: what it cannot use ends. Or install a newer one.",
-        )
     lost = _unusable(services, trial)
     if lost:
         told = [f"{each} ({why})" for each, why in list(lost.items())[:MAX_NAMED]]
@@ -339,7 +331,7 @@ def _unusable(services: Services, trial: SuccessorAnswer) -> Mapping[str, str]:
     """Describe what the next program cannot use and this one can, with the reasons."""
     sessions = {each.id: each for each in services.run_service.live_sessions()}
     lost: dict[str, str] = {}
-    for name, why in (trial.unreadable or {}).items():
+    for name, why in trial.unreadable.items():
         if services.entries.has_entry(name):
             continue  # nothing changes for these
         session = sessions.get(session_id_of(name)) if name.startswith("session-") else None
@@ -349,7 +341,7 @@ def _unusable(services: Services, trial: SuccessorAnswer) -> Mapping[str, str]:
 
 async def _end_unusable(services: Services, trial: SuccessorAnswer) -> None:
     """End the sessions that the next program cannot use."""
-    gone = {session_id_of(name) for name in trial.unreadable or () if name.startswith("session-")}
+    gone = {session_id_of(name) for name in trial.unreadable if name.startswith("session-")}
     ending = [each for each in services.run_service.live_sessions() if each.id in gone]
     for session in ending:
         session.end(f"version {trial.version} of nsm could not take it over")

@@ -235,7 +235,7 @@ class Confinement:
         """The most memory that was seen; None if nothing counts it."""
         return self._peak_bytes if self.group is None else self.group.peak_bytes()
 
-    def use(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, Any]:
         """Use of a box, for lists. What the watchdog has seen is half a second old."""
         self.count()
         seen = self._latest

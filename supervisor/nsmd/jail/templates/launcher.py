@@ -16,7 +16,7 @@ from nsm.dataclass import dataclass, field, replace
 from nsm.jail.failure import exhausted
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.fdstore import records
-from nsmd.fdstore.records import KeptEntries, over
+from nsmd.fdstore.records import KeptEntries, discard_unusable
 from nsmd.fdstore.store import DescriptorStore, NoStore
 from nsmd.host.processes import share_of
 from nsmd.host.source_watcher import SourceWatcher, open_source_watcher
@@ -171,7 +171,7 @@ class TemplateLauncher:
                 series.template = template
             return used
 
-        entries.take_over(PREFIX, TemplateRecord, take, unusable=over)
+        entries.take_over(PREFIX, TemplateRecord, take, unusable=discard_unusable)
 
     def _watch(self, template: Template) -> None:
         template.on_closed = self._closed

@@ -240,7 +240,7 @@ class ImageInstaller:
         if pinned and (path := await in_thread(self._there, pinned)):
             return Installed(path=path, lock=lock)
         await in_thread(self._check_place)
-        with self._launcher.user.for_a_while() as self._user:
+        with self._launcher.user.with_temporary_binds() as self._user:
             async with entered(self._store.building(alone=True)) as staging:
                 path, digest = await self._build(staging, pinned)
         lock, note = await in_thread(self._keep_pin, digest)
