@@ -41,11 +41,11 @@ from nsm.wire.transcripts import (
     OutputPiece,
     SessionStart,
 )
-from nsmd.bridge import arguments as bridge_arguments
 from nsmd.bridge import (
     bridge,
     calls,
     definitions,
+    programs,
 )
 from nsmd.bridge import monitor as program_monitor
 from nsmd.bridge import programs as bridge_values
@@ -309,8 +309,8 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
         bridge_values.MAX_VARIABLES,
         int(bridge_values.MAX_TIMEOUT_S),
         bridge_values.MAX_ARGUMENTS,
-        bridge_arguments.MAX_ARGUMENT_BYTES,
-        bridge_arguments.MAX_TOGETHER_BYTES,
+        programs.MAX_ARGUMENT_BYTES,
+        programs.MAX_TOGETHER_BYTES,
         bridge.MAX_CALLS_OF_ONE,
         calls.MAX_KEPT,
         calls.MAX_KEPT_BYTES,

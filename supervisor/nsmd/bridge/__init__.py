@@ -1,9 +1,8 @@
 """Chosen programs of the host that agents in boxes may start: a Markdown file describes each.
 
-programs     a program as its file describes it, a call of it, the result; as text, too
+programs     a program as its file describes it, a call of it, its arguments, the result
 path_walk    the way to a file, one component after another, by descriptors
 commands     check of a program's file: its owners, who else writes there; the file held open
-arguments    a call's arguments, character by character
 definitions  files that describe programs; their directory, watched; mistakes, for people
 monitor      the process between the supervisor and the program
 running      run a program under a monitor, to its end or its limit

@@ -25,7 +25,6 @@ from nsm.wire.errors import (
     UnknownProgramError,
 )
 from nsmd.audit.journal import LAST_LINES_S
-from nsmd.bridge import arguments
 from nsmd.bridge.calls import (
     FinishedCalls,
     ProgramCall,
@@ -47,6 +46,8 @@ from nsmd.bridge.programs import (
     Program,
     ProgramEnd,
     RecordedCall,
+    check_arguments,
+    check_characters,
     program_not_found,
 )
 from nsmd.bridge.running import run, variables_of
@@ -360,10 +361,10 @@ class BridgeService:
             raise await record_refusal(call, refusal, self._ledger)
         try:
             # Before all other checks, so that these characters cannot mislead one.
-            texts = arguments.check_characters(given)
+            texts = check_characters(given)
             call.asked = replace(call.asked, arguments=texts)
             program = await self._find(call.asked.caller, name)
-            arguments.check(program, texts)
+            check_arguments(program, texts)
             self._admit(call)
             variables = variables_of(program, self._paths.variables)
             writable, search_path = call.asked.caller.writable, variables.get("PATH", "")

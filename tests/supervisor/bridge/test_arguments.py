@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsm.wire.errors import BadRequestError
-from nsmd.bridge.arguments import (
+from nsmd.bridge.programs import (
     FORBIDDEN,
     MAX_ARGUMENT_BYTES,
+    MAX_ARGUMENTS,
     MAX_TOGETHER_BYTES,
-    check,
+    Program,
+    check_arguments,
     check_characters,
 )
-from nsmd.bridge.programs import MAX_ARGUMENTS, Program
 
 REFUSED = ";|&$`(){}[]<>\n\r\0"
 """Characters that the specification refuses."""
@@ -31,7 +32,7 @@ FREE = replace(DEPLOY, allow_options=True)
 
 def refusal(arguments: object, program: Program = FREE) -> BadRequestError:
     with pytest.raises(BadRequestError) as caught:
-        check(program, arguments)
+        check_arguments(program, arguments)
     return caught.value
 
 
@@ -67,7 +68,7 @@ def test_combinations(argument: str) -> None:
     if bad:
         assert refusal([argument]).data["character"] == bad[0]
     else:
-        assert check(FREE, [argument]) == (argument,)
+        assert check_arguments(FREE, [argument]) == (argument,)
 
 
 def look_alikes() -> list[str]:
@@ -85,13 +86,13 @@ def test_look_alikes_are_data() -> None:
     alike = look_alikes()
     assert {"\uff1b", "\uff5c", "\uff06", "\uff04", "\uff40", "\uff08"} <= set(alike)
     for character in alike:
-        assert check(DEPLOY, [f"a{character}b"]) == (f"a{character}b",)
+        assert check_arguments(DEPLOY, [f"a{character}b"]) == (f"a{character}b",)
 
 
 def test_everything_else_is_passed_on_as_it_is() -> None:
     others = [chr(c) for c in range(0x180) if chr(c) not in REFUSED]
     data = ["", " ", "..", "../../etc/passwd", "~", "~root", "*", "%s", "\\", "'", '"', "!", "#x"]
-    assert check(FREE, [*others, *data]) == (*others, *data)
+    assert check_arguments(FREE, [*others, *data]) == (*others, *data)
 
 
 @pytest.mark.parametrize("half", ["\ud800", "a\udfff", "\udc80x"])
@@ -110,19 +111,19 @@ def test_what_is_no_list_of_text(arguments: object) -> None:
 
 
 def test_none_are_none() -> None:
-    assert check(DEPLOY, None) == check(DEPLOY, []) == ()
+    assert check_arguments(DEPLOY, None) == check_arguments(DEPLOY, []) == ()
 
 
 @pytest.mark.parametrize("option", ["-", "--", "-x", "--force=yes", "-\u00a0"])
 def test_options_need_to_be_allowed(option: str) -> None:
     error = refusal(["staging", option], DEPLOY)
     assert "Argument 2 begins with a hyphen (-): deploy takes no options." in str(error)
-    assert check(FREE, ["staging", option]) == ("staging", option)
+    assert check_arguments(FREE, ["staging", option]) == ("staging", option)
 
 
 @pytest.mark.parametrize("alike", ["\u2010x", "\u2212x", "\ufe63x", " -x", "x-", "a--b"])
 def test_what_only_looks_like_an_option_is_data(alike: str) -> None:
-    assert check(DEPLOY, [alike]) == (alike,)
+    assert check_arguments(DEPLOY, [alike]) == (alike,)
 
 
 def test_characters_are_looked_at_first() -> None:
@@ -135,14 +136,14 @@ def test_characters_are_looked_at_first() -> None:
 
 
 def test_so_many_are_taken_and_no_more() -> None:
-    assert len(check(DEPLOY, ["x"] * MAX_ARGUMENTS)) == MAX_ARGUMENTS
+    assert len(check_arguments(DEPLOY, ["x"] * MAX_ARGUMENTS)) == MAX_ARGUMENTS
     error = refusal(["x"] * 10_000, DEPLOY)
     assert "10000 were given, deploy takes at most 1000" in str(error)
     two, none = replace(DEPLOY, max_args=2), replace(DEPLOY, max_args=0)
-    assert check(two, ["x", "y"]) == ("x", "y")
+    assert check_arguments(two, ["x", "y"]) == ("x", "y")
     assert "3 were given, deploy takes at most 2" in str(refusal(["x"] * 3, two))
     assert "1 were given, deploy takes none" in str(refusal(["x"], none))
-    assert check(none, []) == ()
+    assert check_arguments(none, []) == ()
 
 
 def test_of_millions_the_first_are_looked_at() -> None:
@@ -157,11 +158,11 @@ def test_of_millions_the_first_are_looked_at() -> None:
 def test_long_ones_are_refused_by_their_bytes(character: str) -> None:
     size = len(character.encode())
     fits = character * (MAX_ARGUMENT_BYTES // size)
-    assert check(DEPLOY, [fits]) == (fits,)
+    assert check_arguments(DEPLOY, [fits]) == (fits,)
     assert f"at most {MAX_ARGUMENT_BYTES}" in str(refusal([fits + character], DEPLOY))
 
 
 def test_many_long_ones_are_refused_together() -> None:
     part = "x" * (MAX_TOGETHER_BYTES // 16)
-    assert len(check(DEPLOY, [part] * 16)) == 16
+    assert len(check_arguments(DEPLOY, [part] * 16)) == 16
     assert f"at most {MAX_TOGETHER_BYTES}" in str(refusal([part] * 16 + ["x"], DEPLOY))

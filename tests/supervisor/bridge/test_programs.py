@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from nsmd.bridge import programs
-from nsmd.bridge.arguments import FORBIDDEN, invalid_character
-from nsmd.bridge.programs import Program, ProgramEnd
+from nsmd.bridge.programs import FORBIDDEN, Program, ProgramEnd, invalid_character
 
 
 def program(name: str, description: str = "Does it.", documentation: str = "") -> Program:
