@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nsm.client import retry
-from nsm.wire.connection import ClientConnection
-from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.messages import Cancel, ClientConnection, Event, Failure, Hello, Request, Result
 
 if TYPE_CHECKING:
     from typing import Self

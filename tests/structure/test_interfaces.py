@@ -14,7 +14,7 @@ import cli_reference
 import samples
 from nsm.cli.main import VERBS
 from nsm.cli.top.table import Line, Totals
-from nsm.wire import connection, errors, frames, operation
+from nsm.wire import errors, frames, messages, operation
 from nsm.wire.code import RunResult
 from nsm.wire.environments import BuildProgress, BuiltRow
 from nsm.wire.files import ChangeRow, FileState
@@ -271,7 +271,7 @@ def test_every_key_of_the_configuration_with_its_default() -> None:
     [
         values.MAX_CODE_BYTES,
         frames.MAX_FRAME_BYTES,
-        connection.MAX_IN_FLIGHT,
+        messages.MAX_IN_FLIGHT,
         MAX_CONNECTIONS,
         MAX_OPEN_PORTS,
         session_ports.MAX_SESSION_PORTS,

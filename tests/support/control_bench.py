@@ -13,8 +13,16 @@ import pytest
 import trio
 
 from fakes import BASH, BROKEN, PYTHON, echo, launching, no_usage
-from nsm.wire.connection import ClientConnection
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.messages import (
+    CONNECTION_ID,
+    Cancel,
+    ClientConnection,
+    Event,
+    Failure,
+    Hello,
+    Request,
+    Result,
+)
 from nsm.wire.operation import Right
 from nsmd.audit import Journal
 from nsmd.boxes import BoxManager

@@ -1,6 +1,6 @@
 """A supervisor made of handlers: what clients meet, without sessions and jails.
 
-It speaks the real protocol (`nsm.wire.connection.ServerConnection`) over real sockets, from
+It speaks the real protocol (`nsm.wire.messages.ServerConnection`) over real sockets, from
 threads, so that blocking clients and the command line can be tested against it.
 """
 
@@ -12,10 +12,18 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import NsmError, UnknownOperationError, UnknownSessionError
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.messages import Cancel, Event, Failure, Hello, Invalid, Request, Result
+from nsm.wire.messages import (
+    Cancel,
+    Event,
+    Failure,
+    Hello,
+    Invalid,
+    Request,
+    Result,
+    ServerConnection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

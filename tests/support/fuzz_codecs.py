@@ -15,10 +15,9 @@ from contextlib import suppress
 from nsm.jsonlines import LineBuffer, TooLong
 from nsm.transcripts.document import TranscriptError, read_transcript
 from nsm.transcripts.notebook import notebook
-from nsm.wire.connection import ClientConnection, ServerConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.messages import Hello
+from nsm.wire.messages import ClientConnection, Hello, ServerConnection
 from nsmd.agent_link import frames
 from nsmd.agent_link.frames import AgentProtocolError
 from nsmd.config.config_file import ConfigError, parse

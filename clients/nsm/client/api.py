@@ -131,7 +131,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             )
             return run(place, options, checked, reset=reset)
 
-        hear = events.output_to(on_output)
+        hear = None if on_output is None else events.output_to(on_output)
         return (
             yield from self.in_project(project, mode, call, hear, interruptible=True, stdin=stdin)
         )
@@ -156,7 +156,8 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
 
         options = RunOptions(timeout_s, execution_id, stream=on_output is not None)
         call = run_in(target, options, places.checked_code(code))
-        return (yield from ask(call, events.output_to(on_output), interruptible=True))
+        hear = None if on_output is None else events.output_to(on_output)
+        return (yield from ask(call, hear, interruptible=True))
 
     @method
     def undo(self, target: str, calls: int = 1) -> Steps[RunResult]:

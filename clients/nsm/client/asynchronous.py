@@ -40,7 +40,6 @@ from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall, he
 from nsm.client.steps import Async, is_operation
 from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
-from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
@@ -48,7 +47,16 @@ from nsm.wire.errors import (
     NsmError,
     ShuttingDownError,
 )
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.messages import (
+    CONNECTION_ID,
+    Cancel,
+    ClientConnection,
+    Event,
+    Failure,
+    Hello,
+    Request,
+    Result,
+)
 
 if TYPE_CHECKING:
     import socket

@@ -27,7 +27,6 @@ from nsm.client.retry import MAX_LOSSES, RECONNECTED, LostError, RetriedCall, he
 from nsm.client.steps import Blocking, carry_out
 from nsm.hosts.place import client_socket, leads_elsewhere
 from nsm.startup import start
-from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import (
     BadRequestError,
     CannotStartError,
@@ -35,7 +34,16 @@ from nsm.wire.errors import (
     NsmError,
     ShuttingDownError,
 )
-from nsm.wire.messages import CONNECTION_ID, Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.messages import (
+    CONNECTION_ID,
+    Cancel,
+    ClientConnection,
+    Event,
+    Failure,
+    Hello,
+    Request,
+    Result,
+)
 
 if TYPE_CHECKING:
     import socket

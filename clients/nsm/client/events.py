@@ -42,10 +42,8 @@ def text_of(told: object) -> object:
     return told.decode("utf-8", "surrogateescape") if isinstance(told, bytes) else told
 
 
-def output_to(on_output: OnOutput | None) -> Callable[[Event], None] | None:
-    """Make a callback for events that hands output on; None for nobody."""
-    if on_output is None:
-        return None
+def output_to(on_output: OnOutput) -> Callable[[Event], None]:
+    """Make a callback for events that hands output on."""
 
     def on_event(event: Event) -> None:
         output = output_of(event)

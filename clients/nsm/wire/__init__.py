@@ -4,8 +4,7 @@ From the ground up:
 
     errors.py       what goes wrong, as types that cross the socket
     frames.py       length prefix and CBOR, hardened: bytes <-> maps
-    messages.py     the kinds of frames as values: maps <-> messages
-    connection.py   the state machine of each end: which message may come when
+    messages.py     the kinds of frames as values: maps <-> messages; which may come when
     decode.py       plain values become the values that annotations describe
     operation.py    descriptions of operations, which both ends use
 

@@ -30,9 +30,8 @@ import trio
 
 from nsm import paths
 from nsm.dataclass import dataclass
-from nsm.wire.connection import ServerConnection, sniff
 from nsm.wire.errors import NsmError, StartFailedError
-from nsm.wire.messages import CONNECTION_ID, Failure
+from nsm.wire.messages import CONNECTION_ID, Failure, ServerConnection, sniff
 from nsmd.app import service_manager
 from nsmd.fdstore.handover import HandedOver, take_over
 from nsmd.fdstore.store import Kept

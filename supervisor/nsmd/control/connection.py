@@ -13,7 +13,6 @@ from typing import Any
 import trio
 
 from nsm._version import program_version
-from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import (
     ForbiddenError,
     InternalError,
@@ -32,6 +31,7 @@ from nsm.wire.messages import (
     Invalid,
     Request,
     Result,
+    ServerConnection,
     ServerMessage,
 )
 from nsm.wire.operation import Right

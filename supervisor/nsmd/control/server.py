@@ -13,8 +13,8 @@ from typing import Protocol
 import trio
 
 from nsm.dataclass import dataclass
-from nsm.wire.connection import sniff
 from nsm.wire.errors import ForbiddenError, OverloadedError
+from nsm.wire.messages import sniff
 from nsm.wire.operation import Right
 from nsmd.control.call import ALL_RIGHTS, Services
 from nsmd.control.connection import (

@@ -18,10 +18,9 @@ from nsm._version import __version__
 from nsm.checks import HostCheck, fail, ok, rows, warn
 from nsm.http import token as httptoken
 from nsm.http.listen_address import Port, UnixPath, parse_listen
-from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import NsmError
 from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.messages import Failure, Hello, Request, Result
+from nsm.wire.messages import ClientConnection, Failure, Hello, Request, Result
 from nsm.wire.status import AuditStatus, Status, SurvivalStatus, read_status
 from nsmd.bridge.definitions import read_directory, render
 from nsmd.doctor.system import Host

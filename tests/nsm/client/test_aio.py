@@ -17,10 +17,9 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.retry import LostError
-from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import DisconnectedError, NotRunningError, SessionLimitError
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
-from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result
+from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result, ServerConnection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm.wire.connection import ClientConnection
 from nsm.wire.errors import StartFailedError
-from nsm.wire.messages import Failure, Hello
+from nsm.wire.messages import ClientConnection, Failure, Hello
 from nsmd.app import instance as failed_start
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import pytest
 
 import samples
 from doctor_world import World, named
-from nsm.wire.connection import ServerConnection
-from nsm.wire.messages import Hello
+from nsm.wire.messages import Hello, ServerConnection
 from nsmd.doctor import supervisor
 from nsmd.doctor.supervisor import check_places
 from nsmd.doctor.system import Host

@@ -15,9 +15,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from nsm.integrations.ray.calls import asked
 from nsm.integrations.ray.node import READ_BYTES
-from nsm.wire.connection import ServerConnection
 from nsm.wire.errors import NsmError, SessionEndedError
-from nsm.wire.messages import CONNECTION_ID, Failure
+from nsm.wire.messages import CONNECTION_ID, Failure, ServerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
