@@ -26,7 +26,6 @@ from sandbox.linux import (
     prctl,
     shut_abstract_sockets,
 )
-from sandbox.overlay_layers import OverlayLayers
 from sandbox.session import SharedSession
 from sandbox.shared_page import SharedPage
 from sandbox.workers.python.worker import PythonWorker, run_worker
@@ -113,11 +112,11 @@ def serve(
         host_network: the network is the host's, and what else is in it is to be out of reach.
         worker: a Python worker that was made before a fork.
         adopted: arguments of `Interpreter.adopt`, if the interpreter runs already.
-        layers: arguments of `OverlayLayers` for each overlay of the session, if it has undo.
+        layers: as `SharedSession.layers`, if the session has undo.
         workers: arguments of `ImageWorkers`, if the image's Python can be forked.
     """
     prctl(PR_SET_DUMPABLE, 0)
-    agent.session.layers = [OverlayLayers(*each) for each in layers]
+    agent.session.layers = layers
     if workers is not None:
         python = agent.interpreters["python"]
         assert isinstance(python, PythonInterpreter)

@@ -15,9 +15,10 @@ import socket
 import struct
 import time
 
-from sandbox.file_states import ContentStore, FileLook, FileReturn, TooMuchError, UnkeptError
+from sandbox.file_states import ContentStore, FileLook, FileReturn, UnkeptError
 from sandbox.framing import READ_BYTES, FrameError
 from sandbox.interpreters.framed import PythonInterpreter
+from sandbox.overlay_layers import return_overlay
 from sandbox.processes import has_children_of, read_children, read_process, signal_child
 from sandbox.workers.python.freezer import ASKED, FROZEN, MAX_REASON, NOT_FROZEN, THAW
 
@@ -45,6 +46,8 @@ NOT_TAKEN_BACK = (
     "programs of the host did"
 )
 NOR_THE_COPY = ", and changes to the copy of the project"
+
+TOO_MUCH = "the files of the session take more memory than checkpoints may"
 
 OTHERS = {
     "bash": "earlier states are kept of Python only; the user's `nsm fork` copies a shell before "
@@ -151,15 +154,14 @@ class Checkpoints:
                 overlays = self._session.layers
                 known_layers = known_layers or [None] * len(overlays)
                 checkpoint.layers = [
-                    each.look(look, layer) for each, layer in zip(overlays, known_layers)
+                    look.layer(each[0], layer) for each, layer in zip(overlays, known_layers)
                 ]
-                look.check()
-            except TooMuchError as error:
-                fits = error.total_bytes <= self._session.limits.undo_bytes
-                if fits and self._kept[0] is not checkpoint:
-                    self._drop(self._kept.pop(0))
-                    continue
-                checkpoint.refusal = str(error)
+                if look.lacks_room:
+                    fits = look.total_bytes <= self._session.limits.undo_bytes
+                    if fits and self._kept[0] is not checkpoint:
+                        self._drop(self._kept.pop(0))
+                        continue
+                    checkpoint.refusal = TOO_MUCH
             except (UnkeptError, OSError) as error:
                 checkpoint.refusal = f"its files could not be kept: {error}"
             if checkpoint.refusal:
@@ -298,7 +300,8 @@ class Checkpoints:
                 back.failed.append(f"{path} ({error.strerror})")
         for overlay, layer in zip(self._session.layers, target.layers):
             if layer is not None:
-                back.failed += overlay.go_back(self._contents, layer, has_mapped=bool(mapped))
+                has_mapped = bool(mapped)
+                back.failed += return_overlay(self._contents, overlay, layer, has_mapped=has_mapped)
         self._tell(interpreter, steps, back)
         if not target.has_process:
             return 0

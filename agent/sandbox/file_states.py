@@ -189,14 +189,6 @@ class UnkeptError(Exception):
     """The files cannot be kept; the message says why."""
 
 
-class TooMuchError(UnkeptError):
-    """Not all files have room among what is kept."""
-
-    def __init__(self, total_bytes: int) -> None:
-        super().__init__("the files of the session take more memory than checkpoints may")
-        self.total_bytes = total_bytes
-
-
 class ContentStore:
     """Store of contents, in memory that has no name."""
 
@@ -306,6 +298,7 @@ class FileLook:
         mapped: inodes of files that are mapped into memory.
 
     Attributes:
+        total_bytes: size of all files that were seen.
         lacks_room: not all of them are kept.
     """
 
@@ -339,11 +332,6 @@ class FileLook:
         finally:
             os.close(fd)
         return entry
-
-    def check(self) -> None:
-        """Raise TooMuchError if not all has been kept."""
-        if self.lacks_room:
-            raise TooMuchError(self.total_bytes)
 
     def _below(self, directory: int, found: Entry, before: Entry | None, depth: int) -> None:
         if depth > DEEPEST_KEPT:

@@ -160,7 +160,7 @@ class JobProcess:
             child, write_fd = os.pipe2(os.O_CLOEXEC)
             theirs.append(child)
             os.set_blocking(write_fd, False)
-            self.input = Input(self._poller, write_fd, self._input_changed)
+            self.input = Input(self._poller, write_fd, lambda: self._changed(self))
             actions.append((os.POSIX_SPAWN_DUP2, child, 0))
         else:
             actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0))
@@ -177,7 +177,7 @@ class JobProcess:
         theirs.append(child)
         self.pipes["stdout"] = JobStream(0, ours)
         os.set_blocking(ours, False)
-        self.input = Input(self._poller, ours, self._input_changed, of_terminal=True)
+        self.input = Input(self._poller, ours, lambda: self._changed(self), of_terminal=True)
         self._set_size(*size)
         # The leader of a session without a terminal gets the first one that it opens.
         path = os.ttyname(child)
@@ -287,9 +287,6 @@ class JobProcess:
         """Close the job's standard input, once it has read what waits."""
         if self.input is not None:
             self.input.end()
-
-    def _input_changed(self) -> None:
-        self._changed(self)
 
     # Signals and terminal.
 

@@ -30,44 +30,31 @@ from sandbox.file_states import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
-    from sandbox.file_states import ContentStore, Entry, FileLook
+    from sandbox.file_states import ContentStore, Entry
 
 
-class OverlayLayers:
-    """Directories of an overlay. Code cannot reach the descriptors of the agent.
+def return_overlay(
+    contents: ContentStore, layers: Sequence[int], wanted: Entry, *, has_mapped: bool
+) -> list[str]:
+    """Make an overlay what it was; returns what failed.
 
     Args:
-        changed: descriptor of the upper layer.
-        shown: of the overlay.
-        below: of the project or the image.
+        layers: descriptors of the upper layer, of the overlay, and of the project or the image.
+            Code cannot reach those of the agent.
+        has_mapped: code has mapped files into memory, so that they may have changed without a
+            trace.
     """
-
-    def __init__(self, changed: int, shown: int, below: int) -> None:
-        self._changed = changed
-        self._shown = shown
-        self._below = below
-
-    def look(self, look: FileLook, before: Entry | None) -> Entry:
-        """Copy what the session has changed. Raise UnkeptError if there is too much."""
-        return look.layer(self._changed, before)
-
-    def go_back(self, contents: ContentStore, wanted: Entry, *, has_mapped: bool) -> list[str]:
-        """Make the overlay what it was; returns what failed.
-
-        Args:
-            has_mapped: code has mapped files into memory, so that they may have changed without a
-                trace.
-        """
-        back = _LayerReturn(contents, has_mapped=has_mapped)
-        try:
-            back.directory(_Place(self._changed, self._shown, self._below), wanted)
-        except OSError as error:
-            back.failed.append(f"the copy of the project or image ({error.strerror})")
-        if not back.failed:
-            _note(self._changed, wanted)
-        return back.failed
+    changed, shown, below = layers
+    back = _LayerReturn(contents, has_mapped=has_mapped)
+    try:
+        back.directory(_Place(changed, shown, below), wanted)
+    except OSError as error:
+        back.failed.append(f"the copy of the project or image ({error.strerror})")
+    if not back.failed:
+        _note(changed, wanted)
+    return back.failed
 
 
 class _Place:

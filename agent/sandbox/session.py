@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from sandbox.overlay_layers import OverlayLayers
-
 
 UNSENT_BYTES = 8 * 1024 * 1024
 """Above this the agent takes no more requests from a supervisor that does not read answers."""
@@ -173,7 +171,7 @@ class SharedSession:
     Attributes:
         has_forks: the session has been forked; what starts in it is kept from its forks.
         rehearses: nobody is to hear of what runs.
-        layers: overlays that undo takes back: the copies of the project and of an image.
+        layers: descriptors of overlays that undo takes back, as `return_overlay` has them.
     """
 
     pid: int
@@ -186,7 +184,7 @@ class SharedSession:
         self.has_forks = False
         self.rehearses = False
         self.poller = Poller()
-        self.layers: Sequence[OverlayLayers] = ()
+        self.layers: Sequence[Sequence[int]] = ()
         self._spills = Spills(workspace)
 
     def new_capture(self, stream: str) -> Capture:

@@ -19,7 +19,6 @@ import select
 import signal
 import socket
 import time
-from functools import partial
 
 from sandbox.framing import FrameError, MessageReader, encode_frame
 from sandbox.linux import close_others, dup_high, go_first_without_memory
@@ -405,10 +404,6 @@ def enter_own_user_namespace() -> None:
     write_file("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def _tell_of_import(requests: socket.socket, name: str) -> None:
-    requests.send(json.dumps({"importing": name}).encode())
-
-
 def _heard(requests: socket.socket) -> Mapping[str, Any]:
     data = requests.recv(MAX_REQUEST)
     return json.loads(data) if data else {"why": "the process that keeps it has ended"}
@@ -437,7 +432,11 @@ def keep_image_python(
         try:
             control.close()
             ours.close()
-            keeper = _Keeper(image, template, wanted, partial(_tell_of_import, theirs))
+
+            def tell(name: str) -> None:
+                theirs.send(json.dumps({"importing": name}).encode())
+
+            keeper = _Keeper(image, template, wanted, tell)
             try:
                 model = keeper.make_model()
             except NoImagePythonError as error:
