@@ -5,31 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import struct
 
 from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
-from sandbox.template.kernel import (
-    CAPABILITY_VERSION_3,
-    PR_CAP_AMBIENT,
-    PR_CAP_AMBIENT_CLEAR_ALL,
-    PR_CAPBSET_DROP,
-)
 from sandbox.tracing.fork_checks import (
     CannotForkError,
     check_filters,
     check_gpu,
     check_threads,
     enter_namespaces,
+    fork_call,
+    give_descriptors,
     inner_pid,
     missing_isolation,
     page_of,
+    private_descriptors,
     status_of,
+    take_rights,
 )
 from sandbox.tracing.ptrace import (
     CLONE_PARENT,
-    CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
+    NO_CALL,
     CallLists,
     Traced,
 )
@@ -37,12 +34,6 @@ from sandbox.tracing.ptrace import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-
-_NO_CALL_AT_ALL = (1 << 64) - 1
-_SHARED_AT, _READ_AND_WRITE = 0x11, 3  # MAP_SHARED | MAP_FIXED, PROT_READ | PROT_WRITE
-_SYSTEM_CALL = b"\x0f\x05"
-_CLONE_NUMBER, _FORK_NUMBER = 56, 57
 
 
 class ModelWorker:
@@ -59,24 +50,13 @@ class ModelWorker:
         check_filters(traced.pid, filters)  # first: it could pretend all that is done here
         self._traced = traced
         self._last_capability = last_capability
-        registers = self._registers = traced.registers
-        self._site = registers["rip"] - len(_SYSTEM_CALL)
-        is_known = registers["orig_rax"] in (_CLONE_NUMBER, _FORK_NUMBER)
-        if not is_known or traced.read(self._site, len(_SYSTEM_CALL)) != _SYSTEM_CALL:
-            raise CannotForkError("its Python forks in a way that nsm does not know")
-        if registers["orig_rax"] == _CLONE_NUMBER and registers["rdi"] & CLONE_SHARED:
-            raise CannotForkError("its Python shares memory or descriptors with what it forks")
+        self._registers = traced.registers
+        self._site, self._how = fork_call(traced)
         check_gpu(traced.pid)
         check_threads(traced.pid)
         self._page = page_of(traced.pid)
-        # The control socket, and what 0, 1 and 2 are put back from.
-        self._private: Sequence[int] = struct.unpack("4Q", traced.read(self._page + 16, 32))
-        if len({number for number in self._private if 2 < number < 1 << 20}) < 4:
-            raise CannotForkError("its descriptors are not those that nsm has given it")
+        self._private = private_descriptors(traced, self._page)
         self._rseq = traced.rseq()
-        self._how: Sequence[int] = [registers[name] for name in ("rdi", "rsi", "rdx", "r10", "r8")]
-        if registers["orig_rax"] == _FORK_NUMBER:
-            self._how = int(signal.SIGCHLD), 0, 0, 0, 0
         self._lists = CallLists(traced, self._site)
         self._close_others()
         self._check_descriptors()
@@ -172,27 +152,10 @@ class ModelWorker:
         out, err, control, page = numbers
         at, _, saved_out, saved_err = self._private
         moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
-        places = {place for several in moved.values() for place in several}
-        if not places.isdisjoint([*moved, page]):
-            raise CannotForkError("its descriptors are not those that nsm has given it")
         calls = self._lists.begin(worker)
-        size = os.sysconf("SC_PAGESIZE")
-        calls.add("mmap", self._page, size, _READ_AND_WRITE, _SHARED_AT, page, 0)
-        calls.add("setsid")
-        address, length, signature = self._rseq
-        if address:
-            calls.add("rseq", address, length, 0, signature, may_fail=True)
-        for fd, targets in moved.items():
-            for target in targets:
-                calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
-            calls.add("close", fd)
-        calls.add("close", page)
+        give_descriptors(calls, moved, (self._page, page), self._rseq)
         calls.add("chdir", calls.data(b"/workspace\0"))
-        for capability in range(self._last_capability + 1):
-            calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
-        calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
-        calls.add("capset", header, header + 8)
+        take_rights(calls, self._last_capability)
         calls.run()
 
     def _check(self, worker: Traced, namespaces: Sequence[int], given: Sequence[int]) -> int:
@@ -213,6 +176,6 @@ class ModelWorker:
 
     def release(self, worker: Traced) -> None:
         """Let a worker run, as the child that its fork has just returned in."""
-        worker.registers = {**self._registers, "rax": 0, "orig_rax": _NO_CALL_AT_ALL}
+        worker.registers = {**self._registers, "rax": 0, "orig_rax": NO_CALL}
         worker.detach()
         worker.close()

@@ -12,8 +12,14 @@ import socket
 import struct
 
 from sandbox.linux import gpu_of
-from sandbox.template.kernel import libc
-from sandbox.tracing.ptrace import CLONE_VM, CallLists, StoredAt, Traced
+from sandbox.template.kernel import (
+    CAPABILITY_VERSION_3,
+    PR_CAP_AMBIENT,
+    PR_CAP_AMBIENT_CLEAR_ALL,
+    PR_CAPBSET_DROP,
+    libc,
+)
+from sandbox.tracing.ptrace import CLONE_SHARED, CLONE_VM, CallList, CallLists, StoredAt, Traced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,3 +215,73 @@ def missing_isolation(pid: int, namespaces: Sequence[int]) -> list[str]:
         if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
             missing.append(f"namespace {kind}")
     return missing
+
+
+_SHARED_AT, _READ_AND_WRITE = 0x11, 3  # MAP_SHARED | MAP_FIXED, PROT_READ | PROT_WRITE
+_SYSTEM_CALL = b"\x0f\x05"
+_CLONE_NUMBER, _FORK_NUMBER = 56, 57
+
+
+def fork_call(made: Traced) -> tuple[int, tuple[int, ...]]:
+    """Address of the system call that made a process, which has not gone on since, and arguments of
+    a `clone` that makes another one like it."""
+    registers = made.registers
+    number, site = registers["orig_rax"], registers["rip"] - len(_SYSTEM_CALL)
+    is_call = made.read(site, len(_SYSTEM_CALL)) == _SYSTEM_CALL
+    if not is_call or number not in (_CLONE_NUMBER, _FORK_NUMBER):
+        raise CannotForkError("its Python forks in a way that nsm does not know")
+    if number == _FORK_NUMBER:
+        return site, (int(signal.SIGCHLD), 0, 0, 0, 0)
+    if registers["rdi"] & CLONE_SHARED:
+        raise CannotForkError("its Python shares memory or descriptors with what it forks")
+    return site, tuple(registers[name] for name in ("rdi", "rsi", "rdx", "r10", "r8"))
+
+
+def private_descriptors(traced: Traced, page: int) -> Sequence[int]:
+    """The control socket of a worker, and what 0, 1 and 2 are put back from, as its page tells."""
+    private: Sequence[int] = struct.unpack("4Q", traced.read(page + 16, 32))
+    if len({number for number in private if 2 < number < 1 << 20}) < 4:
+        raise CannotForkError("its descriptors are not those that nsm has given it")
+    return private
+
+
+def give_descriptors(
+    calls: CallList,
+    moved: Mapping[int, Sequence[int]],
+    page: tuple[int, int],
+    rseq: tuple[int, int, int],
+) -> set[int]:
+    """Have a worker lead a session, with descriptors and a page of its own; returns their places.
+
+    Args:
+        moved: places of each new descriptor, which is closed.
+        page: address of the page, 0 for none, and its descriptor, closed if it is not moved.
+        rseq: as of `Traced.rseq`: a process that has its memory from another one has lost it.
+    """
+    address, page_fd = page
+    places = {place for several in moved.values() for place in several}
+    if not places.isdisjoint([*moved, page_fd]):
+        raise CannotForkError("code has opened descriptors in the place of nsm's")
+    if address:
+        size = os.sysconf("SC_PAGESIZE")
+        calls.add("mmap", address, size, _READ_AND_WRITE, _SHARED_AT, page_fd, 0)
+    calls.add("setsid")
+    area, length, signature = rseq
+    if area:
+        calls.add("rseq", area, length, 0, signature, may_fail=True)
+    for fd, targets in moved.items():
+        for target in targets:
+            calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
+        calls.add("close", fd)
+    if page_fd not in moved:
+        calls.add("close", page_fd)
+    return places
+
+
+def take_rights(calls: CallList, last_capability: int) -> None:
+    """Take all capabilities away, of which the kernel's highest is given."""
+    for capability in range(last_capability + 1):
+        calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
+    calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
+    calls.add("capset", header, header + 8)

@@ -18,13 +18,7 @@ from typing import NamedTuple
 
 from nsmd.sessions.forking.traced_session import REMOVED, Descriptors, FileToOpen, UnnamedFile
 from sandbox.linux import LANDLOCK_SCOPE_SIGNAL, landlock_attributes
-from sandbox.template.kernel import (
-    CAPABILITY_VERSION_3,
-    PR_CAP_AMBIENT,
-    PR_CAP_AMBIENT_CLEAR_ALL,
-    PR_CAPBSET_DROP,
-)
-from sandbox.tracing.fork_checks import CannotForkError, proc_text
+from sandbox.tracing.fork_checks import CannotForkError, give_descriptors, proc_text, take_rights
 from sandbox.tracing.ptrace import (
     CALLS,
     NO_CALL,
@@ -195,7 +189,6 @@ def _address_of(program: bytes, name: bytes) -> int:
 
 
 _AT_FDCWD = -100
-_SHARED_FIXED, _READ_WRITE = 0x11, 3
 _OPENING_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 
 _MEMORY_FILE = "/memfd:"
@@ -239,24 +232,8 @@ class WorkerSetup(NamedTuple):
                 control: (at,),
                 page: (self.code,),
             }
-        # A number that is both a new descriptor and the place of another one.
-        places = {place for several in moved.values() for place in several}
-        if not places.isdisjoint([*moved, page]):
-            raise CannotForkError("code has opened descriptors in the place of nsm's")
         calls = self.lists.begin(worker)
-        size = os.sysconf("SC_PAGESIZE")
-        if self.page:
-            calls.add("mmap", self.page, size, _READ_WRITE, _SHARED_FIXED, page, 0)
-        calls.add("setsid")
-        address, length, signature = self.rseq
-        if address:  # a process that has its memory from another one has lost it
-            calls.add("rseq", address, length, 0, signature, may_fail=True)
-        for fd, targets in moved.items():
-            for target in targets:
-                calls.add("dup3", fd, target, 0 if target < 3 else os.O_CLOEXEC)
-            calls.add("close", fd)
-        if page not in moved:
-            calls.add("close", page)
+        places = give_descriptors(calls, moved, (self.page, page), self.rseq)
         for path in ("/workspace", self.cwd):
             calls.add("chdir", calls.data(os.fsencode(path) + b"\0"), may_fail=True)
         # Not closed: what has them open would close the next file that gets the number.
@@ -360,8 +337,4 @@ class WorkerSetup(NamedTuple):
         ruleset = ResultOf(calls.add("landlock_create_ruleset", address, len(attributes), 0))
         calls.add("landlock_restrict_self", ruleset, 0)
         calls.add("close", ruleset)
-        for capability in range(self.last_capability + 1):
-            calls.add("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
-        calls.add("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        header = calls.data(struct.pack("Ii24x", CAPABILITY_VERSION_3, 0))
-        calls.add("capset", header, header + 8)
+        take_rights(calls, self.last_capability)

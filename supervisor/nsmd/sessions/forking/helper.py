@@ -21,7 +21,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -59,13 +58,14 @@ from sandbox.tracing.fork_checks import (
     check_threads,
     enter_namespaces,
     filters_of,
+    fork_call,
     inner_pid,
     missing_isolation,
     page_of,
+    private_descriptors,
     status_of,
 )
 from sandbox.tracing.ptrace import (
-    CLONE_SHARED,
     CLONE_VFORK,
     CLONE_VM,
     DATA,
@@ -118,6 +118,7 @@ class ForkRequest:
         self._shell: WaitingShell | None = None
         self._others: OtherPrograms | None = None
         self._site = 0
+        self._how: tuple[int, ...] = ()
         self._registers: Registers = {}
         self._resumed: Registers = {}
         self._original_pid = 0
@@ -262,11 +263,7 @@ class ForkRequest:
     def _look(self, worker: Traced, child: Traced) -> WorkerSetup:
         """Look at the stopped original and its child; returns what each fork gets of them."""
         self._registers = child.registers
-        self._site = self._registers["rip"] - 2
-        if child.read(self._site, 2) != b"\x0f\x05" or self._registers["orig_rax"] not in (56, 57):
-            raise CannotForkError("its Python forks in a way that nsm does not know")
-        if self._registers["orig_rax"] == 56 and self._registers["rdi"] & CLONE_SHARED:
-            raise CannotForkError("its Python shares memory or descriptors with what it forks")
+        self._site, self._how = fork_call(child)
         if status_of(child.pid)["Threads"] != "1":
             raise CannotForkError("its fork has threads")
         check_gpu(child.pid)
@@ -275,12 +272,10 @@ class ForkRequest:
             check_memory(child.pid)
             code = first_descriptor(Limits(self._order["limits"]).resources)
             check_shell(child.pid, code)
-            private = (0, code + 1, code + 2, code + 3)
+            private: Sequence[int] = (0, code + 1, code + 2, code + 3)
         else:
             page = page_of(child.pid)
-            private = struct.unpack("4Q", child.read(page + 16, 32))
-            if not all(2 < number < 1 << 20 for number in private) or len(set(private)) < 4:
-                raise CannotForkError("code has changed the memory that belongs to nsm")
+            private = private_descriptors(child, page)
         control, _, out, err = private
         own = {control, code, out, err} if self._shell else {1, 2, control, out, err}
         descriptors = descriptors_of(child.pid, own)
@@ -331,10 +326,7 @@ class ForkRequest:
             self._temporary.append(entered)
         inside, theirs = enter_namespaces(self._lists, entered, jail.namespaces, jail.theirs)
         self._temporary.append(inside)
-        r = self._registers
-        flags, *rest = (r["rdi"], r["rsi"], r["rdx"], r["r10"], r["r8"])
-        if r["orig_rax"] == 57:
-            flags, *rest = signal.SIGCHLD, 0, 0, 0, 0
+        flags, *rest = self._how
         if is_last:
             # CLONE_VFORK: else the kernel would take its alternate stack for signals away.
             flags |= CLONE_VM | CLONE_VFORK
