@@ -24,7 +24,7 @@ from sandbox.framing import (
 )
 from sandbox.input import StandardInput
 from sandbox.interpreters import INTERPRETERS
-from sandbox.interpreters.base import CurrentExecution, InterpreterEvents, Interpreters
+from sandbox.interpreters.base import CurrentExecution, Interpreters
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
 from sandbox.stopping import Stopper
 
@@ -71,13 +71,13 @@ class Executor:
         self._stopper = Stopper(session.poller, self.end_input)
         self._fork_bombs = ForkBombs(session, trees)
         self.checkpoints: Checkpoints | None = None
-        events = InterpreterEvents(
-            self._on_done, self._end_interpreter, self._stopper.on_interruptible
-        )
         self.interpreters = Interpreters(
-            (name, INTERPRETERS[name](session, trees, events, program))
+            (name, INTERPRETERS[name](session, trees, program))
             for name, program in programs.items()
         )
+        for each in self.interpreters.values():
+            each.on_done, each.on_lost = self._on_done, self._end_interpreter
+            each.on_interruptible = self._stopper.on_interruptible
         trees.interpreters.extend(self.interpreters.values())
         trees.exit_handlers.append(lambda pid, status, _usage: self._on_exit(pid, status))
         self.running: CurrentExecution | None = None

@@ -141,26 +141,6 @@ class InterpreterQuestion:
             self._settle(answer)
 
 
-class InterpreterEvents:
-    """Functions that an interpreter calls when something has happened in it.
-
-    Args:
-        done: the foreground of the code with this number has ended, with this exit code.
-        lost: the interpreter cannot go on, for this reason; exit code of what it runs.
-        interruptible: it takes signals from now on.
-    """
-
-    def __init__(
-        self,
-        done: Callable[[Interpreter, object, object], None],
-        lost: Callable[[Interpreter, str, int], None],
-        interruptible: Callable[[Interpreter], None],
-    ) -> None:
-        self.done = done
-        self.lost = lost
-        self.interruptible = interruptible
-
-
 class Interpreter:
     """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
 
@@ -171,7 +151,14 @@ class Interpreter:
         lost: why the next execution will not find the state of the last one; empty if it will.
         setup: steps that run each time it starts.
         steps: steps that the running interpreter still has to run, the next or running one first.
+        on_done: called when the foreground of the code with a number has ended, with an exit code.
+        on_lost: called when it cannot go on, with the reason and an exit code for what it runs.
+        on_interruptible: called when it takes signals from now on.
     """
+
+    on_done: Callable[[Interpreter, object, object], None]
+    on_lost: Callable[[Interpreter, str, int], None]
+    on_interruptible: Callable[[Interpreter], None]
 
     name = ""
     is_job = False
@@ -190,12 +177,9 @@ class Interpreter:
     ends_with_code = False
     """True if its process ends with the code that it runs, so that its exit loses no state."""
 
-    def __init__(
-        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
-    ) -> None:
+    def __init__(self, session: SharedSession, trees: ProcessTrees, program: str) -> None:
         self.session = session
         self.trees = trees
-        self.events = events
         self.program = program
         self.pid = 0
         self.execution: CurrentExecution | None = None
@@ -294,7 +278,7 @@ class Interpreter:
 
     def end(self, reason: str, exit_code: int = KILLED_EXIT_CODE) -> None:
         """Have it killed, since it can't go on, and what it runs answered for."""
-        self.events.lost(self, reason, exit_code)
+        self.on_lost(self, reason, exit_code)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         """Apply new limits to the running interpreter."""

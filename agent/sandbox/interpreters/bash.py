@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sandbox.interpreters.base import InterpreterEvents
     from sandbox.processes import Process, ProcessTrees
     from sandbox.session import SharedSession
 
@@ -151,10 +150,8 @@ class BashInterpreter(Interpreter):
     CONFIRMATIONS = 3
     """Reports after signals: SIGINT may discard one, `abort` another, before all is settled."""
 
-    def __init__(
-        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
-    ) -> None:
-        super().__init__(session, trees, events, program)
+    def __init__(self, session: SharedSession, trees: ProcessTrees, program: str) -> None:
+        super().__init__(session, trees, program)
         self._code: CodeFile | None = None
         self._send_again: Callable[[], None] = _nothing
         self._line = b""
@@ -514,7 +511,7 @@ class BashInterpreter(Interpreter):
             line, status = divmod(status, 256)
             if line:
                 self.add_note(f"`set -e` stopped the code at line {line}; the session goes on")
-            self.events.done(self, number, status)
+            self.on_done(self, number, status)
 
     @property
     def _should_have_read(self) -> bool:
@@ -555,7 +552,7 @@ class BashInterpreter(Interpreter):
         held, self._held = self._held, ""
         if held and self.execution is not None and not self.execution.stopping:
             self._command(held)
-        self.events.interruptible(self)
+        self.on_interruptible(self)
 
     def limit(self, limits: Mapping[str, int]) -> None:
         # The shell may have to restart anyway: its descriptors must lie below the limit.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from sandbox.framing import Step
-    from sandbox.interpreters.base import InterpreterEvents
     from sandbox.processes import ProcessTrees
     from sandbox.session import SharedSession
 
@@ -108,10 +107,8 @@ WORKER_FRAME_BYTES = 4 * DISPLAY_BYTES
 class FramedInterpreter(Interpreter):
     """One whose control socket carries frames, as opposed to lines."""
 
-    def __init__(
-        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
-    ) -> None:
-        super().__init__(session, trees, events, program)
+    def __init__(self, session: SharedSession, trees: ProcessTrees, program: str) -> None:
+        super().__init__(session, trees, program)
         self._reader = MessageReader(WORKER_FRAME_BYTES)
         self._token = ""
 
@@ -171,7 +168,7 @@ class FramedInterpreter(Interpreter):
             elif kind == "imported":
                 self.add_import(message.get("module"), message.get("seconds"))
             elif kind == "done" and message.get("token") == self._token:
-                self.events.done(self, message.get("id"), message.get("exit_code"))
+                self.on_done(self, message.get("id"), message.get("exit_code"))
             elif kind == "answer":
                 self.on_answer(message)
 
@@ -193,10 +190,8 @@ class PythonInterpreter(FramedInterpreter):
     name = "python"
     answers = ("complete", "fork")
 
-    def __init__(
-        self, session: SharedSession, trees: ProcessTrees, events: InterpreterEvents, program: str
-    ) -> None:
-        super().__init__(session, trees, events, program)
+    def __init__(self, session: SharedSession, trees: ProcessTrees, program: str) -> None:
+        super().__init__(session, trees, program)
         self.workers: ImageWorkers | None = None
         self._page_fd = -1
         self._page: SharedPage | None = None
@@ -296,7 +291,7 @@ class PythonInterpreter(FramedInterpreter):
     def on_started(self) -> None:
         if self._awaits_start:  # else code says so, which may say it thousands of times
             self._awaits_start = False
-            self.events.interruptible(self)
+            self.on_interruptible(self)
 
     def send_interrupt(self, number: int) -> None:
         if self._page is not None:
