@@ -415,6 +415,7 @@ class Executor:
             exit_code = 124
         elif execution.interrupted:
             exit_code = 130
+        displays, notes, imports = interpreter.take_told()
         message: dict[str, Any] = {
             "type": "result",
             "id": execution.id,
@@ -422,7 +423,7 @@ class Executor:
             "stderr": results["stderr"][0],
             "exit_code": exit_code,
             "duration_s": round(time.monotonic() - execution.started, 6),
-            "displays": interpreter.take_displays(),
+            "displays": displays,
             "truncated": {
                 stream: left_out for stream, (_, left_out) in results.items() if left_out
             },
@@ -431,9 +432,9 @@ class Executor:
             "interpreter_restarted": bool(reason),
             "restart_reason": reason,
         }
-        if notes := interpreter.take_notes():
+        if notes:
             message["notes"] = notes
-        if imports := interpreter.take_imports():
+        if imports:
             message["imports"] = imports
         checkpoints = self.checkpoints
         if checkpoints is not None:
@@ -518,8 +519,7 @@ class Executor:
         if execution.stopping and interpreter.pid:
             self._stopper.signal_latecomers(execution)
         said = interpreter.take_output()["stderr"].result()[0]
-        interpreter.take_displays()
-        interpreter.take_notes()
+        _, _, interpreter.imports = interpreter.take_told()  # these are for whoever asks next
         self.running = interpreter.execution = None
         if not self._trees.is_alone(interpreter):
             self._trees.note_orphans(interpreter)

@@ -510,18 +510,16 @@ class Interpreter:
         self._display_bytes += size
         self.displays.append(bundle)
 
-    def take_displays(self) -> list[dict[str, Any]]:
-        taken, self.displays, self._display_bytes = self.displays, [], 0
+    def take_told(self) -> tuple[list[dict[str, Any]], list[str], dict[str, float]]:
+        """Displays, notes and times of imports that were kept up to now."""
+        taken = self.displays, self.notes, self.imports
+        self.displays, self.notes, self.imports, self._display_bytes = [], [], {}, 0
         return taken
 
     def add_note(self, text: object) -> None:
         """Keep a sentence about the execution that its result is to show, on one line."""
         if isinstance(text, str) and len(self.notes) < MAX_RESULT_NOTES:
             self.notes.append(" ".join(text[:MAX_RESULT_NOTE].split()))
-
-    def take_notes(self) -> list[str]:
-        taken, self.notes = self.notes, []
-        return taken
 
     def add_import(self, module: object, seconds: object) -> None:
         """Keep the time that an import took."""
@@ -531,10 +529,6 @@ class Interpreter:
             and len(self.imports) < MAX_RESULT_IMPORTS
         ):
             self.imports[module] = round(seconds, 3)
-
-    def take_imports(self) -> dict[str, float]:
-        taken, self.imports = self.imports, {}
-        return taken
 
     # Private descriptors.
 
