@@ -297,7 +297,7 @@ class Jobs:
     def _answer_or_wait(self, job: JobProcess, message: Mapping[str, Any]) -> None:
         wait_s = min(seconds_field(message, "wait_s", 0), MAX_WAIT_S)
         waiting = self._waiting.setdefault(job.id, [])
-        if not self._answer(job, message, last=wait_s == 0 or len(waiting) >= MAX_WAITING):
+        if not self._settle(job, message, last=wait_s == 0 or len(waiting) >= MAX_WAITING):
             waiting.append(message)
             self._session.poller.at(
                 _timer(message),
@@ -321,20 +321,16 @@ class Jobs:
                 self._waiting[job.id].append(message)
 
     def _settle(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
+        """Answer a request if there is something to tell, and the last time in any case."""
+        answer = self._write if message["type"] == "job_write" else self._read
         try:
-            settled = self._answer(job, message, last=last)
+            settled = answer(job, message, last=last)
         except (JobRefusal, RequestError) as error:
             self._fail(message["id"], error)
             settled = True
         if settled:
             self._session.poller.cancel(_timer(message))
         return settled
-
-    def _answer(self, job: JobProcess, message: Mapping[str, Any], *, last: bool) -> bool:
-        """Answer a request if there is something to tell, and the last time in any case."""
-        if message["type"] == "job_write":
-            return self._write(job, message, last=last)
-        return self._read(job, message, last=last)
 
     def go_on(self) -> None:
         """Answer what waited for the supervisor to catch up."""
