@@ -140,9 +140,6 @@ class JobProcess:
         for stream in self.pipes.values():
             self._watch(stream)
 
-    def __repr__(self) -> str:
-        return f"<JobProcess {self.id} pid={self.pid} {self.argv[0]!r:.40}>"
-
     # Start.
 
     def _mark_for_killing(self, retry_s: float) -> None:

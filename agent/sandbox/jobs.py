@@ -96,9 +96,6 @@ class Jobs:
         self._count = 0
         self._waiting: dict[str, list[Mapping[str, Any]]] = {}
 
-    def __repr__(self) -> str:
-        return f"<Jobs {len(self._live)} live of {len(self._jobs)}>"
-
     @property
     def live(self) -> list[str]:
         """Ids of the jobs that run."""

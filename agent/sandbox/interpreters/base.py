@@ -204,9 +204,6 @@ class Interpreter:
         """Leader of the session of its processes."""
         return self.pid
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} pid={self.pid} has_state={self.has_state}>"
-
     # What a subclass provides.
 
     @property
