@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from sandbox.framing import RequestError, text_field, whole_field
-from sandbox.interpreters.base import InterpreterQuestion
 from sandbox.workers.python.completion import MAX_MATCH, MAX_MATCHES
 
 TYPE_CHECKING = False
@@ -54,15 +53,19 @@ class Questions:
             settle({})
             return
         self._asked += 1
-        timer = f"question {self._asked}"
+        number, timer, poller = self._asked, f"question {self._asked}", self._session.poller
 
         def settled(answer: Mapping[str, Any]) -> None:
-            self._session.poller.cancel(timer)
+            poller.cancel(timer)
             settle(answer)
 
-        question = interpreter.question = InterpreterQuestion(self._asked, settled)
-        self._session.poller.at(timer, time.monotonic() + seconds, lambda: question.settle({}))
-        interpreter.send_question(kind, question.number, fields)
+        def give_up() -> None:
+            interpreter.question = number, lambda _: None
+            settle({})
+
+        interpreter.question = number, settled
+        poller.at(timer, time.monotonic() + seconds, give_up)
+        interpreter.send_question(kind, number, fields)
 
     def complete(self, message: Mapping[str, Any]) -> None:
         interpreter = self._interpreters.named(message.get("interpreter"))

@@ -122,25 +122,6 @@ class CurrentExecution:
         return row.started > self.started_ticks
 
 
-class InterpreterQuestion:
-    """Question to an interpreter besides running code, which may keep it too busy to answer.
-
-    Args:
-        number: tells its answer from that to a question before.
-        settle: called once, with the answer, or with nothing in it if there is none.
-    """
-
-    def __init__(self, number: int, settle: Callable[[Mapping[str, Any]], None]) -> None:
-        self.number = number
-        self._settle = settle
-        self._settled = False
-
-    def settle(self, answer: Mapping[str, Any]) -> None:
-        if not self._settled:
-            self._settled = True
-            self._settle(answer)
-
-
 class Interpreter:
     """An interpreter in a process tree of its own. A subclass says how to start and talk to it.
 
@@ -151,6 +132,8 @@ class Interpreter:
         lost: why the next execution will not find the state of the last one; empty if it will.
         setup: steps that run each time it starts.
         steps: steps that the running interpreter still has to run, the next or running one first.
+        question: number of what it was asked last besides running code, which may keep it too busy
+            to answer, and what takes the answer; None when it has answered.
         on_done: called when the foreground of the code with a number has ended, with an exit code.
         on_lost: called when it cannot go on, with the reason and an exit code for what it runs.
         on_interruptible: called when it takes signals from now on.
@@ -194,7 +177,7 @@ class Interpreter:
         self.steps: list[Step] = []
         self._aside: tuple[dict[str, Capture], str] | None = None
         self.link: NonblockingStream | None = None
-        self.question: InterpreterQuestion | None = None
+        self.question: tuple[int, Callable[[Mapping[str, Any]], None]] | None = None
         self.argv: list[str] = []  # of the script that runs; empty for other code
         self._display_bytes = 0
         self._private: dict[int, tuple[int, int]] = {}
@@ -406,7 +389,7 @@ class Interpreter:
         self.pid = 0
         self.has_state = False
         if self.question is not None:
-            self.question.settle({})
+            self.question[1]({})
             self.question = None
         for stream, pipe in self.pipes.items():
             self._keep(stream, pipe.cut())

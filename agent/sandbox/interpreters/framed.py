@@ -175,9 +175,9 @@ class FramedInterpreter(Interpreter):
     def on_answer(self, message: Mapping[str, Any]) -> None:
         """Take an answer; one to a question that was given up frees the place for another."""
         question = self.question
-        if question is not None and question.number == message.get("id"):
+        if question is not None and question[0] == message.get("id"):
             self.question = None
-            question.settle(message)
+            question[1](message)
 
 
 class PythonInterpreter(FramedInterpreter):
