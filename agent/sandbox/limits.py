@@ -24,21 +24,20 @@ UNDO_BYTES = 256 * 1024 * 1024
 """Default memory of checkpoints."""
 
 
+RESOURCES = {
+    "processes": resource.RLIMIT_NPROC,
+    "descriptors": resource.RLIMIT_NOFILE,
+    "data_bytes": resource.RLIMIT_DATA,
+}
+
+
 class Limits:
     """Bounds of a session, as `hello` sets them; None leaves what the jail has."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         """Raise ValueError if a limit is not a whole number above 0."""
         values: dict[str, int] = {}
-        for name in (
-            "reply_bytes",
-            "file_bytes",
-            "processes",
-            "descriptors",
-            "data_bytes",
-            "undo",
-            "undo_bytes",
-        ):
+        for name in ("reply_bytes", "file_bytes", "undo", "undo_bytes", *RESOURCES):
             value = (given or {}).get(name)
             if value is None:
                 continue
@@ -49,18 +48,8 @@ class Limits:
         self.file_bytes = values.get("file_bytes", FILE_BYTES)
         self.undo = values.get("undo", 0)
         self.undo_bytes = values.get("undo_bytes", UNDO_BYTES)
-        self.resources: dict[str, int] = {
-            name: values[name]
-            for name in ("processes", "descriptors", "data_bytes")
-            if name in values
-        }
+        self.resources = {name: values[name] for name in RESOURCES if name in values}
 
-
-RESOURCES = {
-    "processes": resource.RLIMIT_NPROC,
-    "descriptors": resource.RLIMIT_NOFILE,
-    "data_bytes": resource.RLIMIT_DATA,
-}
 
 ULIMIT = {"processes": ("-u", 1), "descriptors": ("-n", 1), "data_bytes": ("-d", 1024)}
 """Options of Bash's `ulimit`, and their units."""
