@@ -23,17 +23,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # unbundled
 
-from sandbox.template.image_python import (
-    enter_own_user_namespace,
-    keep_image_python,
-)
+from sandbox.template.image_python import enter_own_user_namespace, keep_image_python
 from sandbox.template.kernel import Filter, SetupError
-from sandbox.template.preloading import (
-    UnforkableError,
-    collect_fork_hooks,
-    empty_scratch,
-    preload,
-)
+from sandbox.template.preloading import UnforkableError, collect_fork_hooks, empty_scratch, preload
 from sandbox.template.server import TemplateServer, read_font_lists
 from sandbox.template.session import MAX_ERROR, TemplateFacts
 

@@ -18,13 +18,7 @@ from __future__ import annotations
 import signal
 import time
 
-from sandbox.processes import (
-    read_children,
-    read_process,
-    read_processes,
-    signal_process,
-    tree_of,
-)
+from sandbox.processes import read_children, read_process, read_processes, signal_process, tree_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,14 +22,7 @@ from sandbox.tracing.fork_checks import (
     status_of,
     take_rights,
 )
-from sandbox.tracing.ptrace import (
-    CLONE_PARENT,
-    CLONE_VFORK,
-    CLONE_VM,
-    NO_CALL,
-    CallLists,
-    Traced,
-)
+from sandbox.tracing.ptrace import CLONE_PARENT, CLONE_VFORK, CLONE_VM, NO_CALL, CallLists, Traced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,7 @@ import socket
 import struct
 import sys
 
-from sandbox.linux import (
-    DEFAULT_ACTION,
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_PDEATHSIG,
-    set_handler,
-)
+from sandbox.linux import DEFAULT_ACTION, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, set_handler
 from sandbox.template.kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNET,

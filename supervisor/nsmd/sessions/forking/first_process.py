@@ -15,13 +15,7 @@ import sandbox_agent
 from nsm.jail.seccomp import filter_program
 from nsmd.sessions.forking.traced_session import keep_only, namespace
 from sandbox.limits import Limits
-from sandbox.template.kernel import (
-    Filter,
-    SetupError,
-    call,
-    libc,
-    write_file,
-)
+from sandbox.template.kernel import Filter, SetupError, call, libc, write_file
 from sandbox.template.mounts import (
     cover,
     keep_mounts,
