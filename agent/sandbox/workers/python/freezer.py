@@ -116,80 +116,78 @@ class Thawed:
         return notes
 
 
-class Freezer:
-    """Makes checkpoints of the process that it is in."""
+def freeze_worker(fd: int, private: Collection[int]) -> Thawed | None:
+    """Make a checkpoint of this process.
 
-    def freeze(self, fd: int, private: Collection[int]) -> Thawed | None:
-        """Make a checkpoint.
+    Return None in the worker; facts for the checkpoint in the checkpoint, once it wakes.
 
-        Return None in the worker; facts for the checkpoint in the checkpoint, once it wakes.
-
-        Args:
-            fd: socket of the checkpoint, to the agent; closed here.
-            private: descriptors of the worker, which a fork closes.
-        """
-        worker = os.getpid()
-        try:
-            with SignalsBlocked() as mask:
-                held = Held(fd, private)
-                is_copy = self._fork(fd, held)
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-            with contextlib.suppress(OSError):
-                os.write(fd, NOT_FROZEN + reason.encode(errors="replace")[:MAX_REASON])
-            os.close(fd)
-            if os.getpid() != worker:
-                os._exit(1)
-            return None
-        if not is_copy:
-            os.close(fd)
-            return None
-        try:
-            thawed = _wait_frozen(fd, held)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.write(fd, NOT_FROZEN + f"{type(error).__name__}: {error}".encode()[:MAX_REASON])
+    Args:
+        fd: socket of the checkpoint, to the agent; closed here.
+        private: descriptors of the worker, which a fork closes.
+    """
+    worker = os.getpid()
+    try:
+        with SignalsBlocked() as mask:
+            held = Held(fd, private)
+            is_copy = _fork_parked(fd, held)
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        with contextlib.suppress(OSError):
+            os.write(fd, NOT_FROZEN + reason.encode(errors="replace")[:MAX_REASON])
+        os.close(fd)
+        if os.getpid() != worker:
             os._exit(1)
-        _forget_signals()
-        native_signal.pthread_sigmask(native_signal.SIG_SETMASK, mask)
-        return thawed
+        return None
+    if not is_copy:
+        os.close(fd)
+        return None
+    try:
+        thawed = _wait_frozen(fd, held)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(fd, NOT_FROZEN + f"{type(error).__name__}: {error}".encode()[:MAX_REASON])
+        os._exit(1)
+    _forget_signals()
+    native_signal.pthread_sigmask(native_signal.SIG_SETMASK, mask)
+    return thawed
 
-    @staticmethod
-    def _fork(fd: int, held: Held) -> bool:
-        """Fork; return True in the copy.
 
-        The worker goes on when the copy has closed what others may wait for the end of, and has
-        told the agent of itself: so the agent knows it before code can start or kill anything.
-        """
-        import _thread
+def _fork_parked(fd: int, held: Held) -> bool:
+    """Fork; return True in the copy.
 
-        count = _thread._count()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        if count:
-            words = "a thread" if count == 1 else f"{count} threads"
-            raise CannotFreezeError(f"code has {words} of its own, which a copy would not have")
-        has_threads = _native_threads() > 1
-        parked, done = os.pipe2(os.O_CLOEXEC)
-        try:
-            pid = _fork_native() if has_threads else _fork_beside()
-            if pid == 0:
-                # Python's own steps in a child take longer than the fork: they wait until it wakes.
-                held.park()
-                os.setsid()
-                go_first_without_memory()
-                os.write(fd, FROZEN)
-                return True
+    The worker goes on when the copy has closed what others may wait for the end of, and has
+    told the agent of itself: so the agent knows it before code can start or kill anything.
+    """
+    import _thread
+
+    count = _thread._count()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if count:
+        words = "a thread" if count == 1 else f"{count} threads"
+        raise CannotFreezeError(f"code has {words} of its own, which a copy would not have")
+    tasks = "/proc/self/task"
+    has_threads = len(os.listdir(tasks)) > 1
+    parked, done = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = _fork_native() if has_threads else _fork_beside()
+        if pid == 0:
+            # Python's own steps in a child take longer than the fork: they wait until it wakes.
+            held.park()
+            os.setsid()
+            go_first_without_memory()
+            os.write(fd, FROZEN)
+            return True
+        os.close(done)
+        done = -1
+        os.read(parked, 1)
+    finally:
+        os.close(parked)
+        if done >= 0:
             os.close(done)
-            done = -1
-            os.read(parked, 1)
-        finally:
-            os.close(parked)
-            if done >= 0:
-                os.close(done)
-        # Libraries that know forks have ended their threads for this one. GNU's OpenMP does not,
-        # and waits in the copy for threads that are not there.
-        if has_threads and _native_threads() > 1 and _is_mapped(b"libgomp"):
-            raise CannotFreezeError("a library (GNU's OpenMP) has threads that a copy would miss")
-        return False
+    # Libraries that know forks have ended their threads for this one. GNU's OpenMP does not,
+    # and waits in the copy for threads that are not there.
+    if has_threads and len(os.listdir(tasks)) > 1 and _is_mapped(b"libgomp"):
+        raise CannotFreezeError("a library (GNU's OpenMP) has threads that a copy would miss")
+    return False
 
 
 class Held:
@@ -286,10 +284,6 @@ def _forget_signals() -> None:
     while pending := native_signal.sigpending():
         if native_signal.sigtimedwait(pending, 0) is None:
             return
-
-
-def _native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
 
 
 def _fork_beside() -> int:

@@ -23,7 +23,7 @@ from sandbox.shared_page import INTERRUPT, SharedPage
 from sandbox.workers.python.completion import PythonCompleter
 from sandbox.workers.python.displayer import Displayer, Shows
 from sandbox.workers.python.event_loop import COROUTINE, EventLoop, Unfinished
-from sandbox.workers.python.freezer import Freezer
+from sandbox.workers.python.freezer import freeze_worker
 from sandbox.workers.python.library import (
     ImportTimer,
     Library,
@@ -191,7 +191,7 @@ class PythonWorker:
             elif message["type"] == "complete":
                 self._complete(message)
             elif message["type"] == "checkpoint":
-                thawed = Freezer().freeze(self._passed.pop(0), self._private)
+                thawed = freeze_worker(self._passed.pop(0), self._private)
                 if thawed is not None:
                     self._thaw(thawed)
                 elif not self._poll.poll(0) and sys.gettrace() is sys.getprofile() is None:
