@@ -405,18 +405,16 @@ def steps_of(setup: Mapping[str, Any]) -> list[Step]:
     steps: list[Any] | None = setup.get("steps")
     if type(steps) is not list or len(steps) > MAX_SETUP_STEPS:
         raise RequestError(f"setup needs steps, a list of at most {MAX_SETUP_STEPS}")
-    times_s = (
-        seconds_field(setup, "timeout_s", None),
-        seconds_field(setup, "grace_s", GRACE_S),
-    )
-    if times_s[0] is None:
+    timeout_s = seconds_field(setup, "timeout_s", None)
+    grace_s = seconds_field(setup, "grace_s", GRACE_S)
+    if timeout_s is None:
         raise RequestError("setup needs timeout_s")
     return [
         Step(
             text_field(step, "name"),
             text_field(step, "code"),
-            times_s[0],
-            times_s[1],
+            timeout_s,
+            grace_s,
             preloads=step.get("preloads") is True,
         )
         for step in (as_object(each) or {} for each in steps)
