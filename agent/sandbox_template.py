@@ -79,11 +79,8 @@ def prepare_worker(agent: Any, hooks: Sequence[Mapping[str, Callable[[], object]
 
 
 def restart_without(control: socket.socket, unforkable: UnforkableError, failed: str) -> NoReturn:
-    """Replace this process by a new one that leaves a module out.
-
-    Args:
-        failed: modules that earlier processes had to leave out, and why, as JSON.
-    """
+    """Replace this process by a new one that leaves a module out, and those that, as JSON says,
+    earlier processes had to leave out."""
     without = {**json.loads(failed), unforkable.module: unforkable.why}
     words = sys.argv[1:]
     if words[0] == "--failed":

@@ -270,9 +270,8 @@ def _trim_to_characters(head: bytearray, tail: bytearray) -> None:
 class OutputPipe:
     """One output stream of an interpreter: a pipe that the agent reads.
 
-    Attributes:
-        child_fd: the end for the interpreter. It stays open here as well: a pipe that nobody can
-            write to would wake the agent for ever.
+    The end for the interpreter, `child_fd`, stays open here as well: a pipe that nobody can write
+    to would wake the agent for ever.
     """
 
     def __init__(self, ends: tuple[int, int] | None = None) -> None:

@@ -99,11 +99,8 @@ class Checkpoints:
                 self._receive(each)
 
     def count(self, *, is_present: bool) -> int:
-        """Number of states that can be gone back to.
-
-        Args:
-            is_present: the newest is the present state; else that has none yet.
-        """
+        """Number of states that can be gone back to. If the newest is not the present state, that
+        has none yet."""
         earlier = self._kept[:-1] if is_present else self._kept[-self._session.limits.undo :]
         return sum(not each.refusal for each in earlier)
 

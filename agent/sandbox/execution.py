@@ -509,11 +509,8 @@ class Executor:
     def _finish_step(
         self, execution: CurrentExecution, step: Step, exit_code: int, why: str = ""
     ) -> None:
-        """Go on with the next step, in a fresh interpreter if this one has ended it.
-
-        Args:
-            why: it could not be run.
-        """
+        """Go on with the next step, in a fresh interpreter if this one has ended it, or say why it
+        could not be run."""
         interpreter = execution.interpreter
         self._stopper.cancel_timers()
         if execution.stopping and interpreter.pid:

@@ -74,12 +74,10 @@ class ForkBombs:
         self._suspected: set[int] = set()
 
     def end(self, interpreter: Interpreter, *, may_wait: bool) -> bool:
-        """End a fork bomb that code has left behind, and note it for the next result.
+        """End a fork bomb that code has left behind, and note it for the next result. Return True
+        if there was one, of this code.
 
-        Return True if there was one, of this code.
-
-        Args:
-            may_wait: wait while its copies multiply, unless earlier code has left them behind.
+        If that may wait, it waits while copies multiply, unless earlier code has left them behind.
         """
         if not self._limit:
             return False

@@ -63,11 +63,8 @@ be one."""
 
 
 class FrameError(ValueError):
-    """A peer sent something that is not a frame.
-
-    Attributes:
-        fatal: the length itself was invalid, so the stream cannot be read any further.
-    """
+    """A peer sent something that is not a frame; if `fatal`, the length itself was invalid, so the
+    stream cannot be read any further."""
 
     def __init__(self, message: str, *, fatal: bool = False) -> None:
         super().__init__(message)
@@ -167,9 +164,8 @@ def _decode_body(body: bytes) -> dict[str, Any]:
 class MessageReader:
     """Cuts a byte stream into messages; does no I/O.
 
-    Attributes:
-        marker: resume marker to look for, at any point of the stream; empty for none. A torn
-            frame before it is dropped.
+    It looks for the resume marker, if there is one, at any point of the stream. A torn frame before
+    it is dropped.
     """
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:

@@ -125,11 +125,7 @@ MAX_INPUT_REQUESTS = 16
 
 
 class StandardInput:
-    """Standard input of one execution.
-
-    Attributes:
-        pid: the child that holds the read end; 0 while there is none.
-    """
+    """Standard input of one execution; `pid` is the child that holds the read end, or 0."""
 
     def __init__(self, session: SharedSession, trees: ProcessTrees, execution: str | int) -> None:
         self.execution = execution

@@ -36,12 +36,10 @@ _LENGTH_BITS = 24
 
 
 class OutputStore:
-    """One unnamed file in which the jobs of a session keep what memory has no room for.
+    """One unnamed file in which the jobs of a session keep what memory has no room for. It is made
+    in a directory when it is first needed.
 
     When it is full, the job that has most in it loses its oldest block. No code can reach the file.
-
-    Args:
-        directory: where it is made when it is first needed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -79,9 +77,8 @@ class OutputStore:
     def put(self, block: bytes, *, wanted: bool) -> int | None:
         """Keep a block; returns its slot, None if it has to be lost.
 
-        Args:
-            wanted: a reader wants it. If all the rest is wanted, too, the file becomes larger: by
-                the little that a job had in its pipes when it ended.
+        If a reader wants it, and all the rest, too, the file becomes larger: by the little that a
+        job had in its pipes when it ended.
         """
         self._open()
         if self._free:

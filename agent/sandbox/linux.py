@@ -157,11 +157,8 @@ def restore_signals() -> None:
 
 
 def become_helper(kept: set[int], parent: int) -> None:
-    """Begin in a fork of the agent that serves the session, and runs no code of it.
-
-    Args:
-        parent: the agent, which takes it along; as PID 1 in any case.
-    """
+    """Begin in a fork of the agent that serves the session, and runs no code of it. The agent takes
+    it along; as PID 1 in any case."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     set_handler(signal.SIGCHLD, DEFAULT_ACTION)

@@ -74,11 +74,8 @@ class _Place:
 
     @contextlib.contextmanager
     def at(self, name: bytes, *, is_below: bool) -> Generator[_Place, None, None]:
-        """Open a directory in this one, in each of the layers.
-
-        Args:
-            is_below: what the project has there shows through.
-        """
+        """Open a directory in this one, in each of the layers; below, if what the project has there
+        shows through."""
         if self.depth > DEEPEST_REMOVED:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         mode = os.stat(name, dir_fd=self.shown, follow_symlinks=False).st_mode

@@ -23,11 +23,8 @@ MAX_STEPS = 1000
 
 
 class TransferError(Exception):
-    """A file can't be read or written, or not any further. The text is for whoever asked.
-
-    Attributes:
-        code: name of the error number that says the same, such as `EISDIR`; may be empty.
-    """
+    """A file can't be read or written, or not any further. The text is for whoever asked; `code` is
+    the name of the error number that says the same, such as `EISDIR`, or empty."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)

@@ -375,11 +375,8 @@ class ProcessTrees:
         return [*self.live_interpreters(), *self.jobs, *left]
 
     def note_orphans(self, owner: Owner) -> None:
-        """Remember whose the orphans are that have not been seen yet; later nothing tells.
-
-        Args:
-            owner: the one that was running, or whose end has made them orphans.
-        """
+        """Remember whose the orphans are that have not been seen yet; later nothing tells. The
+        owner was running, or its end has made them orphans."""
         self.find_helpers()
         leaders = {each.pid for each in self.owners()}
         for pid in self.children.pids() - leaders - self.helpers - set(self.orphans):

@@ -30,10 +30,7 @@ RECENT = 64
 
 class Channel:
     """Messages to and from the supervisor, kept until they are acknowledged once it asked so.
-
-    Attributes:
-        recent: ids of the last executions that had a result, acknowledged or not.
-    """
+    `recent` are ids of the last executions that had a result, acknowledged or not."""
 
     def __init__(
         self,
@@ -207,11 +204,8 @@ class SharedSession:
         self.send(refusal(text, request_id))
 
     def send_descriptor(self, message: dict[str, Any], descriptor: int, failure: str) -> None:
-        """Send an answer with a descriptor, or an error if the kernel refuses to pass it.
-
-        Args:
-            failure: what could not be done, such as "cannot listen".
-        """
+        """Send an answer with a descriptor, or an error if the kernel refuses to pass it, such as
+        "cannot listen"."""
         why = f"{failure}: {os.strerror(errno.ETOOMANYREFS)}"
         self.channel.send(message, descriptor, lambda: refusal(why, message["id"]))
 

@@ -89,11 +89,7 @@ class SharedPage:
         self._numbers[_PENDING] = number
 
     def show_descriptors(self, descriptors: Sequence[int]) -> None:
-        """Show whoever forks the worker from outside which descriptors are private; the worker's
-        to write.
-
-        Args:
-            descriptors: the control socket, and what 0, 1 and 2 are put back from.
-        """
+        """Show whoever forks the worker from outside which descriptors are private: the control
+        socket, and what 0, 1 and 2 are put back from. The worker's to write."""
         for place, fd in enumerate(descriptors, _PRIVATE):
             self._numbers[place] = fd

@@ -73,12 +73,9 @@ class Stopper:
         self._signal(execution, wide=True)
 
     def _signal(self, execution: CurrentExecution, *, wide: bool) -> None:
-        """Interrupt the interpreter and its foreground: what Ctrl-C reaches, but not processes
-        of earlier executions.
-
-        Args:
-            wide: processes in groups of their own too, such as a shell's jobs under `set -m`.
-        """
+        """Interrupt the interpreter and its foreground: what Ctrl-C reaches, but not processes of
+        earlier executions. `wide`: processes in groups of their own too, such as a shell's jobs
+        under `set -m`."""
         interpreter = execution.interpreter
         leader = interpreter.pid
         interpreter.hold()

@@ -111,11 +111,8 @@ class FileWatch:
         os.close(self.fd)
 
     def _add(self, found: int, path: str, *, first: bool = False) -> None:
-        """Watch what a descriptor leads to, and the directories in it.
-
-        Args:
-            first: it is the path that was asked for, which may be a file.
-        """
+        """Watch what a descriptor leads to, and the directories in it; the first, which was asked
+        for, may be a file."""
         import ctypes
 
         if len(self._paths) >= MAX_WATCHED:

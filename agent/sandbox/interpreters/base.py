@@ -296,11 +296,8 @@ class Interpreter:
         return steps[:]
 
     def adopt(self, pid: int, *fds: int) -> None:
-        """Take over a process that somebody else has started, in place of `start`.
-
-        Args:
-            fds: what `start` would have made: control socket, a file of the subclass, pipes.
-        """
+        """Take over a process that somebody else has started, in place of `start`, with what that
+        would have made: control socket, a file of the subclass, pipes."""
         control_fd, _, *pipe_fds = fds
         for fd in fds:
             os.set_inheritable(fd, False)

@@ -338,12 +338,8 @@ class BashInterpreter(Interpreter):
         return rf"\builtin \set +{option.decode()}" if option in self._added_options else "[[ 1 ]]"
 
     def _set_traps(self, levels: str) -> str:
-        """Give the command that sets the traps of ERR and EXIT.
-
-        Args:
-            levels: pattern of the depths of subshells and calls and the function in which code's
-                own trap of ERR runs.
-        """
+        """Give the command that sets the traps of ERR and EXIT. `levels` is a pattern of the depths
+        of subshells and calls and the function in which code's own trap of ERR runs."""
         around = "\0"
         values = {"note": PARTS["note"], "leave": PARTS["leave"], "stay": self._part("stay")}
         names = ["on_err", "on_exit"]

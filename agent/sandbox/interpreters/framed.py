@@ -63,11 +63,8 @@ class ImageWorkers:
         return {name: value for name, value in os.environ.items() if known.get(name) != value}
 
     def fork(self, given: Sequence[int], limits: Mapping[str, int]) -> int:
-        """Have a worker made; returns its process id, or 0 if it is to be started instead.
-
-        Args:
-            given: its ends of its output pipes and its control socket, and its page.
-        """
+        """Have a worker made; returns its process id, or 0 if it is to be started instead. It is
+        given its ends of its output pipes and its control socket, and its page."""
         if self._requests < 0:
             return 0
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -181,11 +178,8 @@ class FramedInterpreter(Interpreter):
 
 
 class PythonInterpreter(FramedInterpreter):
-    """A fork of the agent when the agent's own Python is to be used, else another program.
-
-    Attributes:
-        workers: makes workers of an image's Python; None if it cannot be forked.
-    """
+    """A fork of the agent when the agent's own Python is to be used, else another program, or one
+    of the `workers` of an image's Python that can be forked."""
 
     name = "python"
     answers = ("complete", "fork")
@@ -254,20 +248,13 @@ class PythonInterpreter(FramedInterpreter):
         super().send_code(number, code, one_shot=one_shot, stdin=stdin)
 
     def freeze(self, fd: int) -> None:
-        """Have the worker make a checkpoint.
-
-        Args:
-            fd: the checkpoint's end of a socket; the worker's from now on.
-        """
+        """Have the worker make a checkpoint, whose end of a socket is the worker's from now on."""
         if self.link is not None:
             self.link.send(encode_frame({"type": "checkpoint"}), fd)
 
     def thaw(self, pid: int, number: int, wake: Callable[[str, list[int]], None]) -> None:
-        """Have a checkpoint be the worker, which answers as if it had run code.
-
-        Args:
-            wake: sends it a message and descriptors.
-        """
+        """Have a checkpoint be the worker, which answers as if it had run code. `wake` sends it a
+        message and descriptors."""
         page_fd = SharedPage.make_file()
         ends = [page_fd]
         try:

@@ -115,13 +115,8 @@ class NoImagePythonError(Exception):
 
 
 class _ImportingPython:
-    """The image's Python while it imports.
-
-    Raise CannotForkError if the kernel does not tell what it takes to check it.
-
-    Attributes:
-        filters: number of filters of system calls that it is started with.
-    """
+    """The image's Python while it imports, and the number of filters of system calls with which it
+    starts. Raise CannotForkError if the kernel does not tell what it takes to check it."""
 
     def __init__(self, image: Mapping[str, Any], template: TemplateFacts) -> None:
         self.filters = filters_of(os.getpid()) + 1
@@ -254,11 +249,8 @@ class _ImportingPython:
 
 
 class _Keeper:
-    """The process beside a template that has the model.
-
-    Args:
-        tell: called with the module that is imported next; with an empty text for other steps.
-    """
+    """The process beside a template that has the model. It tells which module is imported next; an
+    empty text for other steps."""
 
     def __init__(
         self,

@@ -102,11 +102,8 @@ def write_file(path: str, text: str) -> None:
 
 
 class Filter:
-    """A seccomp filter: a program in classic BPF, as the kernel takes it.
-
-    Args:
-        program: an array of `struct sock_filter`.
-    """
+    """A seccomp filter: a program in classic BPF, as the kernel takes it, an array of `struct
+    sock_filter`."""
 
     class _Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))

@@ -68,13 +68,10 @@ class ModelWorker:
         calls.run()
 
     def _check_descriptors(self) -> None:
-        """Refuse it if its sessions would share a descriptor.
+        """Raise CannotForkError if its sessions would share a descriptor.
 
         Each worker gets descriptors of its own in place of those that are left, except for standard
         input and its copy. These two stay, so they must be /dev/null.
-
-        Raises:
-            CannotForkError: there are others, or its standard input is not empty.
         """
         own = {0, 1, 2, *self._private}
         if {int(fd) for fd in os.listdir(f"/proc/{self._traced.pid}/fd")} != own:

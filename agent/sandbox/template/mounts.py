@@ -126,13 +126,11 @@ def make_copy_on_write(
     path: str, size_mb: int, fill: Callable[[str], None] = lambda _: None
 ) -> Sequence[int]:
     """Mount an overlay over a directory: what is changed there is changed in a copy, in memory.
+    `fill` puts changes that are there from the beginning into a directory.
 
     The copy lies in a file system that is nowhere to be seen but through the overlay: the kernel
     believes its attributes, so code is not to set them. Return descriptors: the directory of what
     was changed, the overlay, and the directory below it.
-
-    Args:
-        fill: puts changes that are there from the beginning into a directory.
     """
     hidden = "/workspace"  # as good as any; the session's own comes over it in a moment
     try:
@@ -222,11 +220,8 @@ def cover(paths: Sequence[str]) -> None:
 def show_policy(text: bytes, place: str) -> None:
     """Show a session its rules, where its template has an empty file for them.
 
-    The file is the session's own, whose code could change it but for the read-only mount, which is
-    all that leads to it in the end.
-
-    Args:
-        place: a file system of the session's own.
+    The file lies in a file system of the session's own, whose code could change it but for the
+    read-only mount, which is all that leads to it in the end.
     """
     original = f"{place}/.policy"
     fd = os.open(original, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)

@@ -96,10 +96,9 @@ class TemplateServer:
     def serve(self) -> tuple[ForkedSession, int, bytes, int]:
         """Fork whenever asked, until nobody can ask any more; then exit.
 
-        Returns:
-            In a fork only: its session, its socket, the part of the request that no other fork is
-            to have, and its control group or -1. Code of users is not to run on top of the
-            template's frames.
+        Returns in a fork only: its session, its socket, the part of the request that no other fork
+        is to have, and its control group or -1. Code of users is not to run on top of the
+        template's frames.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             set_handler(number, DEFAULT_ACTION)

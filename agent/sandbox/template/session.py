@@ -99,13 +99,10 @@ def become_root(uid: int, gid: int) -> None:
 
 
 def enter_group(fd: int) -> None:
-    """Move this process into the control group of a session.
+    """Move this process into the control group of a session, by its `cgroup.procs`.
 
     Where the kernel refuses (before 5.16, not as the one who has opened the file), the supervisor
     does it later, and says so if that fails.
-
-    Args:
-        fd: descriptor of the group's `cgroup.procs`.
     """
     with contextlib.suppress(OSError):
         os.write(fd, b"0")
@@ -152,13 +149,8 @@ def reseed() -> None:
 
 
 def take_variables(variables: Sequence[bytes]) -> bool:
-    """Set a session's variables, and have what a Python reads of them at its start read again.
-
-    Return True if PATH was set, so that programs may be in other places.
-
-    Args:
-        variables: each `NAME=VALUE`.
-    """
+    """Set a session's variables, each `NAME=VALUE`, and have what a Python reads of them at its
+    start read again. Return True if PATH was set, so that programs may be in other places."""
     if not variables:
         return False
     named = dict(os.fsdecode(variable).split("=", 1) for variable in variables)
@@ -236,10 +228,8 @@ class TemplateFacts:
 class ForkedSession:
     """Session for one request, prepared before the forks that become it: one for each such request.
 
-    Raise ValueError if a limit is not valid.
-
-    Args:
-        request: first part of the request (docs/contributing/agent-protocol.md, "Templates").
+    That is the first part of the request (docs/contributing/agent-protocol.md, "Templates"). Raise
+    ValueError if a limit is not valid.
     """
 
     def __init__(self, request: Mapping[str, Any], template: TemplateFacts) -> None:
@@ -350,12 +340,10 @@ class ForkedSession:
 
     @staticmethod
     def _send_descriptors(copy: Sequence[int]) -> None:
-        """Give the supervisor a handle on this process, the session's PID 1, and on its copy.
+        """Give the supervisor a handle on this process, the session's PID 1, and on its copy, which
+        is closed here.
 
         Before descriptors are limited: one in flight counts against that limit, too.
-
-        Args:
-            copy: from `make_copy_on_write`; closed here.
         """
         descriptors = [os.pidfd_open(os.getpid()), *copy[:2]]
         try:

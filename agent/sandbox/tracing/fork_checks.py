@@ -106,13 +106,11 @@ def page_of(pid: int, inode: int = 0) -> int:
 
 
 def check_memory(pid: int, page_inode: int = 0) -> int:
-    """Refuse a process with memory that a fork would share.
+    """Refuse a process with memory that a fork would share. Return the address of the page that it
+    shares with its agent; 0 without.
 
-    Return the address of the page that it shares with its agent; 0 without. Raise CannotForkError
-    if it shares other memory.
-
-    Args:
-        page_inode: inode that the page shared with its agent must have; 0 accepts any.
+    Raise CannotForkError if it shares other memory, or the page has another inode than the given
+    one, if that is not 0.
     """
     page = 0
     for line in proc_text(f"/proc/{pid}/maps").splitlines():
@@ -150,11 +148,8 @@ def enter_namespaces(
 ) -> tuple[Traced, list[int]]:
     """Have a stopped process enter namespaces, and make another one there.
 
-    It gets the descriptors over a pair of sockets that it makes. Return the other process, which
-    shares its memory, and its numbers of `theirs`.
-
-    Args:
-        theirs: further descriptors of this process, which it is to have.
+    It gets the descriptors, and further ones that it is to have, over a pair of sockets that it
+    makes. Return the other process, which shares its memory, and its numbers of the further ones.
     """
     descriptors = [*namespaces, *theirs]
     calls = lists.begin(traced)
@@ -199,11 +194,8 @@ def _taken(pidfd: int, fd: int) -> int:
 
 
 def missing_isolation(pid: int, namespaces: Sequence[int]) -> list[str]:
-    """Name what /proc shows a process to lack before it may run code: empty if nothing.
-
-    Args:
-        namespaces: descriptors of those that it has to be in: `KINDS`, and its user's.
-    """
+    """Name what /proc shows a process to lack before it may run code: empty if nothing. Namespaces
+    that it has to be in: `KINDS`, and its user's."""
     status = status_of(pid)
     missing = [name for name in _CAPABILITIES if int(status[name], 16)]
     wanted = (("Seccomp", "2"), ("NoNewPrivs", "1"), ("Threads", "1"))

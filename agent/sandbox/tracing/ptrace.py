@@ -220,11 +220,8 @@ class Traced:
                 raise TracedEndedError("made a process where it should not")
 
     def call(self, name: str, *arguments: int, site: int) -> int:
-        """Have it make a system call, and stop again as before.
-
-        Args:
-            site: address of a system call instruction.
-        """
+        """Have it make a system call, by such an instruction at an address, and stop again as
+        before."""
         before = self.registers
         self._begin(before, name, arguments, site)
         self.finish_call()
@@ -447,11 +444,8 @@ class StoredAt(NamedTuple):
 
 
 class CallList:
-    """System calls that a stopped process makes one after another.
-
-    Attributes:
-        made: processes that the calls have made, stopped.
-    """
+    """System calls that a stopped process makes one after another; `made` are processes that they
+    have made, stopped."""
 
     def __init__(self, traced: Traced, address: int) -> None:
         self._traced, self._address = traced, address

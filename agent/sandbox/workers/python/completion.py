@@ -60,11 +60,8 @@ class PythonCompleter:
         self._builtins = builtins
 
     def complete(self, before: str, following: str) -> tuple[str, list[str]]:
-        """Find the text before the cursor that is to be replaced, and the replacements.
-
-        Args:
-            following: the character at the cursor, if any.
-        """
+        """Find the text before the cursor that is to be replaced, and the replacements; a character
+        may follow at the cursor."""
         line = before[-MAX_MATCH:].rpartition("\n")[2]
         in_text, quote, start = self._open_text(before)
         if in_text:

@@ -122,11 +122,8 @@ takes much memory."""
 
 
 class Displayer:
-    """Shows values as rich as they can be shown.
-
-    Attributes:
-        pid: of the worker; children that code forks have others.
-    """
+    """Shows values as rich as they can be shown, in the process `pid`; children that code forks
+    have others."""
 
     pid: int
 

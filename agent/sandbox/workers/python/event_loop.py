@@ -309,11 +309,9 @@ class Unfinished:
     def end_program(self, show_figures: Callable[[], None]) -> int:
         """Do what Python does at the end of a program, since nothing comes after a one-shot.
 
-        Cancel the tasks that are left, as `asyncio.run` does; wait for threads; call the functions
-        of `atexit`. Return an exit code if that went wrong, else 0.
-
-        Args:
-            show_figures: displays matplotlib's figures. One of these functions closes them.
+        Cancel the tasks that are left, as `asyncio.run` does; wait for threads; display figures,
+        which one of the functions of `atexit` closes; call those. Return an exit code if that went
+        wrong, else 0.
         """
         tasks = self._loop.tasks()
         if tasks:

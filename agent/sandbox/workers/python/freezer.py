@@ -57,11 +57,8 @@ class CannotFreezeError(Exception):
 
 
 class ReopenedFile:
-    """A file or directory that a checkpoint opens again when it wakes.
-
-    Attributes:
-        path: empty for one that has no name any more, which stays open.
-    """
+    """A file or directory that a checkpoint opens again when it wakes, by its path. One that has no
+    name any more stays open."""
 
     def __init__(self, fd: int, path: str) -> None:
         self.fd = fd

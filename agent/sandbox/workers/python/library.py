@@ -50,12 +50,8 @@ def find_modules_anew() -> None:
 
 
 def set_arguments(argv: list[str] | None, namespace: dict[str, Any]) -> None:
-    """Give code the name and the arguments of a script, until the next execution, and let it import
-    what lies beside it.
-
-    Args:
-        argv: None for code that is no script's.
-    """
+    """Give code the name and the arguments of a script, if it is one's, until the next execution,
+    and let it import what lies beside it."""
     with contextlib.suppress(Exception):  # code may have put anything there
         if "__file__" in namespace and sys.argv[:1] == [namespace["__file__"]]:
             directory = os.path.dirname(namespace.pop("__file__"))
@@ -74,14 +70,12 @@ SLOW_IMPORT_S = 0.05
 
 
 class ImportTimer:
-    """Reports imports of installed modules that take long, with all that they import themselves.
+    """Reports imports of installed modules that take long, with all that they import themselves. It
+    is on once the process is there that runs code.
 
     Python's import takes a lock for each module that is not loaded yet, and for no other. This puts
     another kind of lock in its place, which takes the time. So imports of loaded modules cost the
     same as before, and tracebacks have no frame more.
-
-    Attributes:
-        is_on: it reports. Not before the process is there that runs code.
     """
 
     def __init__(self, out: Outbox, on_import: Callable[[str], None]) -> None:
@@ -197,13 +191,11 @@ FOR_THREADS = ("logging", "threading")
 def steps_of_fork(
     hooks: Sequence[Mapping[str, Callable[[], object]]],
 ) -> Sequence[Callable[[], object]]:
-    """Functions that a fork would have run in the child, in its order, but for those of locks.
+    """Functions that a fork would have run in the child, in its order, but for those of locks; from
+    arguments of `os.register_at_fork`.
 
     Locks need no reset where the parent had one thread, which held none. Functions to run before a
     fork may take locks that those to run after it release.
-
-    Args:
-        hooks: arguments of `os.register_at_fork`.
     """
     missed = [
         hook
