@@ -220,8 +220,9 @@ def test_a_fork_bomb_that_code_leaves_behind(limited: AgentProcess, name: str) -
 def test_what_is_no_fork_bomb_goes_on(limited: AgentProcess) -> None:
     """Copies that the shell itself has started up to the limit, and some that copies have."""
     limited.send(type="hello", limits={"processes": FEW_PROCESSES})
-    start = "mkfifo here; (for i in {1..5}; do (read <here) & echo $! >>pids; done; wait) &"
-    limited.bash(f"{start} for i in {{1..15}}; do (read <here) & echo $! >>pids; done")
+    five = "for i in {1..5}; do (read <here) & echo $! >>pids; done"
+    fifteen = "for i in {1..15}; do (read <here) & echo $! >>pids; done"
+    limited.bash(f"mkfifo here made; ({five}; echo >made; wait) & {fifteen}; read <made")
     assert background(limited) == FEW_PROCESSES - 3
     reply = limited.bash("for pid in $(<pids); do kill -0 $pid || echo $pid is gone; done")
     assert (reply.stdout, reply.frame.get("notes")) == ("", None)
