@@ -9,7 +9,7 @@ and, being PID 1, takes everything with it.
 
 Standard library only, Python 3.9 or newer. What travels into a jail is one file, which `bundle`
 makes of an entry and the modules that it imports. So among them top-level names are unique, modules
-import each other's names at the top only and without `as`, and only `resources` looks at its
+import each other's names at the top only and without `as`, and only `workers` looks at its
 `__file__`.
 
 - `interpreters`: the agent's side of each interpreter. A new interpreter begins there.
@@ -19,7 +19,7 @@ import each other's names at the top only and without `as`, and only `resources`
 - `agent`: requests of the supervisor, and who answers them.
 - `session`: the channel to the supervisor, and what all parts of the agent share.
 - `execution`: pieces of code that run, from a request to its result; set-ups before them.
-- `stopping`: how code is stopped: interrupt, interrupt again and wider, kill.
+- `stopping`: how code is stopped, and fork bombs that it leaves behind are.
 - `checkpoints`: states of a session after its last calls, and undo.
 - `file_states`: files as they were, for checkpoints.
 - `overlay_layers`: undo in an overlay, whose changes lie in a layer of their own.
@@ -29,7 +29,6 @@ import each other's names at the top only and without `as`, and only `resources`
 - `input`: input of jobs and executions, which waits for its reader.
 - `job_start`: how a program is started, and why it is not.
 - `job_output`: what jobs print, bounded, in memory and in a file.
-- `fork_bombs`: copies of an interpreter that code leaves behind, and that multiply.
 - `processes`: processes as /proc shows them, whose each one is, and how they are killed.
 - `capture`: output of interpreters: what a reply has room for, files for the rest, displays.
 - `transfers`: requests about files, and files that the supervisor has open.
@@ -45,6 +44,5 @@ import each other's names at the top only and without `as`, and only `resources`
   it, too.
 - `shared_page`: memory that the agent shares with a Python worker.
 - `linux`: calls of Linux and the C library, variables and GPUs of a process.
-- `resources`: texts of the files beside these modules.
 - `bundle`: makes one file of an entry and what it imports.
 """

@@ -30,7 +30,7 @@ def bundle(entry: str) -> str:
     folder = os.path.dirname(entry)
 
     def text_of(found: re.Match[str]) -> str:
-        return repr(_read(os.path.join(folder, "sandbox", found[1])))
+        return repr(_read(os.path.join(folder, "sandbox", "workers", found[1])))
 
     parts = [
         f'"""{os.path.basename(entry)}, made of several modules by sandbox/bundle.py."""\n',
@@ -65,11 +65,11 @@ def modules_of(entry: str) -> Iterator[tuple[str, str]]:
 
 def files_of(entry: str) -> Iterator[str]:
     """Paths of all files that a bundle is made of."""
-    package = os.path.join(os.path.dirname(entry), "sandbox")
+    texts = os.path.join(os.path.dirname(entry), "sandbox", "workers")
     for path, text in modules_of(entry):
         yield path
         for found in TEXT.finditer(text):
-            yield os.path.join(package, found[1])
+            yield os.path.join(texts, found[1])
 
 
 def _path_of(folder: str, module: str) -> str:

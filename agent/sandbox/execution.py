@@ -11,7 +11,6 @@ import time
 
 from sandbox.capture import Preview
 from sandbox.checkpoints import Checkpoints
-from sandbox.fork_bombs import ForkBombs
 from sandbox.framing import (
     GRACE_S,
     ExecuteRequest,
@@ -26,7 +25,7 @@ from sandbox.input import StandardInput
 from sandbox.interpreters import INTERPRETERS
 from sandbox.interpreters.base import CurrentExecution, Interpreters
 from sandbox.processes import EXEC_LOOK_S, EXEC_LOOKS, NewestPid, command_of, is_helper
-from sandbox.stopping import Stopper
+from sandbox.stopping import ForkBombs, Stopper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ TOOLS = {"bundle.py"}
 LAYERS = [
     names.split()
     for names in """
-linux framing paths limits resources certificates \
+linux framing paths limits certificates \
 shared_page bundle
 polling capture files file_states overlay_layers job_output job_start workers
 session processes input archives template tracing
 interpreters
-execution stopping fork_bombs checkpoints
+execution stopping checkpoints
 jobs job completions ports transfers watches
 agent
 """.strip().splitlines()

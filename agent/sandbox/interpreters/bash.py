@@ -17,7 +17,7 @@ from sandbox.job_start import in_a_scope
 from sandbox.limits import limits_for_bash
 from sandbox.linux import IGNORED_BY_PYTHON, identity_of
 from sandbox.processes import caught_signals, read_children, read_process, signal_child
-from sandbox.resources import text_of
+from sandbox.workers import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _parts_of(driver: str) -> dict[str, str]:
     return parts
 
 
-PARTS = _parts_of(text_of("workers/bash/driver.sh"))
+PARTS = _parts_of(text_of("bash/driver.sh"))
 """Parts of the driver, which the shell receives one by one."""
 
 

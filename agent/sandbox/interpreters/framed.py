@@ -19,8 +19,8 @@ from sandbox.framing import FrameError, MessageReader, encode_frame, from_json, 
 from sandbox.interpreters.base import ForkedWorker, Interpreter
 from sandbox.linux import restore_signals
 from sandbox.processes import ignores_interrupts, signal_child
-from sandbox.resources import text_of
 from sandbox.shared_page import INTERRUPT, SharedPage
+from sandbox.workers import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -301,22 +301,22 @@ class PythonInterpreter(FramedInterpreter):
 
 
 RUNNER = (
-    text_of("workers/node/globals.js"),
-    text_of("workers/node/questions.js"),
-    text_of("workers/node/rewriting.js"),
-    text_of("workers/node/types.js"),
-    text_of("workers/node/writer.js"),
-    text_of("workers/node/listener.js"),
-    text_of("workers/node/inspector.js"),
-    text_of("workers/node/output.js"),
-    text_of("workers/node/input.js"),
-    text_of("workers/node/modules.js"),
-    text_of("workers/node/signals.js"),
-    text_of("workers/node/errors.js"),
-    text_of("workers/node/values.js"),
-    text_of("workers/node/execution.js"),
-    text_of("workers/node/completion.js"),
-    text_of("workers/node/main.js"),
+    text_of("node/globals.js"),
+    text_of("node/questions.js"),
+    text_of("node/rewriting.js"),
+    text_of("node/types.js"),
+    text_of("node/writer.js"),
+    text_of("node/listener.js"),
+    text_of("node/inspector.js"),
+    text_of("node/output.js"),
+    text_of("node/input.js"),
+    text_of("node/modules.js"),
+    text_of("node/signals.js"),
+    text_of("node/errors.js"),
+    text_of("node/values.js"),
+    text_of("node/execution.js"),
+    text_of("node/completion.js"),
+    text_of("node/main.js"),
 )
 """The program that Node runs, in one scope: each part may use the ones before it at once."""
 

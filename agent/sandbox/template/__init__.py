@@ -7,7 +7,6 @@ fork. Code of users runs only in the forks, never in this process.
 - `session`: what a fork does until it is an agent.
 - `mounts`: file systems of one session.
 - `preloading`: modules that are imported before any fork.
-- `image_python`: the Python of an image beside the template, which has imported modules.
-- `model_worker`: the process of which that Python's workers are copies.
+- `image_python`: the Python of an image beside the template, and the model for its workers.
 - `kernel`: calls that Python has no functions for.
 """

@@ -18,14 +18,15 @@ import os
 import select
 import signal
 import socket
+import stat
 import time
 
 from sandbox.framing import FrameError, MessageReader, encode_frame
+from sandbox.limits import FIXED_LIMITS, apply_limits, set_limits
 from sandbox.linux import close_others, dup_high, go_first_without_memory
 from sandbox.processes import read_processes, signal_child, signal_process
 from sandbox.shared_page import SharedPage
 from sandbox.template.kernel import CLONE_NEWNS, CLONE_NEWUSER, SetupError, call, libc, write_file
-from sandbox.template.model_worker import ModelWorker
 from sandbox.template.mounts import keep_mounts, make_root
 from sandbox.template.preloading import COMMON, SINGLE_THREADED, one_line
 from sandbox.template.session import drop_privileges
@@ -35,10 +36,27 @@ from sandbox.tracing.fork_checks import (
     check_filters,
     check_gpu,
     check_threads,
+    enter_namespaces,
     filters_of,
+    fork_call,
+    give_descriptors,
+    inner_pid,
+    missing_isolation,
     page_of,
+    private_descriptors,
+    status_of,
+    take_rights,
 )
-from sandbox.tracing.ptrace import WALL, Traced, TracedEndedError
+from sandbox.tracing.ptrace import (
+    CLONE_PARENT,
+    CLONE_VFORK,
+    CLONE_VM,
+    NO_CALL,
+    WALL,
+    CallLists,
+    Traced,
+    TracedEndedError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +66,153 @@ if TYPE_CHECKING:
     from sandbox.template.session import TemplateFacts
 
 
+def _checked_page(pid: int, filters: int) -> int:
+    """Address of the page of a process that has nothing which forks would share."""
+    check_filters(pid, filters)  # first: it could pretend all that is done here
+    check_gpu(pid)
+    check_threads(pid)
+    return page_of(pid)
+
+
+class ModelWorker:
+    """A fork of the image's Python that never runs, of which all workers are copies.
+
+    Raise CannotForkError or OSError if it cannot be used.
+
+    Args:
+        traced: the process, stopped before its first instruction.
+        filters: number of filters of system calls that it was started with.
+    """
+
+    def __init__(self, traced: Traced, last_capability: int, filters: int) -> None:
+        self._page = _checked_page(traced.pid, filters)
+        self._traced = traced
+        self._last_capability = last_capability
+        self._registers = traced.registers
+        self._site, self._how = fork_call(traced)
+        self._private = private_descriptors(traced, self._page)
+        self._rseq = traced.rseq()
+        self._lists = CallLists(traced, self._site)
+        self._close_others()
+        self._check_descriptors()
+        self._next = self._entering()
+        self._used: Traced | None = None
+
+    def _close_others(self) -> None:
+        """Close all that the imports have left open, which all sessions would share."""
+        calls = self._lists.begin(self._traced)
+        first = 3
+        for fd in sorted(self._private):
+            if first < fd:
+                calls.add("close_range", first, fd - 1, 0)
+            first = fd + 1
+        calls.add("close_range", first, 0xFFFF_FFFF, 0)
+        calls.run()
+
+    def _check_descriptors(self) -> None:
+        """Raise CannotForkError if its sessions would share a descriptor.
+
+        Each worker gets descriptors of its own in place of those that are left, except for standard
+        input and its copy. These two stay, so they must be /dev/null.
+        """
+        own = {0, 1, 2, *self._private}
+        if {int(fd) for fd in os.listdir(f"/proc/{self._traced.pid}/fd")} != own:
+            raise CannotForkError("its descriptors are not those that nsm has given it")
+        empty = os.stat("/dev/null").st_rdev
+        for fd in (0, self._private[1]):
+            found = os.stat(f"/proc/{self._traced.pid}/fd/{fd}")
+            if not stat.S_ISCHR(found.st_mode) or found.st_rdev != empty:
+                raise CannotForkError("its imports have replaced its standard input")
+
+    def copy(
+        self, namespaces: Sequence[int], given: Sequence[int], limits: Mapping[str, int]
+    ) -> tuple[Traced, int]:
+        """Make a worker in the namespaces of a session; returns it, stopped, and its number there.
+
+        Args:
+            namespaces: of the session: what owns the others, `KINDS`, and its user's.
+            given: the worker's ends of its output pipes and its control socket, and its page.
+
+        Raises:
+            CannotForkError, OSError, TracedEndedError: it cannot be made; nothing is left of it.
+        """
+        made: list[Traced] = []
+        try:
+            # A process never changes its own PID namespace, and an orphan goes to PID 1 of that
+            # of its parent. So one enters, a second one is inside, and its child is the worker.
+            # All three have the memory of the first, which only the worker uses.
+            self._used = self._next
+            inside, numbers = enter_namespaces(self._lists, self._used, namespaces, given)
+            made.append(inside)
+            flags, *rest = self._how
+            # CLONE_VFORK: else the kernel would take its alternate stack for signals away.
+            worker = inside.clone_at_last((flags | CLONE_VM | CLONE_VFORK, *rest), self._site)
+            made.append(worker)
+            inside.kill()
+            made.remove(inside)
+            self._equip(worker, numbers)
+            self._lists.unmap(worker)
+            set_limits(FIXED_LIMITS, worker.pid)
+            apply_limits(limits, worker.pid)
+            number = self._check(worker, namespaces, given)
+        except BaseException:
+            for each in made:
+                each.kill()
+            raise
+        return worker, number
+
+    def prepare(self) -> None:
+        """Get ready for the next copy, once the one that was made runs."""
+        if self._used is not None:
+            self._used.kill()
+            self._used = None
+            self._next = self._entering()
+
+    def _entering(self) -> Traced:
+        """Make a process that will enter a session's namespaces, with a copy of the memory.
+
+        It is a sibling of the model, which would never reap it.
+        """
+        calls = self._lists.begin(self._traced)
+        calls.add("clone", CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        calls.run()
+        (made,) = calls.made
+        return made
+
+    def _equip(self, worker: Traced, numbers: Sequence[int]) -> None:
+        """Give a worker descriptors and a page of its own, and take its rights away."""
+        out, err, control, page = numbers
+        at, _, saved_out, saved_err = self._private
+        moved = {out: (1, saved_out), err: (2, saved_err), control: (at,)}
+        calls = self._lists.begin(worker)
+        give_descriptors(calls, moved, (self._page, page), self._rseq)
+        calls.add("chdir", calls.data(b"/workspace\0"))
+        take_rights(calls, self._last_capability)
+        calls.run()
+
+    def _check(self, worker: Traced, namespaces: Sequence[int], given: Sequence[int]) -> int:
+        """Check in /proc that a worker has no rights, is in its namespaces and shares nothing.
+        Return its number in its namespace. Raise CannotForkError if it is not isolated."""
+        wrong = missing_isolation(worker.pid, namespaces[1:])
+        out, err, control, page = map(os.fstat, given)
+        at, _, saved_out, saved_err = self._private
+        own = {1: out, saved_out: out, 2: err, saved_err: err, at: control}
+        for fd, expected in own.items():
+            if not os.path.samestat(os.stat(f"/proc/{worker.pid}/fd/{fd}"), expected):
+                wrong.append(f"descriptor {fd}")
+        if page_of(worker.pid, page.st_ino) != self._page:
+            wrong.append("page")
+        if wrong:
+            raise CannotForkError(f"the worker is not isolated ({', '.join(wrong)})")
+        return inner_pid(status_of(worker.pid))
+
+    def release(self, worker: Traced) -> None:
+        """Let a worker run, as the child that its fork has just returned in."""
+        worker.registers = {**self._registers, "rax": 0, "orig_rax": NO_CALL}
+        worker.detach()
+        worker.close()
+
+
 START_S = 15.0
 """Time for the image's Python to start, and to fork."""
 
@@ -55,6 +220,7 @@ IMPORT_S = 30.0
 """Time for one import. The supervisor waits for longer until it hears of the next."""
 
 MAX_REQUEST = 64 * 1024
+_ENDED = b'{"why": "the process that keeps it has ended"}'
 MOST_DESCRIPTORS = 16
 
 _NS_GET_USERNS = 0xB701
@@ -125,7 +291,7 @@ class _ImportingPython:
         self._output = os.memfd_create("output", os.MFD_CLOEXEC)
         self._reader = MessageReader()
         self._number = 0
-        self._added = [name for name in SINGLE_THREADED if name not in os.environ]
+        self.added = [name for name in SINGLE_THREADED if name not in os.environ]
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -156,23 +322,11 @@ class _ImportingPython:
             for fd in make_root(**image["root"]):
                 os.close(fd)
         os.chdir("/workspace")
-        os.environ.update(dict.fromkeys(self._added, "1"))
+        os.environ.update(dict.fromkeys(self.added, "1"))
         os.environ["PWD"] = "/workspace"  # noqa: S105
         drop_privileges(template.last_capability, template.system_calls)
         words = ["-I", "-c", _START, template.agent.__file__, "--worker", *map(str, numbers)]
         os.execv(image["program"], [image["program"], *words])
-
-    def begin(self) -> None:
-        """Have it import what every template has."""
-        self.run(_BEGIN.format(names=COMMON.split()), START_S)
-
-    def import_module(self, name: str) -> str:
-        """Have it import a module; returns why that failed, or an empty text."""
-        return self.run(_IMPORT.format(name=name), IMPORT_S)
-
-    def finish(self) -> None:
-        """Have it do what is to be done before the first fork."""
-        self.run(_END.format(names=self._added), START_S)
 
     def run(self, code: str, limit_s: float) -> str:
         """Have it run code; returns why that failed, or an empty text. Raise NoImagePythonError if
@@ -212,10 +366,7 @@ class _ImportingPython:
     def why_unforkable(self) -> str:
         """Return why it cannot be forked as it is now; empty if it can."""
         try:
-            check_gpu(self.pid)
-            check_threads(self.pid)
-            check_filters(self.pid, self.filters)
-            page_of(self.pid)
+            _checked_page(self.pid, self.filters)
         except CannotForkError as error:
             return str(error)
         return ""
@@ -244,6 +395,7 @@ class _ImportingPython:
                 pass
 
     def close(self) -> None:
+        self.end()
         self._control.close()
         os.close(self._output)
 
@@ -282,7 +434,6 @@ class _Keeper:
             raise NoImagePythonError(one_line(str(error))) from error
         finally:
             if python is not None:
-                python.end()
                 python.close()
 
     def _imported(self) -> _ImportingPython | None:
@@ -290,9 +441,9 @@ class _Keeper:
         self._tell("")
         python = _ImportingPython(self._image, self._template)
         self.imported = {}
-        done = False
-        try:
-            python.begin()
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(python.close)
+            python.run(_BEGIN.format(names=COMMON.split()), START_S)
             if why := python.why_unforkable():
                 raise NoImagePythonError(why)
             for name in self._wanted:
@@ -301,7 +452,7 @@ class _Keeper:
                 self._tell(name)
                 began_s = time.monotonic()
                 try:
-                    why = python.import_module(name)
+                    why = python.run(_IMPORT.format(name=name), IMPORT_S)
                 except NoImagePythonError as error:  # this import hangs, or ends it
                     self.failed[name] = str(error)
                     return None
@@ -313,13 +464,10 @@ class _Keeper:
                     self.failed[name] = why
                     return None
             self._tell("")
-            python.finish()
-            done = True
+            python.run(_END.format(names=python.added), START_S)
+            unfinished.pop_all()
             return python
-        finally:
-            if not done:
-                python.end()
-                python.close()
+        return None
 
     @staticmethod
     def _end_others(model: int) -> None:
@@ -396,11 +544,6 @@ def enter_own_user_namespace() -> None:
     write_file("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def _heard(requests: socket.socket) -> Mapping[str, Any]:
-    data = requests.recv(MAX_REQUEST)
-    return json.loads(data) if data else {"why": "the process that keeps it has ended"}
-
-
 def keep_image_python(
     image: Mapping[str, Any],
     template: TemplateFacts,
@@ -440,7 +583,7 @@ def keep_image_python(
         finally:
             os._exit(0)
     theirs.close()
-    while "importing" in (told := _heard(ours)):
+    while "importing" in (told := json.loads(ours.recv(MAX_REQUEST) or _ENDED)):
         with contextlib.suppress(OSError):  # nobody waits for this template any more
             control.send(json.dumps(told).encode())
     if why := told.get("why"):

@@ -7,3 +7,14 @@ business (`sandbox.interpreters`).
 - `node`: the parts of the program that Node runs; `sandbox.interpreters.framed` has their order.
 - `bash`: what a shell is sent.
 """
+
+from __future__ import annotations
+
+import os
+
+
+def text_of(name: str) -> str:
+    """Read a program in another language, such as `node/main.js`; in a bundle, its text stands in
+    place of the call."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()

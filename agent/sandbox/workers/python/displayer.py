@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from sandbox.workers.python.outbox import Outbox
-    from sandbox.workers.python.reporter import Reporter
+    from sandbox.workers.python.reporter import Outbox, Reporter
 
 
 class PrettyPrinter:

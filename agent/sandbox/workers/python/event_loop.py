@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from sandbox.shared_page import SharedPage
     from sandbox.workers.python.library import Library, Tracing
-    from sandbox.workers.python.outbox import Outbox
-    from sandbox.workers.python.reporter import Reporter
+    from sandbox.workers.python.reporter import Outbox, Reporter
 
 
 COROUTINE = 0x80

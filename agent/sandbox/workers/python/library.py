@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from sandbox.workers.python.outbox import Outbox
+    from sandbox.workers.python.reporter import Outbox
 
 
 class Library:

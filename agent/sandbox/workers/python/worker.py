@@ -33,8 +33,14 @@ from sandbox.workers.python.library import (
     set_arguments,
     steps_of_fork,
 )
-from sandbox.workers.python.outbox import Outbox, is_open, open_stdin, open_streams, stdin_file
-from sandbox.workers.python.reporter import Reporter
+from sandbox.workers.python.reporter import (
+    Outbox,
+    Reporter,
+    is_open,
+    open_stdin,
+    open_streams,
+    stdin_file,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +133,7 @@ class PythonWorker:
         self._builtins = builtins.__dict__
         self._out = Outbox()
         library = Library()
-        self._reporter = Reporter(self._out, library, OWN_FILES)
+        self._reporter = Reporter(self._out, library.load, OWN_FILES)
         self._displayer = Displayer(self._out, self._reporter, self._builtins)
         self._builtins["display"] = self._displayer.display
         open_streams()
