@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from nsm import paths
+from nsm.wire.decode import DecodeError, decode
 from nsm.wire.errors import HostError
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 PROJECT_WAYS = ("path", "copy", "none")
 """Ways in which the project of a client gets to a host."""
-
-KEYS = frozenset({"address", "ssh", "program", "project", "directories"})
-"""Keys of a host in config.toml."""
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -68,6 +66,16 @@ class RemoteHost(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """The host as plain values, which `nsm.wire.decode` reads."""
         return {**self._asdict(), "directories": list(map(list, self.directories))}
+
+
+class _HostTable(NamedTuple):
+    """A host's table in config.toml, whose fields are as in `RemoteHost`."""
+
+    address: str | None = None
+    ssh: str | None = None
+    program: str | None = None
+    project: str = "path"
+    directories: dict[str, str] = {}  # noqa: RUF012  # nobody changes it
 
 
 def find_host(wanted: str) -> RemoteHost:
@@ -152,49 +160,31 @@ def _configured() -> dict[str, dict[str, Any]]:
 
 
 def _of_table(name: str, table: Mapping[str, Any], ssh: tuple[str, ...]) -> RemoteHost:
-    if problem := next(iter(why_no_host_table(name, table)), None):
-        raise HostError(problem, hint="Correct config.toml; `nsm config check` reads it.")
-    host = _parse(table.get("address", f"{_SCHEME}{name}"))
-    directories: Mapping[str, str] = table.get("directories", {})
-    return host._replace(
+    try:
+        found = decode(_HostTable, table)
+    except DecodeError as error:
+        raise _wrong_table(name, str(error)) from error
+    if unknown := sorted(table.keys() - set(_HostTable._fields)):
+        known = ", ".join(sorted(_HostTable._fields))
+        raise _wrong_table(name, f"{unknown[0]}: unknown key; known are {known}")
+    if found.project not in PROJECT_WAYS:
+        other = _other_way(found.project)
+        raise _wrong_table(name, f"project: found {found.project!r}, expected {other}")
+    absolute = (found.program or "/", *found.directories, *found.directories.values())
+    if not all(path.startswith("/") for path in absolute):
+        raise _wrong_table(name, "program and directories: expected absolute paths")
+    return _parse(found.address or f"{_SCHEME}{name}")._replace(
         name=name,
-        ssh=_words(f"hosts.{name}.ssh", table["ssh"]) if "ssh" in table else ssh,
-        program=table.get("program"),
-        project=table.get("project", "path"),
-        directories=tuple(sorted(directories.items())),
+        ssh=ssh if found.ssh is None else _words(f"hosts.{name}.ssh", found.ssh),
+        program=found.program,
+        project=found.project,
+        directories=tuple(sorted(found.directories.items())),
     )
 
 
-def why_no_host_table(name: str, table: Mapping[str, Any]) -> list[str]:
-    """The mistakes in a host's table of config.toml."""
-    problems = [
-        f"hosts.{name}.{key}: unknown key; known are {', '.join(sorted(KEYS))}"
-        for key in sorted(table.keys() - KEYS)
-    ]
-    problems += [
-        f"hosts.{name}.{key}: found {table[key]!r}, expected text"
-        for key in sorted(table.keys() & (KEYS - {"directories"}))
-        if not isinstance(table[key], str)
-    ]
-    directories = table.get("directories", {})
-    if not isinstance(directories, dict) or not all(
-        isinstance(there, str) and here.startswith("/") and there.startswith("/")
-        for here, there in cast("dict[str, object]", directories).items()
-    ):
-        problems.append(f"hosts.{name}.directories: expected absolute paths by absolute paths")
-    if problems:
-        return problems
-    try:
-        _parse(table.get("address", f"{_SCHEME}{name}"))
-        _words(f"hosts.{name}.ssh", table.get("ssh", "ssh"))
-    except HostError as error:
-        problems.append(f"hosts.{name}: {error.message}")
-    way = table.get("project", "path")
-    if way not in PROJECT_WAYS:
-        problems.append(f"hosts.{name}.project: found {way!r}, expected {_other_way(way)}")
-    if not table.get("program", "/").startswith("/"):
-        problems.append(f"hosts.{name}.program: expected an absolute path")
-    return problems
+def _wrong_table(name: str, problem: str) -> HostError:
+    hint = "Correct config.toml; `nsm config check` reads it."
+    return HostError(f"hosts.{name}.{problem}", hint=hint)
 
 
 def _other_way(way: object) -> str:
