@@ -68,12 +68,8 @@ class GitError(Exception):
 
 
 class _Repository(NamedTuple):
-    """A repository as it lies on the disk.
-
-    Attributes:
-        top: the working tree.
-        own: its git directory.
-        common: the git directory that it shares with other working trees; else the same.
+    """A repository as it lies on the disk: its working tree, the git directory of that, and the one
+    that it shares with other working trees, which may be the same.
     """
 
     top: str
@@ -94,12 +90,10 @@ def run(
     """Run git, which runs no other program.
 
     Args:
-        git: path of the program (`nsm.paths.which`).
         arguments: without a repository, or with `--git-dir`.
         variables: the user's; those by which git finds the user's configuration are passed on.
         before: words before the program: a jail, and its arguments.
         directory: the working directory. git must not look for a repository from there by itself.
-        data: its standard input.
 
     Raises:
         OSError, ValueError: it cannot be started.
@@ -128,12 +122,7 @@ def reason(done: CompletedProcess[bytes]) -> str:
 
 def identity(git: str, variables: Mapping[str, str], git_directory: str = "") -> dict[str, str]:
     """Read `user.name` and `user.email`, as far as the user's or the system's configuration has
-    them.
-
-    Args:
-        git: path of the program.
-        variables: the user's.
-        git_directory: makes `includeIf.gitdir` of the user's configuration apply.
+    them. With a git directory, `includeIf.gitdir` of the user's applies.
     """
     from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
 
@@ -158,9 +147,6 @@ def jail_settings(identity: Mapping[str, str]) -> str:
     """Return all of the user's configuration that a jail has: nothing else, no credential helper.
 
     Files of any owner are trusted: code there could change what git does anyway.
-
-    Args:
-        identity: as from the function of that name.
     """
     user = "".join(
         f"\t{key.removeprefix('user.')} = {_quoted(value)}\n" for key, value in identity.items()
@@ -176,14 +162,12 @@ def _quoted(value: str) -> str:
 
 
 def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None:
-    """List the files below a directory that git does not ignore, relative to it.
+    """List the files below a directory that git does not ignore, relative to it. A `GitError` if
+    git cannot tell.
 
     Returns:
         The names as git has them: nothing need be there, and a link may be on the way. None where
         the directory is part of no repository.
-
-    Raises:
-        GitError: git cannot tell.
     """
     import tempfile  # noqa: PLC0415 - 6 ms, too
 
@@ -200,16 +184,14 @@ def list_files(directory: str, variables: Mapping[str, str]) -> list[str] | None
 
 
 def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> str | None:
-    """Copy the working tree of a directory's repository, as far as git tracks it.
+    """Copy the working tree of a directory's repository, as far as git tracks it. A `GitError` if
+    it cannot be copied.
 
     Args:
         target: directory for it, empty.
 
     Returns:
         The directory's place in the copy; None, and no copy, where it is part of no repository.
-
-    Raises:
-        GitError: git cannot tell, or the copy cannot be made.
     """
     directory = os.path.realpath(directory)
     found = _repository(directory)
@@ -225,11 +207,7 @@ def copy_tracked(directory: str, target: str, variables: Mapping[str, str]) -> s
 
 @contextmanager
 def _explained(failure: str) -> Generator[None]:
-    """Raise `GitError` for errors in the block.
-
-    Args:
-        failure: what failed, for errors of the system.
-    """
+    """Raise `GitError` for errors in the block; of the system, with what failed."""
     from subprocess import TimeoutExpired  # noqa: PLC0415 - see `run`
 
     try:
@@ -402,9 +380,7 @@ def shared_directory(worktree: str) -> tuple[str, str] | None:
 def why_no_worktree(worktree: str, own: str, common: str) -> str | None:
     """Explain why a git directory is not that of a linked worktree; None if it is.
 
-    Args:
-        worktree: the worktree, absolute, all links followed.
-        own, common: the git directory, and what it shares with others; likewise.
+    `common` is what it would share with others. All paths are absolute, with links followed.
     """
     if own != os.path.join(common, "worktrees", os.path.basename(own)):
         return f"it is no worktree of {common!r}"
