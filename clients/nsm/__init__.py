@@ -26,7 +26,6 @@ The package:
     below.py        files below a directory with untrusted content
     git.py          git, run as the user on repositories that others may have written
     paths.py        where the socket, state and configuration are
-    suggestion.py   the word that was probably meant by a mistyped one
     shortage.py     errors of a machine that is short of something for a moment
     checks.py       rows of `nsm doctor` and of `nsm box --check`
     dataclass.py    `dataclass` that costs little while modules are imported

@@ -139,7 +139,6 @@ def test_the_daemon_uses_of_the_client_what_both_need() -> None:
         "nsm.paths",
         "nsm.jsonlines",
         "nsm.shortage",
-        "nsm.suggestion",
         "nsm.http",
         "nsm._version",
         "nsm.jail",

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from nsm._version import program_version
-from nsm.suggestion import closest
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import NsmError, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

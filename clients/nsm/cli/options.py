@@ -13,8 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from nsm.suggestion import closest
-from nsm.wire.errors import NsmError
+from nsm.wire.errors import NsmError, closest
 
 EXIT_OK = 0
 EXIT_FAILED = 1

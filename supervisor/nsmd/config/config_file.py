@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from nsm.http.listen_address import parse_listen, parse_port, why_no_host, why_no_origin
-from nsm.suggestion import closest
 from nsm.wire.decode import DecodeError, decode, shown
+from nsm.wire.errors import closest
 from nsm.wire.inspection import read_all_requests
 from nsmd.model.host_rules import HOST_NAME, HostRuleError, parse_rule
 from nsmd.model.names import ENVIRONMENT_NAME, PROGRAM_NAME, why_not_inherited

@@ -15,9 +15,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from nsm.dataclass import dataclass, field, replace
-from nsm.suggestion import did_you_mean
 from nsm.wire import code as wire_code
-from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError, did_you_mean
 from nsmd.environments.on_demand import EnvironmentPendingError
 from nsmd.host.paths import printable
 from nsmd.model.packages import shown_reference

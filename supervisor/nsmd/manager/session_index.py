@@ -11,8 +11,12 @@ from typing import NamedTuple
 
 import trio
 
-from nsm.suggestion import did_you_mean
-from nsm.wire.errors import AmbiguousSessionError, SessionHiddenError, UnknownSessionError
+from nsm.wire.errors import (
+    AmbiguousSessionError,
+    SessionHiddenError,
+    UnknownSessionError,
+    did_you_mean,
+)
 from nsm.wire.sessions import SessionRow
 from nsm.wire.transcripts import EndedRow
 from nsmd.fdstore.running_holders import SilentHolders

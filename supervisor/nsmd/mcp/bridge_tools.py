@@ -15,8 +15,7 @@ from typing import Any, cast
 from mcp_types import Tool, ToolAnnotations
 
 from nsm.dataclass import replace
-from nsm.suggestion import did_you_mean
-from nsm.wire.errors import BadRequestError, NsmError
+from nsm.wire.errors import BadRequestError, NsmError, did_you_mean
 from nsmd.bridge import programs
 from nsmd.bridge.bridge import BridgeService
 from nsmd.bridge.programs import Caller, ProgramEnd

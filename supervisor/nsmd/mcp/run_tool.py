@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from nsm.dataclass import dataclass
-from nsm.suggestion import did_you_mean
-from nsm.wire.errors import BadRequestError, CodeTooLargeError
+from nsm.wire.errors import BadRequestError, CodeTooLargeError, did_you_mean
 from nsmd.mcp.text import one_line
 from nsmd.model import names
 from nsmd.model.packages import WELL_KNOWN
