@@ -36,7 +36,7 @@ print(sys.argv)
 print(open("/proc/self/environ").read())
 print(words)
 with os.scandir("/proc/self/fd") as entries:
-    print(len([entry for entry in entries if entry.name > "2"]) - 1)
+    print(len([entry for entry in entries if int(entry.name) > 2]) - 1)
 print([os.read(int(words[at + 1]), 99) for at in range(len(words)) if "-data" in words[at]])
 names = ("SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ", "SIGTERM")
 print([name for name in names if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN])
@@ -44,14 +44,17 @@ print([name for name in names if signal.getsignal(getattr(signal, name)) == sign
 
 BECOMES = """\
 import os, signal, sys
+from nsmbox.host import nsm_itself
 from nsmbox.start import launch
 from nsmbox.model.plan import Mount, Network, Plan, Variable
+command = nsm_itself.starter(("/bin/true", "x y"), proxy=False)
 plan = Plan(
     profile="shell",
     mounts=(Mount(kind="ro-file", target="/file", data=b"content"),),
     variables=(Variable(name="API_KEY", value="k", secret=True),),
     network=Network(),
-    command=("/bin/true", "x y"),
+    command=command,
+    starter=len(command) - 2,
     directory="/",
 )
 for name in ("/", "/etc"):
@@ -146,7 +149,7 @@ def test_what_bwrap_gets(tmp_path: Path) -> None:
     assert variables == ""
     assert "'--setenv', 'API_KEY', 'k'" in words
     assert files == "[b'content']"
-    assert descriptors == "3", "arguments, file and filter"
+    assert descriptors == "7", "arguments, file, filter, its words, stderr, two of the gate"
     assert "SIGTERM" not in ignored
     assert ignored.startswith("['SIGINT', 'SIGQUIT'")
 

@@ -112,16 +112,14 @@ class Facts:
         hidden: paths of these directories that it does not show.
         added_git: repositories of added directories in which the box can write.
         guarded: paths of all these directories that cannot be changed; empty unless requested.
-        uses_env: the system's `env` can give signals their meaning back.
-        signals: signals that are ignored for bwrap's sake.
         git_program: the path of git in the box, where a script may go before it; else empty.
-        own: nsm itself; None where it cannot be shown.
         nix: the host's Nix; None where there is none.
     """
 
     home: str
     home_link: str = ""
     directory: str
+    own: NsmPaths
     variables: Mapping[str, str]
     system: tuple[HostPath, ...]
     state: tuple[HostPath, ...] = ()
@@ -137,11 +135,8 @@ class Facts:
     git: GitFacts = field(default_factory=GitFacts)
     added_git: tuple[GitFacts, ...] = ()
     guarded: Guarded = field(default_factory=Guarded)
-    uses_env: bool = True
-    signals: tuple[str, ...] = ("INT", "QUIT", "TERM", "HUP")
     shell: str = "/bin/sh"
     git_program: str = ""
-    own: NsmPaths | None = None
     nix: HostNix | None = None
     notes: tuple[str, ...] = ()
 

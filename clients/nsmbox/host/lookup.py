@@ -7,7 +7,6 @@ import hashlib
 import os
 import pwd
 import shlex
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -70,7 +69,7 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
     )
     shell = _shell(variables, roots)
     program, arguments = _command(request, shell)
-    if itself and program in nsm_itself.PROGRAMS:
+    if program in nsm_itself.PROGRAMS:
         tool = _own_program(program)
     else:
         tool = _program(program, request, programs, directory)
@@ -151,8 +150,6 @@ def look(request: BoxRequest, variables: Mapping[str, str]) -> Facts:
         git=repositories[0],
         added_git=tuple(repositories[1:]),
         guarded=every,
-        uses_env=_knows_default_signal(_env(nix)),
-        signals=("INT", "QUIT", *_not_ignored("TERM", "HUP")),
         shell=shell,
         git_program=git_program,
         own=itself,
@@ -206,7 +203,7 @@ def _nix(
     request: BoxRequest,
     variables: Mapping[str, str],
     directory: str,
-    itself: nsm_itself.NsmPaths | None,
+    itself: nsm_itself.NsmPaths,
 ) -> nix_host.HostNix | None:
     """The host's Nix, if there is one, for what is asked to run."""
     if not nix_host.store_of(variables):
@@ -219,15 +216,10 @@ def _nix(
     return nix_host.look(
         variables,
         place,
-        also=(itself.python,) if itself else (),
+        also=(itself.python,),
         user=_user(),
         groups=map(_group, os.getgroups()),
     )
-
-
-def _env(nix: nix_host.HostNix | None) -> str:
-    """The `env` that is `/usr/bin/env` in the box."""
-    return dict(nix.links)["/usr/bin/env"] if nix and nix.alone else "/usr/bin/env"
 
 
 def _user() -> str:
@@ -403,24 +395,6 @@ def _shown(
     for entry in entries:
         secrets.check_shown(known, entry.path, entry.source)
     return entries
-
-
-def _knows_default_signal(env: str) -> bool:
-    """Return whether this `env` resets signals: coreutils 8.31 and newer. It unblocks them as well,
-    which is not known of other implementations."""
-    try:
-        with open(env, "rb") as file:
-            data = file.read()
-    except OSError:
-        return False
-    return b"default-signal" in data and b"GNU coreutils" in data
-
-
-def _not_ignored(*names: str) -> tuple[str, ...]:
-    """Signals that this process does not ignore: after nohup, it ignores SIGHUP."""
-    return tuple(
-        name for name in names if signal.getsignal(getattr(signal, f"SIG{name}")) != signal.SIG_IGN
-    )
 
 
 def _shell(variables: Mapping[str, str], roots: tuple[str, ...]) -> str:

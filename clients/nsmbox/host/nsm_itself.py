@@ -19,6 +19,7 @@ from nsmbox.model.plan import (
     PROXY_SOCKET,
     RUN_DIRECTORY,
     TOOLS_DIRECTORY,
+    BoxError,
     Mount,
     Variable,
 )
@@ -56,8 +57,8 @@ class NsmPaths:
     packages: tuple[tuple[str, str], ...]
 
 
-def find() -> NsmPaths | None:
-    """Find nsm on this host; None where its modules are not files."""
+def find() -> NsmPaths:
+    """Find nsm on this host."""
     packages = {each.__name__: os.path.realpath(each.__path__[0]) for each in (nsm, nsmbox)}
     for name in (*_NEEDED, *_OF_USE):
         for entry in sys.path:
@@ -69,7 +70,10 @@ def find() -> NsmPaths | None:
     if not os.path.isdir(standard) or not all(
         os.path.isdir(packages.get(name, "")) for name in ("nsm", *_NEEDED)
     ):
-        return None
+        raise BoxError(
+            "a box has nsm in it, and nsm's modules are no files here",
+            hint="Install nsm as files, not as a zip archive.",
+        )
     return NsmPaths(
         python=_python(),
         library=(standard, *_shared_library()),

@@ -134,7 +134,7 @@ def _own(facts: Facts, limits: BoxLimits) -> list[Mount]:
         Mount(kind="dir", target=TOOLS_DIRECTORY),
         *_links(facts),
         *_tools(facts),
-        *(nsm_itself.mounts(facts.own, _system_roots(facts)) if facts.own else ()),
+        *nsm_itself.mounts(facts.own, _system_roots(facts)),
     ]
 
 
@@ -312,9 +312,8 @@ def _variables(request: BoxRequest, facts: Facts) -> tuple[Variable, ...]:
     if facts.nix is not None:
         values |= {variable.name: variable.value for variable in nix_host.variables(facts.nix)}
     values |= _of_network(request)
-    if facts.own is not None:
-        values |= {variable.name: variable.value for variable in nsm_itself.variables()}
-        values |= mcp.told_by_variables(profile.mcp)
+    values |= {variable.name: variable.value for variable in nsm_itself.variables()}
+    values |= mcp.told_by_variables(profile.mcp)
     if own := sorted(values.keys() & request.set.keys()):
         raise BoxError(
             f"{own[0]} cannot be set: the box has a value of its own for it",
@@ -355,16 +354,7 @@ def _of_network(request: BoxRequest) -> dict[str, str]:
 
 def _command(request: BoxRequest, facts: Facts, *, few_descriptors: bool) -> tuple[str, ...]:
     # bwrap would die of the terminal's SIGINT and take the box along, so it starts with some
-    # ignored and some blocked (`launch`, `relay`), which a program would inherit.
+    # ignored and some blocked (`launch`, `relay`), which the starter gives back.
     proxy = request.network.mode == "allow"
-    if proxy and facts.own is None:
-        raise BoxError(
-            "the box's network is a list, and nsm cannot show itself there to serve it",
-            hint="Install nsm as files (not as a zip archive), or use `--network off`.",
-        )
-    if facts.own is not None:
-        most = request.limits.descriptors if few_descriptors else None
-        return nsm_itself.starter(facts.command, proxy=proxy, descriptors=most)
-    if facts.uses_env and "=" not in facts.command[0]:  # `env` takes that for a variable
-        return ("/usr/bin/env", f"--default-signal={','.join(facts.signals)}", *facts.command)
-    return facts.command
+    most = request.limits.descriptors if few_descriptors else None
+    return nsm_itself.starter(facts.command, proxy=proxy, descriptors=most)

@@ -196,9 +196,6 @@ def _become(
         os.set_inheritable(wait.alive, True)
     limit_descriptors(plan.limits.descriptors, bwrap.descriptors(plan.mounts))
     _set_signals()
-    if not plan.starter:
-        opened = mount_sources.open_sources(plan.mounts)
-        _execute(plan, program, sockets, wait.alive, opened)
     heard = relay.prepare()
     replaced: set[int] = set()
     for _ in range(_ATTEMPTS):
@@ -250,14 +247,14 @@ def _execute(
     sockets: str,
     alive: int | None,
     opened: dict[int, int],
-    gate: Gate | None = None,
-    said: int | None = None,
+    gate: Gate,
+    said: int,
 ) -> NoReturn:
     """Execute bwrap.
 
     Args:
         gate: somebody outside lets the command start.
-        said: file for bwrap's own words, where a starter of nsm's gives the command its stderr.
+        said: file for bwrap's own words; the starter gives the command its stderr.
     """
     from nsm.jail.seccomp import filter_program  # noqa: PLC0415  # not for --dry-run's sake
 
@@ -268,7 +265,7 @@ def _execute(
             os.close(number)
         opened = {}
     lines = [
-        *(gate.arguments if gate is not None else []),
+        *gate.arguments,
         *bwrap.arguments(
             plan, memory_file, syscalls=syscalls, sockets=sockets, opened=opened, alive=alive
         ),
@@ -290,7 +287,7 @@ def _execute(
     if listed + _BWRAP_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     command, stderr = plan.command, None
-    if said is not None and _is_open(2) and command[0] == nsm_itself.PYTHON:
+    if _is_open(2):
         stderr = os.dup(2)
         os.set_inheritable(stderr, True)
         os.dup2(said, 2)

@@ -297,7 +297,7 @@ def _supervised(plan: Plan, way: Way) -> BoxPlace | None:
 def _tell_of_nsm(request: BoxRequest, facts: Facts, way: Way) -> None:
     """Have the agent find nsm among its MCP servers."""
     profile = request.profile
-    if not (profile.mcp and facts.state and facts.own):
+    if not (profile.mcp and facts.state):
         return
     from nsmbox.host import mcp  # noqa: PLC0415
 
