@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsm.cli import terminal
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
@@ -25,13 +25,6 @@ HERE = "here"
 """This machine, where hosts are shown."""
 
 
-class HostClient(NamedTuple):
-    """A client of one machine's supervisor; `host` is empty for this one."""
-
-    host: str
-    client: Client
-
-
 def all_hosts() -> list[str]:
     """The machines, for the `host` of clients: empty for this one."""
     return ["", *configured_hosts()]
@@ -49,11 +42,11 @@ class HostClients:
     def __init__(self) -> None:
         self.code = EXIT_OK
 
-    def opened(self) -> Iterator[HostClient]:
-        """Make the clients; the caller closes each."""
+    def opened(self) -> Iterator[tuple[str, Client]]:
+        """Make the clients, with the names of their machines; the caller closes each."""
         for host in all_hosts():
             try:
-                yield HostClient(host, Client(host=host, autostart=False))
+                yield host, Client(host=host, autostart=False)
             except HostUnreachableError as error:
                 self._missed(host, error)
             except NotRunningError:
@@ -61,10 +54,10 @@ class HostClients:
             except (NsmError, OSError) as error:
                 self._missed(host, error)
 
-    def __iter__(self) -> Iterator[HostClient]:
-        for each in self.opened():
-            with closing(each.client):
-                yield each
+    def __iter__(self) -> Iterator[tuple[str, Client]]:
+        for host, client in self.opened():
+            with closing(client):
+                yield host, client
 
     def _missed(self, host: str, error: NsmError | OSError) -> None:
         terminal.note(f"{shown(host)}: {formats.visible(str(error))}")

@@ -62,7 +62,7 @@ _GOODBYES = ("exit", "logout")
 _STYLE = Style.from_dict({"session": "bold", "status": "ansibrightblack", "aborting": ""})
 
 
-class Prompt:
+class Prompt(Completer):
     """A prompt for one session, shown again and again; `app` is prompt_toolkit's application behind
     it."""
 
@@ -95,7 +95,7 @@ class Prompt:
             multiline=True,
             prompt_continuation=self._continuation,
             key_bindings=_bindings(self),
-            completer=SessionCompleter(self),
+            completer=self,
             complete_while_typing=False,
             history=history,
             search_ignore_case=True,
@@ -151,7 +151,28 @@ class Prompt:
         except (NsmError, TimeoutError):
             return UNKNOWN
 
-    async def complete(self, document: Document) -> Completions | None:
+    # The arguments of these two have prompt_toolkit's names.
+
+    def get_completions(
+        self,
+        document: Document,  # noqa: ARG002
+        complete_event: CompleteEvent,  # noqa: ARG002
+    ) -> Iterable[Completion]:
+        """None: they are only to be had by waiting."""
+        return ()
+
+    async def get_completions_async(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002
+    ) -> AsyncGenerator[Completion, None]:
+        """Yield the names that live in the session."""
+        found = await self._complete(document)
+        if found is not None:
+            for completion in completions(found, document):
+                yield completion
+
+    async def _complete(self, document: Document) -> Completions | None:
         """Ask the session what could stand at the cursor; None if it does not tell in time."""
         try:
             async with asyncio.timeout(COMPLETE_TIMEOUT_S):
@@ -235,34 +256,6 @@ class Prompt:
 
     def _continuation(self, width: int, _line: int, wrapped: int) -> str:
         return " " * width if wrapped else f"{self._more} ".rjust(width)
-
-
-class SessionCompleter(Completer):
-    """Completion from the names that live in the session."""
-
-    def __init__(self, prompt: Prompt) -> None:
-        self._prompt = prompt
-
-    # The arguments have prompt_toolkit's names.
-
-    def get_completions(
-        self,
-        document: Document,  # noqa: ARG002
-        complete_event: CompleteEvent,  # noqa: ARG002
-    ) -> Iterable[Completion]:
-        """None: they are only to be had by waiting."""
-        return ()
-
-    async def get_completions_async(
-        self,
-        document: Document,
-        complete_event: CompleteEvent,  # noqa: ARG002
-    ) -> AsyncGenerator[Completion, None]:
-        """Yield the session's completions."""
-        found = await self._prompt.complete(document)
-        if found is not None:
-            for completion in completions(found, document):
-                yield completion
 
 
 def completions(found: Completions, document: Document) -> list[Completion]:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsm.cli.render.formats import (
-    below_home,
-    count,
-    duration,
-    memory,
-    processor_time,
-    size,
-    table,
-    visible,
-)
+from nsm.cli.render import formats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +28,7 @@ def sessions_table(
     with_ports = any(row.ports for row in rows)
     with_gpus = any(row.gpu_memory_bytes is not None for row in rows)
     places = [(host,) for host in hosts] if hosts is not None else [()] * len(rows)
-    return table(
+    return formats.table(
         ["HOST"] * (hosts is not None)
         + "ID NAME ENV CLIENT PROJECT STATE AGE IDLE RUNS MEMORY CPU LIMITS".split()
         + ["GPU"] * with_gpus
@@ -49,15 +40,15 @@ def sessions_table(
                 row.name or "-",
                 row.env,
                 row.client,
-                "-" if row.project is None else below_home(row.project, home),
+                "-" if row.project is None else formats.below_home(row.project, home),
                 f"{row.state}, old" if row.outdated else row.state,
-                duration(row.age_s),
-                duration(row.idle_s),
+                formats.duration(row.age_s),
+                formats.duration(row.idle_s),
                 str(row.executions),
-                memory(row.memory_bytes),
-                processor_time(row.cpu_s),
+                formats.memory(row.memory_bytes),
+                formats.processor_time(row.cpu_s),
                 row.limited_by or "-",
-                *([memory(row.gpu_memory_bytes)] if with_gpus else []),
+                *([formats.memory(row.gpu_memory_bytes)] if with_gpus else []),
                 *([_ports(row)] if with_ports else []),
             )
             for place, row in zip(places, rows, strict=True)
@@ -74,7 +65,7 @@ def _ports(row: SessionRow) -> str:
 
 def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
     """The table of those that have ended, in `nsm ps --all`."""
-    return table(
+    return formats.table(
         "ID NAME ENV CLIENT LIVED ENDED RUNS REASON".split(),
         (
             (
@@ -82,8 +73,8 @@ def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
                 row.name or "-",
                 row.env,
                 row.client,
-                duration(row.lived_s),
-                f"{duration(row.ended_s)} ago",
+                formats.duration(row.lived_s),
+                f"{formats.duration(row.ended_s)} ago",
                 str(row.executions),
                 row.reason,
             )
@@ -98,7 +89,7 @@ def ended_table(rows: Sequence[EndedRow], width: int | None = None) -> str:
 def killed_lines(rows: Sequence[KilledSession]) -> str:
     """List the ended sessions, a line each."""
     return "\n".join(
-        visible(
+        formats.visible(
             f"ended {row.id}"
             + ("" if row.name is None else f" ({row.name})")
             + (f", a fork of {row.fork_of}" if row.fork_of else "")
@@ -123,7 +114,7 @@ def jobs_table(found: Sequence[SessionJobs], width: int | None = None) -> str:
     rows = [(each, job) for each in found for job in each.jobs]
     if not rows:
         return "No jobs."
-    return table(
+    return formats.table(
         "SESSION NAME JOB STATE AGE OUTPUT CPU COMMAND".split(),
         ((each.id, each.name or "-", *_job_cells(job)) for each, job in rows),
         right="JOB AGE OUTPUT CPU",
@@ -134,7 +125,7 @@ def jobs_table(found: Sequence[SessionJobs], width: int | None = None) -> str:
 
 def own_jobs_table(jobs: Sequence[JobInfo]) -> str:
     """The table of one session's jobs."""
-    return table(
+    return formats.table(
         "JOB STATE AGE OUTPUT CPU COMMAND".split(),
         (_job_cells(job) for job in jobs),
         right="JOB AGE OUTPUT CPU",
@@ -144,13 +135,13 @@ def own_jobs_table(jobs: Sequence[JobInfo]) -> str:
 def _job_cells(job: JobInfo) -> tuple[str, ...]:
     import shlex  # noqa: PLC0415  # `nsm ps` lists none
 
-    command = visible(shlex.join(job.argv))
+    command = formats.visible(shlex.join(job.argv))
     return (
         job.id,
         _job_state(job),
-        duration(job.age_s),
-        memory(job.output_bytes),
-        "-" if job.running else processor_time(job.user_s + job.system_s),
+        formats.duration(job.age_s),
+        formats.memory(job.output_bytes),
+        "-" if job.running else formats.processor_time(job.user_s + job.system_s),
         command if len(command) <= _COMMAND_COLUMNS else command[: _COMMAND_COLUMNS - 4] + " ...",
     )
 
@@ -169,7 +160,7 @@ def ports_table(rows: Sequence[PortRow], width: int | None = None) -> str:
     """The table of `nsm port` without a port."""
     if not rows:
         return "No open ports."
-    return table(
+    return formats.table(
         "SESSION PORT ADDRESS OPEN TOTAL REFUSED IN OUT NOTE".split(),
         (
             (
@@ -179,8 +170,8 @@ def ports_table(rows: Sequence[PortRow], width: int | None = None) -> str:
                 str(row.connections),
                 str(row.total),
                 str(row.refused),
-                size(row.sent_bytes),
-                size(row.received_bytes),
+                formats.size(row.sent_bytes),
+                formats.size(row.received_bytes),
                 _port_note(row) or "-",
             )
             for row in rows
@@ -200,5 +191,5 @@ def _port_note(row: PortRow) -> str:
     if row.refused and row.refused + row.failed == row.total:
         return f"no program listens on port {row.port} in the session"
     if row.failed:
-        return f"{count(row.failed, 'connection')} failed"
+        return f"{formats.count(row.failed, 'connection')} failed"
     return ""
