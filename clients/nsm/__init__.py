@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nsm._version import __version__
     from nsm.client.asynchronous import AsyncClient
     from nsm.client.blocking import Client
-    from nsm.client.builds import PackageArguments
+    from nsm.client.environments import PackageArguments
     from nsm.client.jobs import AsyncJob, Job, JobResult, ProgramSettings
     from nsm.client.places import RunSettings
     from nsm.client.replays import ReplayedExecution, ReplayReport
@@ -164,7 +164,7 @@ def __getattr__(name: str) -> object:
         case "AsyncChangeWatch" | "AsyncSessionFiles":
             module = "nsm.client.session_files"
         case "PackageArguments":
-            module = "nsm.client.builds"
+            module = "nsm.client.environments"
         case "RunSettings":
             module = "nsm.client.places"
         case "AsyncJob" | "Job" | "JobResult" | "ProgramSettings":

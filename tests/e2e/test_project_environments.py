@@ -17,7 +17,7 @@ from mcp import Client, MCPError, StdioServerParameters
 import nsm
 from e2e_support import program, supervisor
 from http_support import CONFIG, sdk_client, token_of, url_of
-from nsm.client.project_environments import ProjectEnvironments
+from nsm.client.environments import ProjectEnvironments
 from realjail import needs_bwrap, open_directory
 from venvs import install, make_project_venv
 

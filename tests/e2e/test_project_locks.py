@@ -18,7 +18,7 @@ import trio
 
 import nsm
 from e2e_support import supervisor
-from nsm.client.project_environments import AsyncProjectEnvironments, ProjectEnvironments
+from nsm.client.environments import AsyncProjectEnvironments, ProjectEnvironments
 from packageindex import IndexServer, index_server, wheel
 from realjail import needs_bwrap, open_directory
 

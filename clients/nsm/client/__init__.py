@@ -9,16 +9,14 @@ events.py                 what comes beside an answer: events before it, descrip
 standard_input.py, async_standard_input.py   input of code while it runs
 jobs.py                   programs in sessions, and their handles
 session_files.py          ``client.files(session)``
-file_steps.py             lists, files in memory, copies of directories
-transfers.py              transfers of files and archives
+file_steps.py             what it does with files, as steps: lists, transfers, directories
 local_files.py            a local file that is copied: read, or written whole or not at all
 local_trees.py            local directories as tar archives, made and unpacked
 replays.py                ``client.replay(...)``
 sandbox.py                ``client.sandbox(...)``
 shared_sandbox.py         `SharedSandbox`: for threads and asyncio tasks, in a thread of its own
 host.py                   ``client.boxes``, ``client.bridge``, ``client.ports``, ``client.secrets``
-builds.py                 ``client.builds``
-project_environments.py   ``client.project_environments``
+environments.py           ``client.builds``, ``client.project_environments``
 retry.py                  when a call may be sent again after its connection was lost
 interrupts.py             Ctrl-C while a blocking call waits
 """

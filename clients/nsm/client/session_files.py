@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nsm.client import file_steps, transfers
+from nsm.client import file_steps
 from nsm.client.retry import CutOffError, begun_again
 from nsm.client.steps import (
     Async,
@@ -174,7 +174,7 @@ class FileMethods(Calls):
         Raises:
             FileTooLargeError: it is too large.
         """
-        return (yield from transfers.get(self._session, path, write, max_bytes, on_open))
+        return (yield from file_steps.receive_file(self._session, path, write, max_bytes, on_open))
 
     @method
     def write_from(
@@ -202,7 +202,7 @@ class FileMethods(Calls):
         Raises:
             FileTooLargeError: it is too large.
         """
-        steps = transfers.put(
+        steps = file_steps.send_file(
             self._session, path, read, permissions, overwrite=overwrite, size=size
         )
         return (yield from steps)

@@ -10,7 +10,12 @@ from nsm.client.steps import Calls, SyncOrAsync, ask, handle_property, method
 from nsm.wire.errors import DisconnectedError
 
 if TYPE_CHECKING:
-    from nsm.client.builds import AsyncBuilds, Builds
+    from nsm.client.environments import (
+        AsyncBuilds,
+        AsyncProjectEnvironments,
+        Builds,
+        ProjectEnvironments,
+    )
     from nsm.client.host import (
         AsyncBoxes,
         AsyncBridge,
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
         Secrets,
     )
     from nsm.client.places import Project
-    from nsm.client.project_environments import AsyncProjectEnvironments, ProjectEnvironments
     from nsm.client.steps import Steps
     from nsm.wire.environments import EnvironmentRow
     from nsm.wire.status import DrainReport, OnDrain, OnReload, Status
@@ -65,7 +69,7 @@ class SupervisorMethods(Calls):
     @handle_property
     def builds(self) -> SyncOrAsync[Builds, AsyncBuilds]:
         """Environments that nsm builds, with Nix or from packages."""
-        from nsm.client.builds import AsyncBuilds, Builds
+        from nsm.client.environments import AsyncBuilds, Builds
 
         return self._choose(Builds, AsyncBuilds)(self)
 
@@ -74,7 +78,7 @@ class SupervisorMethods(Calls):
         self,
     ) -> SyncOrAsync[ProjectEnvironments, AsyncProjectEnvironments]:
         """Environments that belong to the client's project, such as its `.venv`."""
-        from nsm.client import project_environments as found
+        from nsm.client import environments as found
 
         chosen = self._choose(found.ProjectEnvironments, found.AsyncProjectEnvironments)
         return chosen(self, self._project.path)

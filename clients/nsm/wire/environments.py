@@ -201,7 +201,7 @@ class RemoveReport(NamedTuple):
 
 
 class PackageRequest(NamedTuple):
-    """Packages of an environment; `nsm.client.builds.Builds.add_packages` describes them."""
+    """Packages of an environment; `nsm.client.environments.Builds.add_packages` describes them."""
 
     pip: tuple[str, ...] = ()
     requirements: str = ""

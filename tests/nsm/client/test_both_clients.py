@@ -12,10 +12,9 @@ import pytest
 
 import nsm
 from nsm.client import (
-    builds,
+    environments,
     host,
     jobs,
-    project_environments,
     sandbox,
     session_files,
 )
@@ -32,11 +31,11 @@ PAIRS = [
     (host.Ports, host.AsyncPorts),
     (host.Secrets, host.AsyncSecrets),
     (host.Bridge, host.AsyncBridge),
-    (builds.Builds, builds.AsyncBuilds),
+    (environments.Builds, environments.AsyncBuilds),
     (host.Boxes, host.AsyncBoxes),
     (
-        project_environments.ProjectEnvironments,
-        project_environments.AsyncProjectEnvironments,
+        environments.ProjectEnvironments,
+        environments.AsyncProjectEnvironments,
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 
 import nsm
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.builds import AsyncBuilds, Builds
+from nsm.client.environments import AsyncBuilds, Builds
 from nsm.wire.environments import BuiltRow, RemoveReport
 from nsm.wire.errors import UnknownEnvironmentError
 from nsm.wire.frames import RemoteProtocolError

@@ -11,7 +11,7 @@ import pytest
 
 import nsm
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.project_environments import AsyncProjectEnvironments, ProjectEnvironments
+from nsm.client.environments import AsyncProjectEnvironments, ProjectEnvironments
 from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:

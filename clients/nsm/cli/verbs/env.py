@@ -14,8 +14,8 @@ from nsm.cli import options as cli
 from nsm.cli import terminal
 from nsm.cli.render import environments, formats
 from nsm.client.blocking import Client
+from nsm.client.environments import ProjectEnvironments
 from nsm.client.places import DEFAULT, project_of, why_no_project
-from nsm.client.project_environments import ProjectEnvironments
 from nsm.wire.errors import BadProjectError, NsmError
 
 if TYPE_CHECKING:
