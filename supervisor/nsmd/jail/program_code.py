@@ -21,6 +21,7 @@ from types import CodeType
 import trio
 
 from nsmd.host.paths import is_within
+from nsmd.jail.interpreters import in_base_system
 from nsmd.model.values import ReadOnlyBind
 from sandbox.bundle import __file__ as bundler
 from sandbox.bundle import bundle, files_of
@@ -105,13 +106,20 @@ def _file_of(program: str) -> str:
 
 
 def _on_host(path: str, binds: Sequence[ReadOnlyBind]) -> str | None:
-    """Path of a program of the host by its path in a jail; None for one that a bind brings from
+    """Path of a Python of the host by its path in a jail; None for one that a bind brings from
     elsewhere. An environment of packages has a link to the host's Python.
+
+    Code of a package may have made that link. So it has to lead to a Python among what jails show
+    of the host at the same path: not to a project, nor to another environment.
     """
     for bind in binds:
         if bind.source != bind.target and is_within(path, bind.target):
             found = os.path.realpath(bind.source + path.removeprefix(bind.target))
-            return None if is_within(found, os.path.realpath(bind.source)) else found
+            if is_within(found, os.path.dirname(os.path.realpath(bind.source))):
+                return None
+            shown = (each.source for each in binds if each.source == each.target)
+            is_hosts = in_base_system(found) or any(is_within(found, each) for each in shown)
+            return found if is_hosts and os.path.basename(found).startswith("python") else None
     return path
 
 

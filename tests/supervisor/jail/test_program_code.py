@@ -87,16 +87,25 @@ async def test_a_python_of_another_version_compiles_it(tmp_path: Path) -> None:
 async def test_the_hosts_python_of_an_environment_is_found_and_no_package_s_own_runs_here(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").symlink_to(sys.executable)
-    own = tmp_path / "bin/python3"
-    own.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec "{sys.executable}" "$@"\n')
-    own.chmod(0o755)
-    binds = [ReadOnlyBind(source=str(tmp_path), target="/env")]
+    place = tmp_path / "envs/of-packages"
+    elsewhere = tmp_path / "project"
+    for folder in (place / "bin", elsewhere):
+        folder.mkdir(parents=True)
+        own = folder / "python3"
+        own.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec "{sys.executable}" "$@"\n')
+        own.chmod(0o755)
+    (place / "bin/python").symlink_to(sys.executable)
+    (place / "bin/python9").symlink_to(elsewhere / "python3")
+    prefix = os.path.realpath(sys.base_prefix)
+    binds = [
+        ReadOnlyBind(source=prefix, target=prefix),
+        ReadOnlyBind(source=str(place), target="/env"),
+    ]
     code = agent_code()
     compiled = await code.for_python(sys.executable)
     assert await code.for_python("/env/bin/python", binds) == compiled
-    assert await code.for_python("/env/bin/python3", binds) == source_of("sandbox_agent")
+    for name in ("python3", "python9"):
+        assert await code.for_python(f"/env/bin/{name}", binds) == source_of("sandbox_agent")
     assert not (tmp_path / "ran").exists()
     assert not caplog.records
 
