@@ -71,7 +71,7 @@ def plan_setup(agent: CodingAgent) -> SetupPlan:
             continue
         after = document.checked_text().encode()
         plan.change(path, before, after)
-        known = plan.kept.get(path) or ChangedFile(path, before is None, "")
+        known = plan.kept.get(path) or ChangedFile(path, before is None, "", (), ())
         earlier = known.splices
         if before is None or _digest(before) != known.digest:
             earlier = tuple(each._replace(start=None) for each in earlier)

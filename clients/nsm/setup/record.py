@@ -34,7 +34,8 @@ class Splice(NamedTuple):
 
 
 class ChangedFile(NamedTuple):
-    """A file that was changed.
+    """A file that was changed. No field has a default: a row that lacks its splices, as of an nsm
+    before these, must not count as a file that is nsm's alone, and may be removed.
 
     Attributes:
         created: there was none before.
@@ -46,8 +47,8 @@ class ChangedFile(NamedTuple):
     path: str
     created: bool
     digest: str
-    splices: tuple[Splice, ...] = ()
-    directories: tuple[str, ...] = ()
+    splices: tuple[Splice, ...]
+    directories: tuple[str, ...]
 
 
 class _Record(NamedTuple):
@@ -67,7 +68,7 @@ def load(name: str) -> dict[str, ChangedFile]:
         return {file.path: file for file in decode(_Record, json.loads(content)).files}
     except (ValueError, RecursionError, DecodeError):
         raise SettingsFileError(
-            f"the record {_path(name)} is damaged, so nsm does not know what it has changed",
+            f"the record {_path(name)} is damaged, or of another nsm: what it changed is unknown",
             hint="Remove what names nsm from the agent's files by hand, then that record.",
         ) from None
 

@@ -518,6 +518,22 @@ def test_a_damaged_record(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (said.code, "is damaged" in said.err) == (1, True)
 
 
+def test_a_record_of_an_older_nsm_removes_no_file(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, PEOPLES["codex"])
+    Said(capsys, "codex", "--yes")
+    path = home / ".local/state/nsm/setup/codex.json"
+    rows: dict[str, Any] = json.loads(path.read_text())
+    for row in rows["files"]:
+        del row["splices"]
+    path.write_text(json.dumps(rows))
+    before = everything(home)
+    said = Said(capsys, "codex", "--undo", "--yes")
+    assert (said.code, "of another nsm" in said.err) == (1, True)
+    assert everything(home) == before
+
+
 def many(home: Path, client: str) -> Iterator[subprocess.Popen[bytes]]:
     program = [sys.executable, "-P", "-m", "nsm.cli", "setup", client, "--yes"]
     for _ in range(4):
