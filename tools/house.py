@@ -32,7 +32,7 @@ SINCE = "bda9a36"
 
 BAD_OPENING = re.compile(
     r"(What|Whether|Of|So|Whoever|One that|Who|Which|That|It|See|Those|By which|With|As|From|Until"
-    r"|In place of|Where|There|For|Beside|When|Why)\b"
+    r"|In place of|Where|There|For|Beside|When|Why|Its)\b"
 )
 """First words that make the reader look for the subject of the sentence."""
 

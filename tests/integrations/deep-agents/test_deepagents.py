@@ -161,7 +161,7 @@ def test_closing_twice_and_using_it_then(fresh: NsmBackend) -> None:
 
 
 def test_the_provider_is_registered() -> None:
-    """Its module needs Deep Agents Code, so Python 3.12; deep-agents-code has its tests."""
+    """The module needs Deep Agents Code, so Python 3.12; deep-agents-code has its tests."""
     (entry,) = importlib.metadata.entry_points(
         group="deepagents_code.sandbox_providers", name="nsm"
     )

@@ -328,7 +328,7 @@ def test_without_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sessions go on, and so do the channels; the next question starts another one."""
+    """The sessions go on, and so do the channels; the next question starts another one."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         for name, value in variables_for(Path(path)).items():
             monkeypatch.setenv(name, value)

@@ -172,7 +172,7 @@ def test_several_at_once() -> None:
 
 
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its session goes on, and so does the port."""
+    """The session goes on, and so does the port."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         for name, value in variables_for(Path(path)).items():
             monkeypatch.setenv(name, value)

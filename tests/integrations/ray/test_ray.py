@@ -249,7 +249,7 @@ IMAGE = {"image": "docker-archive:/none-such.tar", "language": "python"}
 def test_an_environment_that_a_node_cannot_provide(
     nodes: list[Any], settings: dict[str, Any]
 ) -> None:
-    """Its name and what works on all nodes are in the refusal, before code runs."""
+    """The name and what works on all nodes are in the refusal, before code runs."""
     with pytest.raises(EnvironmentUnavailableError, match="'web' cannot be made on ") as caught:
         Pool(**settings)
     assert "`Pool(environments={'web': {'pip': [...]}})`" in (caught.value.hint or "")
