@@ -265,7 +265,8 @@ def replace_file(
 
 def _locked(path: str) -> int:
     """Make a file for this writer alone; returns a descriptor, which holds the lock."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Where agents in boxes write, too, there may be a FIFO, for whose reader nobody is to wait.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         fd = os.open(path, flags, 0o600)
         try:
