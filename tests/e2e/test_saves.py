@@ -850,6 +850,9 @@ assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os
     assert (project / "removed").exists()
 
 
+LEFT_BYTES = 40_000
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -858,6 +861,7 @@ assert len(read("new/link")) == 3_000_000 and os.access("/project/new/large", os
         {"path": "a", "type": "device"},
         {"path": "a", "size": -1},
         {"path": "a", "size": 5},
+        {"path": "a", "size": LEFT_BYTES + 1},
         {"path": "a", "modified_us": -1},
         {"path": "a", "modified_us": 1 << 60},
         {"path": "a", "type": "symlink", "size": 1},
@@ -878,6 +882,7 @@ def check_hostile_changes(client: nsm.Client, record: dict[str, object]) -> None
     path = Saves(client).save("work").path
     usual = {"type": "file", "mode": 0o644, "size": 0, "target": "", "before": None}
     line = json.dumps(usual | record).encode() + b"\n"
+    line += bytes(LEFT_BYTES if record.get("size") == LEFT_BYTES + 1 else 0)
     rewrite(path, lambda name, part: line if name == "project.changes" else part)
     with pytest.raises(SaveError, match="list of changes"):
         Saves(client).restore(path, "again")

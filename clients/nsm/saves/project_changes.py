@@ -251,8 +251,9 @@ class _Content(io.RawIOBase):
 
     def read(self, count: int = -1) -> bytes:
         """Read some of what is left, of which nothing may be missing."""
-        data = self._part.read(self._left if count < 0 else min(count, self._left))
-        if not data and self._left:
+        wanted = self._left if count < 0 else min(count, self._left)
+        data = self._part.read(wanted)
+        if len(data) < wanted:
             raise _no_part()
         self._left -= len(data)
         return data
