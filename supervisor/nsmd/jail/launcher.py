@@ -287,6 +287,7 @@ class BwrapLauncher:
         if (artifacts := self._artifacts_of(spec.artifact)) is not None:
             return await artifacts.launch_template(spec)
         python = spec.agent_python
+        binds = spec.binds if spec.image is None else ()  # an image's agent has the host's Python
         imports = f", which imports {', '.join(spec.preload)}," if spec.preload else ""
         return await self._launch(
             JailPlan(
@@ -300,9 +301,9 @@ class BwrapLauncher:
                     or (
                         source_of(AGENT)  # the image's Python runs it, too
                         if spec.image is not None
-                        else await self._agent_code.for_python(python, spec.binds)
+                        else await self._agent_code.for_python(python, binds)
                     ),
-                    TEMPLATE_PATH: await self._template_code.for_python(python, spec.binds),
+                    TEMPLATE_PATH: await self._template_code.for_python(python, binds),
                     FILTER_PATH: system_calls,
                     POLICY_PATH: b"",  # each fork mounts its own over it
                 },
@@ -328,7 +329,8 @@ class BwrapLauncher:
         same = environment.image is None and environment.program == environment.agent_python
         if environment.interpreter == "python" and not same:
             return source_of(AGENT)  # both versions of Python will run it
-        return await self._agent_code.for_python(environment.agent_python, environment.binds)
+        binds = environment.binds if environment.image is None else ()
+        return await self._agent_code.for_python(environment.agent_python, binds)
 
     def _start(self, plan: JailPlan, git: str) -> tuple[subprocess.Popen[bytes], Ends]:
         """Start bwrap; blocks for some 2 ms."""

@@ -15,8 +15,10 @@ import pytest
 import trio
 
 import sandbox_agent
+from nsmd.jail import BwrapLauncher
 from nsmd.jail.program_code import ProgramCode, source_of
-from nsmd.model.values import ReadOnlyBind
+from nsmd.model.settings import DEFAULT_JAIL_UID
+from nsmd.model.values import Environment, ImageRoot, ReadOnlyBind
 
 OTHER = "/usr/bin/python3"
 
@@ -108,6 +110,20 @@ async def test_the_hosts_python_of_an_environment_is_found_and_no_package_s_own_
         assert await code.for_python(f"/env/bin/{name}", binds) == source_of("sandbox_agent")
     assert not (tmp_path / "ran").exists()
     assert not caplog.records
+
+
+async def test_files_of_an_image_do_not_stand_for_the_hosts_python(tmp_path: Path) -> None:
+    top = f"/{Path(sys.executable).parts[1]}"
+    image = Environment(
+        name="web",
+        interpreter="bash",
+        program="/bin/bash",
+        agent_python=sys.executable,
+        image=ImageRoot(directory=str(tmp_path), python=(sys.executable,)),
+        binds=(ReadOnlyBind(source=str(tmp_path), target=top),),
+    )
+    agent = await BwrapLauncher("/usr/bin/bwrap", DEFAULT_JAIL_UID)._agent(image)
+    assert agent == await agent_code().for_python(sys.executable)
 
 
 async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFixture) -> None:
