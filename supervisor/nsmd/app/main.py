@@ -7,13 +7,14 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import io
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stdout, suppress
 from functools import partial
 
 from nsm import paths
@@ -34,7 +35,8 @@ STDERR = 2
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as in shells."""
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGINT and 128 + SIGPIPE, as in shells."""
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _LARGE_BYTES = 96 * 1024
@@ -57,6 +59,37 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(arguments: list[str] | None) -> int:
     options = _parser().parse_args(arguments)
     config_path = options.config or os.path.join(paths.config_dir(), "config.toml")
+    if options.try_only:
+        return _try(config_path, strict=options.strict)
+    if options.check_config or options.show_config or options.check_bridge or options.doctor:
+        return _printed(lambda: _report(options, config_path))
+    # Jails inherit what the program that starts a supervisor has blocked, as Ray's actors block
+    # SIGINT. Code could then not be interrupted, only killed with its state.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return _Starter(options.ready_fd).run(config_path, strict=options.strict)
+
+
+def _printed(report: Callable[[], int]) -> int:
+    """Print a report for whoever reads it, who may have gone. Returns the exit code."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        code = report()
+    try:
+        if sys.stdout:  # there is none if it was closed from the start
+            sys.stdout.write(text.getvalue())
+            sys.stdout.flush()
+    except OSError as error:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # else Python complains of what is buffered
+        os.close(null)
+        if isinstance(error, BrokenPipeError):
+            return EXIT_BROKEN_PIPE
+        sys.stderr.write(f"nsm: standard output: {error.strerror}\n")
+        return EXIT_FAILED
+    return code
+
+
+def _report(options: argparse.Namespace, config_path: str) -> int:
     if options.check_config or options.show_config:
         return _report_config(config_path, show=options.show_config, as_json=options.json)
     if options.check_bridge:
@@ -64,19 +97,12 @@ def _main(arguments: list[str] | None) -> int:
 
         settings, _ = _load(config_path)
         return definitions.report(paths.tools_dir(), settings, as_json=options.json)
-    if options.try_only:
-        return _try(config_path, strict=options.strict)
-    if options.doctor:
-        from nsmd.doctor import report  # noqa: PLC0415 (not needed to serve)
+    from nsmd.doctor import report  # noqa: PLC0415 (not needed to serve)
 
-        settings, problems = _load(config_path)
-        return report.report(
-            settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
-        )
-    # Jails inherit what the program that starts a supervisor has blocked, as Ray's actors block
-    # SIGINT. Code could then not be interrupted, only killed with its state.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return _Starter(options.ready_fd).run(config_path, strict=options.strict)
+    settings, problems = _load(config_path)
+    return report.report(
+        settings or Settings(), _search_path(), mistakes=problems, as_json=options.json
+    )
 
 
 def _unusable(settings: Settings) -> Iterator[str]:

@@ -220,8 +220,8 @@ def safe_runtime_dir() -> str:
 def _columns() -> int | None:
     """Columns of the terminal on standard output; None if it is none."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
+        return os.get_terminal_size().columns or 80
+    except OSError:
         return None
 
 

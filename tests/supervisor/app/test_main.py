@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +48,42 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("nsmd.doctor.report.report", report)
     with pytest.raises(ValueError, match="one"):
         main.main(["--doctor"])
+
+
+@pytest.mark.parametrize("asked", ["--doctor", "--show-config"])
+@pytest.mark.parametrize(
+    ("standard_output", "expected"),
+    [
+        ("", (141, "")),
+        (">&-", (0, "")),
+        (">/dev/full", (1, "nsm: standard output: No space left on device\n")),
+    ],
+)
+def test_a_report_for_nobody(
+    asked: str, standard_output: str, expected: tuple[int, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from nsmd.app import main\n"
+        "from nsmd.doctor import report\n"
+        "report.report = lambda *_, **__: sys.stdout.write('a row\\n' * 100_000) * 0\n"
+        "sys.exit(main.main(sys.argv[1:]))\n"
+    )
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {standard_output}', "sh", sys.executable, str(program), asked],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        stdout=write_end,
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == expected
 
 
 @pytest.mark.parametrize(
