@@ -109,17 +109,14 @@ def _on_host(path: str, binds: Sequence[ReadOnlyBind]) -> str | None:
     """Path of a Python of the host by its path in a jail; None for one that a bind brings from
     elsewhere. An environment of packages has a link to the host's Python.
 
-    Code of a package may have made that link. So it has to lead to a Python among what jails show
-    of the host at the same path: not to a project, nor to another environment.
+    Code of a package may have made that link. So it counts only if it leads to a Python of the base
+    system, or to the supervisor's own.
     """
     for bind in binds:
         if bind.source != bind.target and is_within(path, bind.target):
             found = os.path.realpath(bind.source + path.removeprefix(bind.target))
-            if is_within(found, os.path.dirname(os.path.realpath(bind.source))):
-                return None
-            shown = (each.source for each in binds if each.source == each.target)
-            is_hosts = in_base_system(found) or any(is_within(found, each) for each in shown)
-            return found if is_hosts and os.path.basename(found).startswith("python") else None
+            is_python = os.path.basename(found).startswith("python") and in_base_system(found)
+            return found if is_python or found == os.path.realpath(sys.executable) else None
     return path
 
 
