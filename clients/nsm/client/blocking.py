@@ -552,8 +552,10 @@ class BlockingWire:
             elif on_event is not None:
                 try:
                     on_event(message)
-                except Exception as error:  # noqa: BLE001  # the caller gets it
+                except BaseException as error:
                     self._write(self._protocol.send(Cancel(id_)))
+                    if not isinstance(error, Exception):
+                        raise
                     return error
 
     def _next_message(self, interrupts: Interrupts | None = None) -> ServerMessage | None:

@@ -11,8 +11,7 @@ After the exec there is no way back. So the installed program is tried first, wh
 still runs: it loads all that it needs to serve, reads the configuration and all records that it
 would get, and ends. Its standard input is a JSON object: `handover` is the version of the
 handover's format, `records` a list of names and records. It prints its version, and then, in a line
-of JSON, why it could not use which of them: `{"unreadable": {NAME: WHY}}`. Programs before 0.3.0
-print the version only.
+of JSON, why it could not use which of them: `{"unreadable": {NAME: WHY}}`.
 """
 
 from __future__ import annotations

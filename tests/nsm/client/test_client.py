@@ -338,8 +338,9 @@ def test_large_code_and_large_output(supervisor: FakeSupervisor, client: nsm.Cli
     assert client.run(code, env="python").stdout == code
 
 
+@pytest.mark.parametrize("raised", [BrokenPipeError, SystemExit])
 def test_what_a_callback_raises_cancels_and_comes_out(
-    supervisor: FakeSupervisor, client: nsm.Client
+    supervisor: FakeSupervisor, client: nsm.Client, raised: type[BaseException]
 ) -> None:
     cancelled = threading.Event()
 
@@ -351,14 +352,16 @@ def test_what_a_callback_raises_cancels_and_comes_out(
         return samples.run_result()
 
     def on_output(_stream: str, _text: str) -> None:
-        raise BrokenPipeError
+        raise raised
 
     supervisor.handlers.update(run=run, ping=lambda _exchange: {}, kill=lambda _exchange: killed)
     killed: dict[str, Any] = {"killed": [], "errors": []}
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(raised):
         client.run("x", env="python", on_output=on_output)
-    client.ping()  # the client is as before, whatever is still told of that run
     assert cancelled.wait(120)
+    if not issubclass(raised, Exception):
+        return  # which closes the client
+    client.ping()  # it is as before, whatever is still told of that run
     assert supervisor.cancelled == [1]
     client.ping()
     assert client.kill("a").errors == ()
