@@ -70,10 +70,10 @@ class Client(ClientMethods, Blocking):
 
     Threads may share it: their calls wait for each other, so code runs in parallel only if each
     thread has a client of its own. A process that is forked gets a connection of its own at its
-    first call. Everything raised on purpose is an `NsmError` (with `code`,
-    `message` and `hint`) or, for an unusable socket path, `nsm.paths.PathError`. Answers with an
-    error leave the client usable, and so does an exception of a callback, which ends the call, in
-    the session as well; `KeyboardInterrupt` in the middle of a call closes it.
+    first call. Everything raised on purpose is an `NsmError` (with `code`, `message` and `hint`)
+    or, for an unusable socket path, `nsm.paths.PathError`. Answers with an error leave the client
+    usable. An exception of a callback ends the call, in the session as well, and closes the client
+    if it is no `Exception`; so does `KeyboardInterrupt` in the middle of a call.
     """
 
     def __init__(
@@ -539,8 +539,7 @@ class BlockingWire:
         interrupts: Interrupts | None,
     ) -> Result | Failure | Exception:
         """Wait for the answer to a request, or for an error of `on_event`, which ends the request;
-        what is still told of it is passed over by the next one.
-        """
+        what is still told of it is passed over by the next one."""
         while True:
             message = self._next_message(interrupts)
             if message is None:
