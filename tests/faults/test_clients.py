@@ -38,6 +38,13 @@ GROWTH_KIB = 32 * 1024
 in the end.
 """
 
+LIST_TOOLS = (
+    '{"jsonrpc": "2.0", "id": 1, "method": "initialize", '
+    '"params": {"protocolVersion": "2025-06-18"}}\n'
+    '{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
+    '{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}\n'
+)
+
 
 async def works(peer: Peer) -> bool:
     result = await peer.call("run", env="python", code="works", session="bystander")
@@ -143,6 +150,8 @@ def test_ten_thousand_calls_cost_a_real_supervisor_no_memory() -> None:
         it.client() as client,
     ):
         client.run("x = 41", env="python", session="kept")
+        # Its MCP server is loaded then, which would come in the middle otherwise.
+        assert '"tools"' in it.run("nsm-mcp", stdin=LIST_TOOLS).stdout
         trio.run(flood, it.socket)
         before = peak_kib(it.pid)
         trio.run(flood, it.socket)

@@ -211,7 +211,7 @@ def _revoke(options: Namespace) -> int:
         owners = list(client.secrets.revoke(options.name, options.target))
     if not owners:
         terminal.note(f"no session or box has the secret {formats.visible(options.name)}")
-        return cli.EXIT_RUN_FAILED
+        return cli.EXIT_FAILED
     terminal.answer(
         options, {"owners": owners}, lambda: f"revoked {options.name} in {', '.join(owners)}"
     )
