@@ -219,7 +219,7 @@ class BwrapLauncher:
                     arguments=partial(session_arguments, sizes=spec.sizes),
                     channel=socket.SOCK_STREAM,
                     programs={
-                        AGENT_PATH: await self._agent(environment),
+                        AGENT_PATH: await self.agent_program(environment),
                         POLICY_PATH: policy.as_text().encode(),
                     },
                     system_calls=self.system_calls,
@@ -322,7 +322,7 @@ class BwrapLauncher:
         except JailNotStartedError as error:
             raise explain(str(error), read_host_facts(), self.bwrap_path or "bwrap") from None
 
-    async def _agent(self, environment: Environment) -> bytes:
+    async def agent_program(self, environment: Environment) -> bytes:
         """Return the program of PID 1."""
         if self.agent_source is not None:
             return self.agent_source

@@ -122,7 +122,7 @@ async def test_files_of_an_image_do_not_stand_for_the_hosts_python(tmp_path: Pat
         image=ImageRoot(directory=str(tmp_path), python=(sys.executable,)),
         binds=(ReadOnlyBind(source=str(tmp_path), target=top),),
     )
-    agent = await BwrapLauncher("/usr/bin/bwrap", DEFAULT_JAIL_UID)._agent(image)
+    agent = await BwrapLauncher("/usr/bin/bwrap", DEFAULT_JAIL_UID).agent_program(image)
     assert agent == await agent_code().for_python(sys.executable)
 
 
