@@ -44,6 +44,12 @@ VARIABLES_S = 10.0
 
 UNDO_IS_OFF = b"nothing was undone: undo was turned off when this session began\n"
 
+INPUT_AND_FORKS = (
+    "code in a session that was forked, or is a fork, takes no standard input: "
+    "what interpreters would open is hidden there; put it into a file of the session, or run a "
+    "program with it (`nsm exec`)"
+)
+
 NOTED_CODE = 2000
 """Characters of code that a new supervisor is told of what runs, for people to read."""
 
@@ -95,6 +101,7 @@ class Executor:
         """Have an interpreter up; `adopted` are arguments of its `adopt`, if it runs already."""
         interpreter = self.interpreters[name]
         if adopted:
+            self._session.is_fork = True
             interpreter.adopt(*adopted)
             return
         try:
@@ -181,6 +188,8 @@ class Executor:
         if request.undo is not None:
             self._undo(request, interpreter)
             return
+        if request.stdin and (self._session.has_forks or self._session.is_fork):
+            raise RequestError(INPUT_AND_FORKS)
         try:
             if interpreter.pid and request.reset:
                 interpreter.end("was reset as this call asked")

@@ -167,6 +167,7 @@ class SharedSession:
 
     Attributes:
         has_forks: the session has been forked; what starts in it is kept from its forks.
+        is_fork: it is a fork itself.
         rehearses: nobody is to hear of what runs.
         layers: descriptors of overlays that undo takes back, as `return_overlay` has them.
     """
@@ -178,7 +179,7 @@ class SharedSession:
         self.file = file
         self.workspace = workspace
         self.limits = limits or Limits()
-        self.has_forks = False
+        self.has_forks = self.is_fork = False
         self.rehearses = False
         self.poller = Poller()
         self.layers: Sequence[Sequence[int]] = ()

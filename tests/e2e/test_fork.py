@@ -15,7 +15,7 @@ from mcp_types import TextContent
 
 from e2e_support import program, supervisor
 from live_forks import LIMITS, NONE, needs_scopes, printed
-from nsm.wire.errors import BadRequestError, ForkRefusedError, UnknownSessionError
+from nsm.wire.errors import BadRequestError, ForkRefusedError, NsmError, UnknownSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -49,6 +49,18 @@ def test_a_fork_goes_on_where_the_original_is(client: Client) -> None:
     assert ended.exit_code == 7
     assert printed(client, "its-fork", "print('x' in globals())") == "False\n"
     assert printed(client, "forked", "print(x)") == "[1, 2, 3]\n"
+
+
+@pytest.mark.parametrize("env", ["python", "bash"])
+def test_code_of_both_takes_no_input_and_keeps_its_state(client: Client, env: str) -> None:
+    original, copy = f"{env}-asks", f"{env}-asks-too"
+    client.run("v=7", env=env, session=original)
+    client.fork(original, copy)
+    for name in (original, copy):
+        with pytest.raises(NsmError, match="takes no standard input"):
+            client.run("w=1", env=env, session=name, stdin=b"hi")
+        code = "echo $v" if env == "bash" else "print(v)"
+        assert client.run(code, env=env, session=name).stdout == "7\n"
 
 
 def test_several_forks_at_once_and_forks_of_forks(client: Client) -> None:
