@@ -533,6 +533,9 @@ def test_a_file_that_is_put_is_told_as_one_that_is_written(agent: AgentProcess) 
 
 
 def test_what_cannot_be_watched(agent: AgentProcess) -> None:
+    many = agent.workspace / "many"
+    for number in range(1001):
+        (many / f"{number}").mkdir(parents=True)
     assert refusal(agent, "file_watch", "none") == "ENOENT"
     assert refusal(agent, "file_watch", "/proc") == "EPERM"
     agent.send(type="file_watch", id="w", path=".")
@@ -541,9 +544,6 @@ def test_what_cannot_be_watched(agent: AgentProcess) -> None:
         agent.send(type="file_watch", id=number, path=".")
         agent.expect("file_watching")
     assert refusal(agent, "file_watch", ".") == "EMFILE"
-    many = agent.workspace / "many"
-    for number in range(1001):
-        (many / f"{number}").mkdir(parents=True)
     agent.send(type="file_unwatch", id=0)
     agent.expect("file_closed")
     assert refusal(agent, "file_watch", "many", recursive=True) == "ENOSPC"

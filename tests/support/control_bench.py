@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -250,7 +251,17 @@ async def bench(
     idle_timeout_s: float = 86400,
     max_spares: int = 0,
     search_path: str = "",
-    directory: str = "/nonexistent/environments",
+    directory: str = "",
+) -> AsyncGenerator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as own:
+        place = directory or f"{own}/environments"
+        async with _bench(behave, idle_timeout_s, max_spares, search_path, place) as it:
+            yield it
+
+
+@asynccontextmanager
+async def _bench(
+    behave: Behaviour, idle_timeout_s: float, max_spares: int, search_path: str, directory: str
 ) -> AsyncGenerator[Bench]:
     catalog = Catalog([PYTHON, BASH, BROKEN])
     ending = Shutdown()

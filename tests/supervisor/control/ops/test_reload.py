@@ -11,15 +11,16 @@ from control_bench import bench
 from nsmd.control.ops.supervisor import reload_once_answered
 from nsmd.fdstore.running_holders import SilentHolder, SilentHolders
 
-OTHER = "import json; print('9.9'); print(json.dumps({'unreadable': {'session-1': 'why so'}}))"
+OTHER = "import json; print('9.9'); print(json.dumps({'unreadable': %s}))"
 
 
 @pytest.mark.parametrize(
     ("program", "refusal"),
     [
         ("raise SystemExit(3)", "does not start: it ends with 3"),
-        (OTHER, "(9.9) cannot take over session-1 (why so)"),
-        ("print('9.9')", ""),
+        ("print('9.9')", "does not start: 9.9 does not say what it can take over"),
+        (OTHER % {"session-1": "why so"}, "(9.9) cannot take over session-1 (why so)"),
+        (OTHER % {}, ""),
     ],
 )
 async def test_it_only_becomes_a_program_that_can_take_over(program: str, refusal: str) -> None:
