@@ -46,8 +46,8 @@ UNDO_IS_OFF = b"nothing was undone: undo was turned off when this session began\
 
 INPUT_AND_FORKS = (
     "code in a session that was forked, or is a fork, takes no standard input: "
-    "what interpreters would open is hidden there; put it into a file of the session, or run a "
-    "program with it (`nsm exec`)"
+    "interpreters cannot open it there; put the input into a file of the session, or give it to a "
+    "program (`nsm exec`)"
 )
 
 NOTED_CODE = 2000

@@ -72,8 +72,8 @@ class Client(ClientMethods, Blocking):
     thread has a client of its own. A process that is forked gets a connection of its own at its
     first call. Everything raised on purpose is an `NsmError` (with `code`, `message` and `hint`)
     or, for an unusable socket path, `nsm.paths.PathError`. Answers with an error leave the client
-    usable. An exception of a callback ends the call, in the session as well, and closes the client
-    if it is no `Exception`; so does `KeyboardInterrupt` in the middle of a call.
+    usable. An exception of a callback ends the call, in the session as well. One that is no
+    `Exception`, such as `KeyboardInterrupt` in the middle of any call, also closes the client.
     """
 
     def __init__(
