@@ -536,7 +536,7 @@ verdict([place for place in names if attempt(connect, place)])
     Probe(
         name="transcripts",
         group="supervisor",
-        source="docs/how-to/command-line.md: transcripts have what was said in other sessions",
+        source="docs/how-to/sessions.md: transcripts have what was said in other sessions",
         language="bash",
         code="""
 found=; for place in "${SECRET%/secret}/runtime" ~/.local/state/nsm /root/.local/state/nsm \\

@@ -94,7 +94,7 @@ def test_every_character_is_shown_or_counted(texts: list[str], head: int, tail: 
 
 
 def test_how_much_that_is_stands_in_the_documentation() -> None:
-    page = Path(__file__).parents[4] / "docs/how-to/command-line.md"
+    page = Path(__file__).parents[4] / "docs/how-to/sessions.md"
     assert f"first {HEAD_CHARS} and the last {TAIL_CHARS} characters" in page.read_text()
 
 
