@@ -297,8 +297,10 @@ class OutputPipe:
     def cut(self) -> bytes:
         """Return the output so far, without what a flood adds meanwhile.
 
-        The kernel's count of what waits is the cut. Nothing here waits: code that reads from its
-        own pipe only takes its own output away.
+        The kernel's count of what waits is the cut. A marker in the output would break with
+        `set -x` or a redirected stdout, and code could forge it. Nothing here waits: code that
+        reads from its own pipe only takes its own output away. What a background process prints at
+        the very end of an execution may belong to the next one; it is never lost.
         """
         waiting = int.from_bytes(fcntl.ioctl(self.read_fd, FIONREAD, NO_BYTES), sys.byteorder)
         pieces: list[bytes] = []

@@ -3,6 +3,9 @@
 A checkpoint is a frozen copy of the interpreter's process (`workers.python.freezer`), and copies of
 the files of that moment (`file_states`). It is made after an answer, while the session is idle. The
 first one has no process: before any code has run, a new interpreter is the same.
+
+The fork is the checkpoint and the interpreter goes on: if the parent froze, each call would have
+another process id and no children.
 """
 
 from __future__ import annotations

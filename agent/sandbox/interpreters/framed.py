@@ -331,7 +331,11 @@ CONTROL_END_S = 1.0
 
 
 class NodeInterpreter(FramedInterpreter):
-    """Node with `RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place."""
+    """Node with `RUNNER`. It can't put descriptors back, so 1 and 2 must stay in place.
+
+    Flags of V8, a start-up snapshot and a compile cache make no start faster: flags change the hash
+    by which V8 knows its own code cache, the others cost memory or a file in each jail.
+    """
 
     name = "node"
     CONTROL_FD = 3

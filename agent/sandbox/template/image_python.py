@@ -6,7 +6,7 @@ confined as in a session, and has it import the modules. Then it has it fork. Th
 fork before its first instruction, and the keeper lets it never run: it is the *model*. All else of
 the image's code ends. For each session the keeper has the model make a copy, which is carried,
 stopped, into the namespaces that the session's agent names, gets descriptors of its own, and loses
-all rights. Only then does it run (docs/explanation/decisions/0042).
+all rights. Only then does it run (docs/explanation/decisions/0042-an-images-python-is-carried.md).
 """
 
 from __future__ import annotations

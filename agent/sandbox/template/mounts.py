@@ -1,4 +1,9 @@
-"""File systems of one session."""
+"""File systems of one session.
+
+The fork mounts the overlay of a project itself, while it has the right to: bubblewrap can from 0.11
+on only, and nobody could look into its upper layer. It removes its mount of that layer, so no path
+in the session leads there.
+"""
 
 from __future__ import annotations
 

@@ -14,4 +14,11 @@
 A client that has the path of a host's socket connects to it as to any other. `nsm.startup.start`
 opens the tunnel where there is none. These modules use the standard library only; `setup` uses
 `packaging`, too. `place` imports little of that, because the shim loads `place` at each start.
+
+OpenSSH has encryption, keys and jump hosts already; a port of our own would need all of that. A
+forwarded socket costs one connection for all programs; a program there for each connection (`ssh
+host command`) would start a Python each time. The end of such a connection doesn't mean that its
+client has ended, so the supervisor keeps one-shots of these clients for five minutes. A client that
+lost its connection repeats its calls and says which start of a supervisor (`instance`) they went
+to, so that none runs twice.
 """

@@ -25,6 +25,14 @@ The package:
     interpreters.py   programs for each interpreter, and their reports
     reports.py        outcomes of saves and restores, as values
     in_session/       programs that run in sessions: write their state, and restore it
+
+The session makes the parts of a save and the client puts them into a file. The supervisor has no
+operation for it and reads nothing of it, and neither it nor the client unpacks or loads anything:
+loading pickled variables runs the code that is in them, so that happens in the new session's jail.
+The hashes only find damage, since whoever changes a save on purpose can change them. A forked child
+of the interpreter pickles, so that a variable which hangs or crashes then does no harm. It pickles
+each variable alone, so that one that can't be saved costs no other; variables that share an object
+are pickled again, together. Each save has the copy of cloudpickle that made it.
 """
 
 from nsm.saves.reports import Restored, RestoredRow, Saved, SaveError, SaveInterruptedError

@@ -1,7 +1,15 @@
 """Check of a program's file and its owners; exactly the file that was checked is started.
 
 A command is refused if anybody but the user and root could exchange it, or anything on the way to
-it. docs/explanation/decisions/0021 says how the checked file is the one that runs. Blocks.
+it. An agent in a box runs as the user, so places that the box can write are refused for it, too.
+All of this blocks.
+
+A binary is executed by its descriptor (`/proc/self/fd/N`), so nobody can exchange it any more. A
+script is executed by its path, since most begin with `dirname "$0"`. So the child compares the way
+to it (device, inode and change time of the file and of each link) right before `execve`, and the
+monitor right after. If it differs, the program isn't started, or is killed. That suffices since
+every part of the way belongs to the user or root: only they could exchange anything. The user's own
+processes have a millisecond between the last look and the interpreter's.
 """
 
 from __future__ import annotations

@@ -7,6 +7,12 @@ keep, which leaves the supervisor's event loop to the calls.
 Descriptor 0 is the supervisor's hold: when that is closed, the program is stopped. A second one has
 the order, a third one takes lines of JSON: `{"started": pid}` before the program executes,
 `{"told": [[stream, line], ...]}`, and one `{"end": ...}`.
+
+Processes that a program leaves behind when it ends by itself go on, since that may be its purpose;
+their output is still read, since writing to a closed pipe would end them.
+
+Processes that a program leaves behind when it ends by itself go on, since that may be its purpose;
+their output is still read, since writing to a closed pipe would end them.
 """
 
 from __future__ import annotations
@@ -113,7 +119,7 @@ class Order:
 
     def why_another(self) -> str | None:
         """Return why the file to execute is not the checked one. A binary is executed by its
-        descriptor, so it always is; see decision 0021.
+        descriptor, so it always is (`nsmd.bridge.commands`).
         """
         return why_any_other(self.ways) if self.script else None
 

@@ -2,6 +2,12 @@
 
 Each table is read into its class of `nsmd.model.settings` by `nsm.wire.decode`. Every key has a
 default, so a missing file is a valid one.
+
+pydantic would be a second decoder, takes a quarter of a second to import, and has messages that
+would have to be written anew in terms of the file. msgspec stops at the first mistake.
+
+pydantic would be a second decoder, takes a quarter of a second to import, and has messages that
+would have to be written anew in terms of the file. msgspec stops at the first mistake.
 """
 
 from __future__ import annotations

@@ -4,6 +4,14 @@ A monitor is a process between the supervisor and a program of the host, and end
 program started. A program's children can leave its process group and its session. Only a subreaper
 (PR_SET_CHILD_SUBREAPER(2const)) still sees all of them. It is a process of its own because it must
 outlive a supervisor that is killed, until it has ended them.
+
+A control group for each program would need a delegated part of the tree, which many hosts lack. A
+PID namespace would need a user namespace, in which Nix's own sandbox and its daemon's idea of the
+user differ from what is set up.
+
+A control group for each program would need a delegated part of the tree, which many hosts lack. A
+PID namespace would need a user namespace, in which Nix's own sandbox and its daemon's idea of the
+user differ from what is set up.
 """
 
 from __future__ import annotations

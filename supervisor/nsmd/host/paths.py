@@ -4,6 +4,14 @@ A path means something else as soon as one of its directories is renamed, or one
 links exchanged. So to know whether an answer still holds, all of them must be watched; and to run a
 program, each one's owner must be trusted. A `Trail` follows a path as the kernel does
 (path_resolution(7)), one component after another, and notes both. All of this blocks.
+
+To watch one directory would miss an exchanged link or a renamed directory further up, which is how
+home-manager and `nix build -o` replace things. Watching recursively sees the inside of what was
+found, and nothing of the way to it.
+
+To watch one directory would miss an exchanged link or a renamed directory further up, which is how
+home-manager and `nix build -o` replace things. Watching recursively sees the inside of what was
+found, and nothing of the way to it.
 """
 
 from __future__ import annotations

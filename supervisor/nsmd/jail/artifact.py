@@ -4,6 +4,18 @@ them.
 `docs/reference/artifacts.md` says what such a program takes. Programs of schema 1 tell the process
 id of the jail as bwrap does, take the project as a descriptor, and have templates. Older ones do
 none of this; their jail is found below them once their agent speaks.
+
+The artifact makes its own jail. If the supervisor made it from the artifact's closure, an artifact
+would need the supervisor of its time, and the jail would not be what its author declared. So the
+agent is as old as its artifact, and the supervisor asks it only for what its `ready` offers; a fix
+of the agent reaches an artifact when it is built again. Isolation is written down twice, in Nix and
+in Python, and the same probes attack both.
+
+The artifact makes its own jail. If the supervisor made it from the artifact's closure, an artifact
+would need the supervisor of its time, and the jail would not be what its author declared. So the
+agent is as old as its artifact, and the supervisor asks it only for what its `ready` offers; a fix
+of the agent reaches an artifact when it is built again. Isolation is written down twice, in Nix and
+in Python, and the same probes attack both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Saves that nobody asked for: of sessions that have become idle, and at a shutdown.
 
-A process of its own writes each, as a client (`nsm.saves.automatic`). So the supervisor neither
-holds nor reads anything of what is saved
-([decision 0032](docs/explanation/decisions/0032-a-client-of-the-supervisors-own-saves.md)).
+A process of its own writes each, as a client (`nsm.saves.automatic`): compressing takes seconds,
+and the supervisor neither holds nor reads anything of what is saved. It saves a session a minute
+after its last execution, and not just before its idle limit ends it: a save that failed then would
+lose everything. A save is called `NAME.ID`, so that a new session of that name never replaces it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@ and `_` is no host, nor is a number in an unusual form (`0x7f.1`, `127.1`).
 
 A path is compared once, in one form. What servers read in several ways is refused: dot segments,
 empty segments, backslashes, and escapes of characters that separate.
+
+A rule for requests (`GET https://HOST/PATH`) is one more pattern of the same list. So each place
+that narrows, shows or stores lists does so with rules; a second list could be forgotten in one of
+them, and open the host. A path that servers read in several ways is refused and not resolved, since
+nobody here knows which way the server takes.
 """
 
 from __future__ import annotations

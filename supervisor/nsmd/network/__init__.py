@@ -17,4 +17,14 @@ broker_process   one broker, as the supervisor holds it
 listener         the socket that an agent has passed
 session_proxy    proxy of one session or box: its hosts, requests and broker; what all share
 network          the network of one session, as it is now
+
+A socket stays in the namespace where it was made, whoever accepts from it. So no process of ours
+and no path to the supervisor has to be inside the jail. A virtual interface would let every program
+out, but only by addresses: the host that is meant would have to be guessed. The price is that
+programs which know no proxy have no network.
+
+A socket stays in the namespace where it was made, whoever accepts from it. So no process of ours
+and no path to the supervisor has to be inside the jail. A virtual interface would let every program
+out, but only by addresses: the host that is meant would have to be guessed. The price is that
+programs which know no proxy have no network.
 """

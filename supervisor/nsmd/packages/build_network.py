@@ -2,6 +2,11 @@
 
 The jail reaches hosts through the same proxy as sessions do, so TLS ends in the jail, and uv, npm
 and py-rattler log in by themselves. Only jails in which no package's code runs have these settings.
+
+Code of packages gets no password: scripts of Node packages and the linking of conda's run in jails
+of their own, and uv, which builds beside itself, refuses to build with an index that needs one. A
+proxy that adds passwords itself would have to read and rewrite the pages of every kind of index.
+Hosts that an index links to are not reachable unless listed, since a page could lead anywhere.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 `DIRECTORY/HASH` is an environment, complete once it has that name. `DIRECTORY/.builds` has what
 builds share, and a directory for each build that is under way: one file system mount, in which
 files of the cache can be linked.
+
+An environment is made elsewhere and renamed when it is on disk, so nothing half-made is used, and
+two builds of one lock end as one. It is never changed in place: sessions run in it. It is at `/env`
+in the build and in sessions, so no script in it names a directory of the host. uv links files from
+its cache, so cache and environment are one mount (link(2) fails across mounts).
 """
 
 from __future__ import annotations

@@ -14,6 +14,12 @@ measured, not assumed.
    and so on, up to `max_spares`, and up to a share of the available memory; the share shrinks
    with the pressure on memory. A kind that does not fit is not skipped: so more room never takes a
    spare away from any kind.
+
+A fixed number would be too many spares for one kind and too few for a burst of another. One
+person's calls show no pattern by the time of day that a forecast could use.
+
+A fixed number would be too many spares for one kind and too few for a burst of another. One
+person's calls show no pattern by the time of day that a forecast could use.
 """
 
 from __future__ import annotations

@@ -9,4 +9,8 @@ relayed        in the relay: one connection, its bytes, and counts that are read
 relay          in the relay: its loop
 session_ports  the ports of one session, and its relay as the supervisor holds it
 port_manager   the ports of all sessions
+
+A socket of the host in the jail would be a way out: connect(2) with AF_UNSPEC makes it a fresh one.
+In the supervisor's event loop each byte would delay all sessions, and each restart would cut
+connections. One relay for all sessions could be stopped by one of them.
 """

@@ -1,5 +1,6 @@
 // Listens to the control socket while the main thread is busy. It runs in the worker's thread, for
-// which its source is taken, and what it calls by name.
+// which its source is taken, and what it calls by name. Only another isolate, or native code, can
+// end JavaScript that runs. It starts beside the main thread, which reads the first message itself.
 const listenInWorker = () => {
   const fs = require('node:fs');
   const net = require('node:net');

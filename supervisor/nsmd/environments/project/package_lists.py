@@ -3,6 +3,11 @@
 An environment is made from the copy, so it stays as somebody agreed to it whatever becomes of the
 project. The files are not parsed here: the installer does that. All
 functions block.
+
+If nsm followed the list instead, whoever writes to the project would choose what is installed. No
+tool of the project is asked either (`uv export` needs the whole workspace), and nothing is resolved
+again, since a team wants its own versions. The installer takes names, versions and hashes from a
+lock, and no URL: a lock chooses among what the user's own indexes have.
 """
 
 from __future__ import annotations

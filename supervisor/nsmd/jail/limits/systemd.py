@@ -17,6 +17,12 @@ A user's manager may not move processes out of a login session by itself. It ask
 manager, which accepts such requests for the user's own processes.
 
 `environment` is everywhere the variables of this process.
+
+`DelegateSubgroup=` would do the same without a scope, but only from systemd 254 on. Moving the main
+process out of its group, or taking the controllers away before it ends, fails with `kill -9`.
+
+`DelegateSubgroup=` would do the same without a scope, but only from systemd 254 on. Moving the main
+process out of its group, or taking the controllers away before it ends, fails with `kill -9`.
 """
 
 from __future__ import annotations

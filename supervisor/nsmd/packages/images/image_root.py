@@ -3,6 +3,11 @@
 An image may have no C library, or another one. So these jails show the host's files below
 `HOST_TREE`, and the agent's Python is started by the host's loader, which is told to take libraries
 from there and from nowhere else.
+
+The image's own Python as agent would start faster, but a hostile one could leave out the filter of
+system calls. Each entry of the image's root is a mount of its own, and its links are made again in
+the session's: nothing on the host follows an image's link, and bwrap makes no mount point in it.
+Layers are unpacked into one directory; as overlays they would need a mount each in every template.
 """
 
 from __future__ import annotations

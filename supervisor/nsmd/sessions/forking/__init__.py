@@ -1,7 +1,8 @@
 """Live forks: copies of a running session, made by a helper process that traces it.
 
 There is one helper for each request. It runs outside of the jail as the jail's user, and has
-nothing of the supervisor's memory. Decision 0030 says why it works like this.
+nothing of the supervisor's memory. The reasons are in
+docs/explanation/decisions/0030-a-tracer-carries-a-live-fork.md.
 
 traced_session  the original: its processes, descriptors and namespaces
 first_process   PID 1 of a fork, until that is its agent; it copies the original's directories
