@@ -1,4 +1,4 @@
-"""Rows of docs/how-to/claudebox.md about what a person is told, and about profiles and Nix."""
+"""Boxes: what a person is told and asked, profiles, and Nix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of docs/how-to/claudebox.md about what a box does: begin, run, end, refuse."""
+"""Boxes: how they begin, run and end, and what they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of docs/how-to/claudebox.md about what a program sees: boxes from inside."""
+"""Boxes from inside: what a program sees."""
 
 from __future__ import annotations
 

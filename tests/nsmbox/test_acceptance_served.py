@@ -1,4 +1,4 @@
-"""Rows of docs/how-to/claudebox.md that need a supervisor: nsm inside, and a list of hosts."""
+"""Boxes with a supervisor: nsm inside, and a list of hosts."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class ClientMethods(SupervisorMethods, ProjectCalls):
             project_mode: ``readonly``, or ``overlay``: code may change a copy of its session's own.
             network: network of a new session: ``off``, ``full``, or hosts separated by commas
                 (docs/how-to/network.md); None for the configured one.
-            secrets: names of the secrets of a new session (docs/how-to/secrets.md); None for the
+            secrets: names of the secrets of a new session (docs/how-to/network.md); None for the
                 configured ones.
             reset: run the code in a fresh interpreter of the session. State and background
                 processes are gone, files stay.

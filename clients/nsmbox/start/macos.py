@@ -1,6 +1,10 @@
 """Boxes on macOS: a Seatbelt profile, what has to be made before it, and its start.
 
-Not verified on a Mac: docs/how-to/claudebox-macos.md says what is known and from where.
+Not verified on a Mac. Apple documents no profiles: operations and filters come from profiles that
+ship with macOS, and of public sandboxes. Their users report that full-screen programs need
+`file-ioctl` on the terminal (anthropic-experimental/sandbox-runtime issue 419), and that the symbol
+`TIOCSTI` stops the start on macOS 14.2 (openai/codex issue 45119), while Seatbelt refuses it anyway
+(navikt/cplt pull request 380). Paths must have no symbolic links (`/private/tmp`).
 
 Seatbelt has no mounts: a program sees the host's paths and is refused most of them. So what a plan
 has at another place than the host is made in a directory of the box's own, with links in it, and

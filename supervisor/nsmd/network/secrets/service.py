@@ -107,7 +107,7 @@ class SecretService:
             known = ", ".join(self._configured) or "none"
             raise BadRequestError(
                 f"There is no secret {unknown[0][:80]!r}; configured: {known}.",
-                hint="Describe it in config.toml, [secrets.NAME] (docs/how-to/secrets.md), then "
+                hint="Describe it in config.toml, [secrets.NAME] (docs/how-to/network.md), then "
                 "`nsm reload --config`.",
             )
         if len(names) > MAX_SECRETS:
