@@ -1,4 +1,4 @@
-"""Each promise of the pages on security and on the bridge names tests and probes that there are."""
+"""Each promise of the page on security names tests and probes that exist."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from isolation.probes import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
-BRIDGE = (ROOT / "docs/how-to/bridge.md").read_text(encoding="utf-8")
 PROBES = {probe.name for probe in ALL}
 
 
-def rows(heading: str, page: str = PAGE) -> list[list[str]]:
+def rows(heading: str) -> list[list[str]]:
     """The rows of the table below a heading."""
-    section = page.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ", maxsplit=1)[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [line.strip("| ").split(" | ") for line in lines[2:]]
 
 
 PROMISES = rows("Promises")
-OF_THE_BRIDGE = rows("What holds, and its tests", BRIDGE)
 FINDINGS = rows("Findings that decided the design")
 
 
@@ -31,14 +29,6 @@ FINDINGS = rows("Findings that decided the design")
 def test_each_promise_is_tested(row: list[str]) -> None:
     assert len(row) == 3
     named = re.findall(r"`([^`]+)`", row[2])
-    assert named, "a promise without a test"
-    for name in named:
-        check(name)
-
-
-@pytest.mark.parametrize("row", OF_THE_BRIDGE, ids=[row[0][:60] for row in OF_THE_BRIDGE])
-def test_what_holds_of_the_bridge_is_tested(row: list[str]) -> None:
-    named = re.findall(r"`(tests/[^`]+)`", row[1])
     assert named, "a promise without a test"
     for name in named:
         check(name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,22 +141,3 @@ def test_lists_and_help() -> None:
 )
 def test_times(duration_s: float, text: str) -> None:
     assert programs.seconds(duration_s) == text
-
-
-def test_the_page_has_the_words() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/how-to/bridge.md").read_text()
-    block = re.search(r"(?s)the first line says what:\n\n```text\n(.*?)```", page)
-    assert block is not None
-    assert block[1].splitlines() == [
-        programs.result_text(ProgramEnd(exit_code=0)),
-        programs.result_text(ProgramEnd(exit_code=1, stderr="no such place: prodution\n")),
-        programs.result_text(
-            ProgramEnd(exit_code=None, signal=11, stderr="reading the list of hosts\n")
-        ),
-        programs.result_text(ProgramEnd(exit_code=None, signal=15, why_stopped="timeout")),
-        programs.result_text(
-            ProgramEnd(exit_code=None, signal=15, why_stopped="cancelled", duration_s=2.0)
-        ),
-        programs.program_not_found("foo", ["deploy", "restart-db"]),
-        invalid_character(";"),
-    ]

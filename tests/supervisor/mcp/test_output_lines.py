@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -129,9 +128,3 @@ async def test_half_a_surrogate_is_no_text(autojump_clock: MockClock) -> None:
     async with running(feed) as told:
         feed.add("stdout", "a\ud800b")
     assert texts(told) == ["a\ufffdb"]
-
-
-def test_the_page_has_the_numbers() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/how-to/bridge.md").read_text()
-    assert f"at most {BURST} lines in {MIN_INTERVAL_S} s" in " ".join(page.split())
-    assert f"the newest {MAX_WAITING} that wait" in " ".join(page.split())
