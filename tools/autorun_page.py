@@ -17,7 +17,7 @@ HEAD = """\
 
 `tools/autorun_page.py` writes this page from `nsm.autorun`.
 [Boxes](../how-to/claudebox.md#what-runs-on-your-host-later) and
-[`nsm apply`](../how-to/project-modes.md#review-and-apply-changes) use this one table. A name counts
+[`nsm apply`](../how-to/project-modes.md#what-is-not-applied) use this one table. A name counts
 at any depth of a project, in upper and lower case. A directory stands for all files in it. Reports
 come at the end of a box.
 

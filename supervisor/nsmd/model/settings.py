@@ -338,7 +338,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortSettings:
-    """`[ports]`: ports of sessions (docs/how-to/open-ports.md).
+    """`[ports]`: ports of sessions (docs/how-to/run-programs.md).
 
     `open` lists ports to open when a session of that name begins on the command line or in a Python
     client: `SESSION:PORT=ADDRESS`, or `SESSION:PORT` for any free port of the loopback.
