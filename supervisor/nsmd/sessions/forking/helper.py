@@ -11,6 +11,14 @@ modules of a helper, and keeps one ready for a request. The supervisor executes 
 nothing of the supervisor's memory; it keeps nothing of a request either. Its descriptor 0 is a
 socket to the supervisor: the first message has the paths of packages, each other one the socket of
 a request. It ends with the supervisor, or after a time without requests; helpers and forks go on.
+
+Facts of the kernel that the steps follow from. The mount and PID namespaces of a session belong to
+the user namespace *above* that of its worker. A process never changes its own PID namespace: the
+stopped child makes a second process, which enters the namespaces, and that makes the worker, which
+becomes a child of the new agent as an orphan of the new PID namespace. After `setns` into a PID
+namespace, `clone` with new namespaces fails (EINVAL) until the process has forked. At
+PTRACE_EVENT_FORK the parent is within its system call, and has to be stepped to its end. A process
+that shares memory loses its alternate stack, its CLEARTID and its area for `rseq`.
 """
 
 from __future__ import annotations
