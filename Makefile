@@ -90,14 +90,17 @@ release: ## build the wheel, check it in a clean environment, write its SBOM and
 box-peers: setup ## run the same attacks and work in the box and in other sandboxes, and write docs/explanation/box-peers.md
 	@$(BIN)/python tests/boxpeers/run.py $(ARGS)
 
-check: setup lint types docs test ## the gate: format, lint, types, docs, tests
+check: ## the gate: format, lint, types, docs, tests
+	@PYTHON='$(PYTHON)' sh tools/setup.sh --docs --tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target pyright lint mypy docs
+	@$(MAKE) --no-print-directory test
 
 lint: setup
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 
 types: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target mypy pyright
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target pyright mypy
 
 mypy:
 	$(BIN)/mypy
