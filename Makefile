@@ -98,6 +98,7 @@ check: ## the gate: format, lint, types, docs, tests
 lint: setup
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
+	$(BIN)/python tools/house.py
 
 types: setup
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target pyright mypy

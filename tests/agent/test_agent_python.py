@@ -1,4 +1,4 @@
-"""What Python code sees that the conformance cases do not tell: notes, places of displays,
+"""Python code that the conformance cases do not tell: notes, places of displays,
 figures, one-shots, and what the agent keeps for itself."""
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ UNDER_THEIR_NAMES = {
 }
 """Functions that are called as `MODULE.NAME` only: these tests find the calls by that."""
 
+CALLED = {"which"} | STARTS | STARTS_OF_TRIO | STARTS_OF_OS
+
 PYTHONS = ("sys.executable", "os.path.realpath(sys.executable)")
 
 
@@ -52,7 +54,10 @@ def faults(module: ast.Module) -> Iterator[tuple[int, str]]:
     """Find starts of programs that the working directory decides on; with their lines."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name, owner = node.func.attr, ast.unparse(node.func.value)
+            name = node.func.attr
+            if name not in CALLED:
+                continue  # spelling out every call of the sources takes seconds
+            owner = ast.unparse(node.func.value)
             given = {keyword.arg for keyword in node.keywords}
             starts = (owner == "subprocess" and name in STARTS) or (
                 owner in ("trio", "trio.lowlevel") and name in STARTS_OF_TRIO
@@ -80,7 +85,9 @@ def is_isolated(words: ast.List | ast.Tuple) -> bool:
     pythons = [
         at
         for at, word in enumerate(flat)
-        if ast.unparse(word) in PYTHONS and not texts[at - 1].startswith("--")
+        if isinstance(word, ast.Attribute | ast.Call)
+        and ast.unparse(word) in PYTHONS
+        and not texts[at - 1].startswith("--")
     ]
     if pythons:
         return len(flat) == 1 or texts[pythons[0] + 1 :][:1] in [["-I"], ["-P"]]

@@ -30,6 +30,8 @@ OF_A_SHELL = re.compile(rf"{PROGRAM.pattern}(\s.*)?", re.DOTALL)
 def starts_of_git(text: str) -> list[int]:
     """Lines that start git, or make a command that does."""
     found: set[int] = set()
+    if not re.search(r"git\b", text, re.IGNORECASE):
+        return []  # parsing all sources takes seconds
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.List(elts=[first, *_]) | ast.Tuple(elts=[first, *_]) if _is_text(
