@@ -58,7 +58,7 @@ def _why_not(source: SecretSource, search_path: str) -> str:
             return ""  # of the supervisor, which may have another one
 
 
-_PAGE = "docs/how-to/gpus.md"
+_PAGE = "docs/how-to/images.md"
 
 _COMPILERS = ("cc", "gcc", "clang")
 

@@ -53,6 +53,6 @@ def test_gpus_that_no_environment_has(tmp_path: Path) -> None:
     (row,) = rows(nvidia_world(tmp_path))
     assert (row.status, row.detail) == (
         "ok",
-        "an NVIDIA GPU is here, and no environment has it (docs/how-to/gpus.md)",
+        "an NVIDIA GPU is here, and no environment has it (docs/how-to/images.md)",
     )
     assert rows(GpuWorld(tmp_path / "none")) == []
