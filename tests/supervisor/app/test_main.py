@@ -127,3 +127,26 @@ def test_a_valid_configuration_says_what_is_not_here(
         f"{path} is valid\n"
         f"On this machine: environments.web.image: {tmp_path}/gone is missing or cannot be read\n"
     )
+
+
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nsmd.model.settings":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["nsm-supervisor", "--doctor"]
+from nsmd.__main__ import program
+program()
+"""
+
+
+def test_ctrl_c_while_modules_are_loaded_ends_without_a_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
