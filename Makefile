@@ -65,7 +65,7 @@ fuzz: setup ## fuzz what reads others' bytes, guided by coverage (ARGS='--second
 test-integrations: setup ## test the adapters with their frameworks (ARGS='smolagents -k name' for some)
 	@$(BIN)/python tools/integrations.py $(ARGS)
 
-conformance: setup ## run MCP's own conformance suite and clients (npm), and write docs/contributing/conformance.md
+conformance: setup ## run MCP's own conformance suite and clients (npm); write docs/data/conformance.json
 	@$(BIN)/python tests/mcpconformance/run.py $(ARGS)
 
 test-vm: setup ## run the tests that need a machine of their own: Debian, systemd, cgroups (minutes)
@@ -87,7 +87,7 @@ release: ## build the wheel, check it in a clean environment, write its SBOM and
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tools
 	@$(BIN)/python tools/release.py $(ARGS)
 
-box-peers: setup ## run the same attacks and work in the box and in other sandboxes, and write docs/explanation/box-peers.md
+box-peers: setup ## run the same attacks and work in the box and in other sandboxes; write docs/data/box-peers.json
 	@$(BIN)/python tests/boxpeers/run.py $(ARGS)
 
 check: ## the gate: format, lint, types, docs, tests
@@ -111,10 +111,11 @@ pyright:
 
 docs: ## build the site of the docs in build/docs, and fail on broken links
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --docs
+	@$(BIN)/python tools/pages.py
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --doctree-dir .cache/doctrees docs build/docs
 	@echo 'docs: build/docs/index.html'
 
-bench: ## measure against peers in the same run, and write the page
+bench: ## measure against peers in the same run; write docs/data/benchmarks.json
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --bench
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 

@@ -38,7 +38,7 @@ class Plot:
     """One file.
 
     Attributes:
-        file: its name, in `docs/explanation/`.
+        file: its name, in `docs/pictures/`.
         title: for those who cannot see it.
         words: what it shows, below it.
     """

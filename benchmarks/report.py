@@ -1,21 +1,25 @@
-"""The table, for a terminal and for the page; pure."""
+"""The tables, for a terminal, for docs/data/benchmarks.json and for the page made from it."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from measure import Comparison, Curve, Distribution, Finding, LeftOut, Machine, Unit
 from plots import PLOTS
 from record import Agreement
 
+DATA = Path(__file__).resolve().parent.parent / "docs/data/benchmarks.json"
 FLOOR_MARK = "floor: "
 PERCENTILES = (50, 95, 99)
 
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench` on this machine:
+Measured by `make bench` on this machine:
 {machine}.
 
 Times, sizes and rates are medians of one run there. Each ratio is of two measurements taken
@@ -25,12 +29,6 @@ keep; *met, near* is within 15 % of it. Below some rows is their *floor*: the sa
 least that the kernel and Python need for it, with none of nsm's code; no design of this kind gets
 past it. No test depends on any of these numbers.
 
-"""
-
-METHOD = """
-## How each is measured
-
-[How benchmarks are measured](../contributing/benchmarks.md) has each row.
 """
 
 
@@ -128,26 +126,47 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(findings: Sequence[Finding]) -> str:
-    """The whole page."""
+def data(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Everything that the page shows, as cells of tables."""
     machine = next((found for found in findings if isinstance(found, Machine)), None)
-    parts = [
-        INTRODUCTION.format(machine=machine or "one that this run did not name"),
-        markdown(table(comparisons(findings))),
-    ]
-    missing = [finding for finding in findings if isinstance(finding, LeftOut)]
-    if missing:
+    missing = [found for found in findings if isinstance(found, LeftOut)]
+    scale: dict[str, list[list[str]]] = {}
+    for panel in (panel for plot in PLOTS for panel in plot.panels):
+        curves = [row for row in findings if isinstance(row, Curve) and row.plot == panel.name]
+        if curves:
+            scale[panel.name] = named(panel.across, scale_table(curves))
+    return {
+        "machine": str(machine or "one that this run did not name"),
+        "comparisons": table(comparisons(findings)),
+        "left_out": [[finding.what, finding.why] for finding in missing],
+        "percentiles": percentiles(findings),
+        "scale": scale,
+    }
+
+
+def write(findings: Sequence[Finding]) -> None:
+    """Keep what the page shows."""
+    text = json.dumps(data(findings), ensure_ascii=False, indent=1)
+    DATA.write_text(f"{text}\n", encoding="utf-8")
+
+
+def page() -> str:
+    """Return the whole page, from what is kept."""
+    return text(json.loads(DATA.read_text(encoding="utf-8")))
+
+
+def text(kept: dict[str, Any]) -> str:
+    """Return the page of some data."""
+    parts = [INTRODUCTION.format(machine=kept["machine"]), markdown(kept["comparisons"])]
+    if kept["left_out"]:
         parts.append("\nNot measured in this run:\n\n")
-        parts += [f"- {finding.what}: {finding.why}\n" for finding in missing]
-    parts.append(f"\n## Percentiles\n\n{markdown(percentiles(findings))}")
+        parts += [f"- {what}: {why}\n" for what, why in kept["left_out"]]
+    parts.append(f"\n## Percentiles\n\n{markdown(kept['percentiles'])}")
     parts.append("\n## Distributions, and cost against scale\n")
     for plot in PLOTS:
-        parts.append(f"\n![{plot.title}]({plot.file})\n\n{plot.words}\n")
-        for panel in plot.panels:
-            curves = [row for row in findings if isinstance(row, Curve) and row.plot == panel.name]
-            if curves:
-                parts.append("\n" + markdown(named(panel.across, scale_table(curves))))
-    parts.append(METHOD)
+        parts.append(f"\n![{plot.title}](../pictures/{plot.file})\n\n{plot.words}\n")
+        rows = [kept["scale"][panel.name] for panel in plot.panels if panel.name in kept["scale"]]
+        parts += [f"\n{markdown(each)}" for each in rows]
     return "".join(parts)
 
 

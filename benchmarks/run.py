@@ -1,9 +1,9 @@
 """`make bench`: measurements beside those of peers in the same run.
 
-make bench                                        the table; the page of benchmarks and its plots
-make bench ARGS='--only exec --rounds 5'          a part of the table, and no page
-make bench ARGS='--no-page --json one.json'       the raw numbers in a file
-make bench ARGS='--page-from one.json'            the page again from such a file
+make bench                                        the table; docs/data/benchmarks.json and its plots
+make bench ARGS='--only exec --rounds 5'          a part of the table alone
+make bench ARGS='--keep-none --json one.json'     the raw numbers in a file
+make bench ARGS='--keep-from one.json'            data and plots again from such a file
 make bench ARGS='--compare one.json two.json'     how far apart several runs are
 """
 
@@ -33,7 +33,7 @@ from machine import machine  # noqa: E402
 from measure import Finding, LeftOut, Machine  # noqa: E402
 from parts import PARTS, part  # noqa: E402
 
-PAGE = ROOT / "docs/explanation/benchmarks.md"
+PICTURES = ROOT / "docs/pictures"
 DEFAULT_ROUNDS = 20
 INTERRUPTED = 130
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         choices=list(PARTS),
         metavar="PART",
-        help=f"measure only this part, and write no page; again for more of {', '.join(PARTS)}",
+        help=f"measure only this part, and keep nothing; again for more of {', '.join(PARTS)}",
     )
     parser.add_argument(
         "--sessions",
@@ -58,13 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help="live sessions to go up to (%(default)s); for small machines",
     )
-    parser.add_argument("--no-page", action="store_true", help=f"leave {PAGE.name} as it is")
+    parser.add_argument("--keep-none", action="store_true", help="leave data and plots as they are")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw numbers")
     parser.add_argument(
         "--compare", type=Path, nargs="+", metavar="FILE", help="compare runs, and measure nothing"
     )
     parser.add_argument(
-        "--page-from", type=Path, metavar="FILE", help="write the page, and measure nothing"
+        "--keep-from", type=Path, metavar="FILE", help="write data and plots, and measure nothing"
     )
     options = parser.parse_args(argv)
     if options.rounds < 1:
@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.compare:
             return compare(options.compare)
-        if options.page_from:
-            write_page(record.read(options.page_from))
+        if options.keep_from:
+            write(record.read(options.keep_from))
             return 0
     except record.RecordError as error:
         parser.error(str(error))
@@ -89,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bench: interrupted; everything that was started is ended", file=sys.stderr)
         return INTERRUPTED
     if run.failed:
-        print(f"bench: failed: {', '.join(run.failed)}; no page was written", file=sys.stderr)
+        print(f"bench: failed: {', '.join(run.failed)}; nothing was kept", file=sys.stderr)
         return 1
-    if not options.only and not options.no_page:
-        write_page(run.findings)
+    if not options.only and not options.keep_none:
+        write(run.findings)
     return 0
 
 
@@ -167,15 +167,15 @@ def print_table(findings: Sequence[Finding]) -> None:
         print(f"\n{report.aligned(durations)}")
 
 
-def write_page(findings: Sequence[Finding]) -> None:
-    """Write the page and its plots."""
+def write(findings: Sequence[Finding]) -> None:
+    """Write the data of the page, and the plots."""
     try:
-        written = plots.write(findings, PAGE.parent)
+        written = plots.write(findings, PICTURES)
     except plots.PlotsMissingError as error:
         print(f"bench: left out: the plots: {error}", file=sys.stderr)
         written = []
-    PAGE.write_text(report.page(findings), encoding="utf-8")
-    names = ", ".join(str(path.relative_to(ROOT)) for path in [PAGE, *written])
+    report.write(findings)
+    names = ", ".join(str(path.relative_to(ROOT)) for path in [report.DATA, *written])
     print(f"bench: wrote {names}", file=sys.stderr)
 
 

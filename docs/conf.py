@@ -1,16 +1,24 @@
 """Configuration of Sphinx for `make docs`.
 
-The pages are ordinary Markdown, which also reads well in the repository. Three things are added
-when the site is built: the navigation, which is made of the links in `README.md`; the Python API,
-in place of a comment; and links to files beside `docs/`, which the site does not have, become text.
+The pages are ordinary Markdown, which also reads well in the repository. Four things are added
+when the site is built: the navigation, which is made of the links in `README.md`; the Python API
+and the list of the pages that tools/pages.py makes, each in place of a comment; and links to files
+beside `docs/`, which the site does not have, become text.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tools"))
+
+import pages  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -37,11 +45,12 @@ NAVIGATION = ("README", "explanation/decisions/README")
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _API = "<!-- python api -->"
+_MADE = "<!-- pages that are made -->"
 
 
 def on_source(_: Sphinx, page: str, source: list[str]) -> None:
     """Change the text of a page before it is parsed."""
-    text = source[0].replace(_API, _api())
+    text = source[0].replace(_API, _api()).replace(_MADE, _made())
     text = _LINK.sub(lambda link: _inside(page, link), text)
     if page in NAVIGATION:
         text += _navigation(page, text)
@@ -69,6 +78,12 @@ def _navigation(page: str, text: str) -> str:
         if pages:
             parts += ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```"]
     return "\n".join([*parts, ""])
+
+
+def _made() -> str:
+    """Links to the pages that are made."""
+    titles = {name: (HERE / f"{name}.md").open().readline()[2:].strip() for name in pages.PAGES}
+    return "\n".join(f"- [{title}]({name}.md)" for name, title in titles.items())
 
 
 def _api() -> str:

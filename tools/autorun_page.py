@@ -1,21 +1,14 @@
-"""Write docs/reference/files-that-run.md: the table of `nsm.autorun`.
-
-.venv/bin/python tools/autorun_page.py
-"""
+"""The page of files that your computer runs by itself: the table of `nsm.autorun`."""
 
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import Path
 
 from nsm import autorun
-
-PAGE = Path(__file__).resolve().parent.parent / "docs/reference/files-that-run.md"
 
 HEAD = """\
 # Files that your computer runs by itself
 
-`tools/autorun_page.py` writes this page from `nsm.autorun`.
 [Boxes](../how-to/claudebox.md#what-runs-on-your-host-later) and
 [`nsm apply`](../how-to/project-modes.md#what-is-not-applied) use this one table. A name counts
 at any depth of a project, in upper and lower case. A directory stands for all files in it. Reports
@@ -66,7 +59,3 @@ def _table(entries: tuple[autorun.Autorun, ...]) -> str:
         )
         lines.append(f"| {names} | {by} | {when} | {measure} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

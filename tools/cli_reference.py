@@ -1,23 +1,17 @@
-"""Write docs/reference/options.md: every command with its options, from the parsers themselves.
-
-.venv/bin/python tools/cli_reference.py
-"""
+"""The page of all commands with their options, from the parsers themselves."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from nsm.cli.main import GROUPS, load
 from nsm.cli.options import Parser
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/reference/options.md"
 HEAD = """\
 # Options of every command
 
-`tools/cli_reference.py` writes this page from the programs; `nsm COMMAND --help` prints the same.
-[Command line](cli.md) has what the commands have in common, and their exit codes.
+`nsm COMMAND --help` prints the same. [Command line](cli.md) has what the commands have in common,
+and their exit codes.
 """
 
 
@@ -71,8 +65,3 @@ def _joined(
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    sys.stdout.write(f"{PAGE}\n")

@@ -1,6 +1,6 @@
-"""Write docs/contributing/flows.md: how much of our code one call passes.
+"""Count how much of our code one call passes.
 
-    .venv/bin/python tools/flows.py
+    .venv/bin/python tools/flows.py [FOLDER]
 
 A supervisor of its own counts the calls of our functions in its process, from the request until the
 answer is there. Of several requests the one with the fewest calls counts, since timers may come in
@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from private_supervisor import END_TIMEOUT_S, end, private_supervisor, start
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/contributing/flows.md"
 SOURCES = {
     str(ROOT / folder) + "/": name
     for folder, name in (
@@ -55,12 +54,6 @@ SETTLE_S = 0.5
 """Time for what the request before has left to do, such as a new spare."""
 
 HEAD = """\
-# Flows
-
-How many calls of our functions, and how many of our files, one request passes in the supervisor;
-of a reattachment only those that are for that alone, in `restart` and `fdstore`.
-`tools/flows.py` writes this page: `.venv/bin/python tools/flows.py`.
-
 | flow | calls | functions | files |
 | --- | --- | --- | --- |
 """
@@ -290,8 +283,8 @@ def measure() -> dict[str, Count]:
             return found
 
 
-def page(found: Mapping[str, Count]) -> str:
-    """Make the page."""
+def table(found: Mapping[str, Count]) -> str:
+    """Return the table; of a reattachment only calls in `restart` and `fdstore` count."""
     rows = "".join(
         f"| {flow} | {len(count.calls)} | {len(count.functions)} | {len(count.files)} |\n"
         for flow, count in found.items()
@@ -303,7 +296,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--supervise"]:
         sys.exit(supervise(sys.argv[2:]))
     measured = measure()
-    PAGE.write_text(page(measured))
+    sys.stdout.write(table(measured))
     for number, (flow, count) in enumerate(measured.items()):
         sys.stdout.write(f"\n{flow}: {', '.join(count.files)}\n")
         for folder in sys.argv[1:]:

@@ -1,17 +1,11 @@
-"""Write docs/reference/metrics.md, from the table of metrics.
-
-.venv/bin/python tools/metrics_page.py
-"""
+"""The page of metrics, from the table in `nsmd.telemetry.counts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
 from nsmd.telemetry.counts import BOUNDS, FAMILIES, SHOWN, Family
-
-PAGE = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
 
 LABELS = {
     "env": "the environment's name; `(own)` for environments that only one client's configuration "
@@ -40,8 +34,7 @@ LABELS = {
 _HEAD = """\
 # Metrics
 
-The supervisor counts these, for Prometheus and for you. `tools/metrics_page.py` makes this page
-from the table in `supervisor/nsmd/telemetry/counts.py`.
+The supervisor counts these, for Prometheus and for you.
 
 ## Looking at them
 
@@ -110,7 +103,3 @@ def _buckets() -> str:
         f"Histograms have these upper bounds, in seconds: {shown}.\n"
         "`nsm status times` has ten buckets per decade.\n"
     )
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -11,7 +11,7 @@ import pytest
 import plots
 from measure import Curve, Distribution, Finding
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/explanation"
+DOCS = Path(__file__).resolve().parents[2] / "docs/pictures"
 FILES = sorted(DOCS.glob("benchmarks-*.svg"))
 MAX_BYTES = 150_000
 

@@ -76,14 +76,14 @@ def test_the_page_has_the_machine_rows_percentiles_plots_and_what_is_missing() -
     curve = Curve(plot="memory", name="ours", points=((1, 0.5), (10, 4.0)))
     missing = LeftOut(what="a peer", why="it is not installed")
     calls = Distribution(name="many calls", samples=(1.0, 2.0), plotted=False)
-    page = report.page([machine, ROW, FLOOR, curve, calls, missing])
+    page = report.text(report.data([machine, ROW, FLOOR, curve, calls, missing]))
     assert "2 cores of Acme 1, 8 GB of memory, Linux 6.1, Python 3.11.2, root" in page
     assert "| a call | 1.00 ms | another | 10.0 ms | 10.0 times faster |" in page
     assert "| many calls | 2 | 1.00 | 2.00 | 2.00 |" in page
     assert "| sessions | 1 | 10 |" in page
     assert "- a peer: it is not installed\n" in page
     for plot in plots.PLOTS:
-        assert f"]({plot.file})" in page
+        assert f"](../pictures/{plot.file})" in page
 
 
 def test_an_agreement_has_a_column_for_each_run() -> None:

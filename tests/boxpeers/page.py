@@ -1,12 +1,36 @@
-"""The tables of `docs/explanation/box-peers.md`: pure functions from results to text."""
+"""The results of attacks and work in several sandboxes: their data, and the page made from it."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-BEGIN = "<!-- made by `make box-peers`: begin -->"
-END = "<!-- made by `make box-peers`: end -->"
+DATA = Path(__file__).resolve().parents[2] / "docs/data/box-peers.json"
+HEAD = """\
+# The box beside its peers
+
+The same attacks and the same work in nsm's box and in other sandboxes that people run coding agents
+in. `make box-peers` runs them and writes `docs/data/box-peers.json`. It needs Node, npm, socat and,
+the first time, the network.
+
+Each attack and each piece of work starts in a world of its own: the home directory of an ordinary
+user with keys, logins, another project, open sockets, and a repository with one commit. Without a
+sandbox each attack succeeds and all work can be done; otherwise nothing is written.
+
+- **held**: the attack got nothing.
+- **told**: it succeeded, but at the end whoever started the sandbox reads what was left and what
+  would run it.
+- **open**: it succeeded, and nobody is told.
+
+Every sandbox has the settings that its documentation begins with. Some differences are meant:
+sandbox-runtime and Claude Code's sandbox let code read everything that nobody has denied, and work
+that they refuse can often be allowed by a setting. Attacks on the filter of system calls are not
+here.
+
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +53,23 @@ class Column:
     def count(self, outcome: str) -> int:
         """Return how many attacks came out that way."""
         return sum(each[0] == outcome for each in self.attacks.values())
+
+
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + tables(*read()) + "\n"
+
+
+def read() -> tuple[list[Column], dict[str, str]]:
+    """Read the results that are kept: columns, and attacks with what each does."""
+    kept = json.loads(DATA.read_text(encoding="utf-8"))
+    return [Column(**column) for column in kept["columns"]], kept["attacks"]
+
+
+def write(columns: Sequence[Column], described: Mapping[str, str]) -> None:
+    """Keep results."""
+    kept = {"columns": [dataclasses.asdict(column) for column in columns], "attacks": described}
+    DATA.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def tables(columns: Sequence[Column], described: Mapping[str, str]) -> str:
@@ -61,9 +102,3 @@ def tables(columns: Sequence[Column], described: Mapping[str, str]) -> str:
 def _cell(outcome: str, count: str) -> str:
     text = f"{outcome}, {count}" if count else outcome
     return f"**{text}**" if outcome == "open" else text
-
-
-def replaced(page: str, made: str) -> str:
-    """Return the page with other tables."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}"

@@ -1,16 +1,13 @@
-"""The command that makes the tables of `docs/explanation/box-peers.md`."""
+"""The command that runs attacks and work in each sandbox and keeps the results in docs/data."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from boxpeers import attacks, page, tasks
 from boxpeers.sandboxes import NONE, SANDBOXES, NotHereError, Sandbox
-
-PAGE = Path(__file__).resolve().parents[2] / "docs/explanation/box-peers.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,10 +15,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0: each attack succeeds without a sandbox, and each task can be done there. 1: one is no
-        attack or no task here, and the tables are not written.
+        attack or no task here, and no results are kept.
     """
     parser = argparse.ArgumentParser(description="Compare nsm's box with other sandboxes.")
-    parser.add_argument("--only", metavar="NAME", help="one sandbox; prints its results, no page")
+    parser.add_argument(
+        "--only", metavar="NAME", help="one sandbox; prints its results, and keeps none"
+    )
     only = parser.parse_args(arguments).only
     described: dict[str, str] = {}
     chosen = [each for each in (NONE, *SANDBOXES) if only in (None, each.name)]
@@ -35,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: not as it has to be without a sandbox", file=sys.stderr)
     if wrong:
         return 1
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(page.replaced(text, page.tables(others, described)), encoding="utf-8")
+    page.write(others, described)
     return 0
 
 

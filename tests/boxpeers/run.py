@@ -1,4 +1,4 @@
-"""Compares nsm's box with other sandboxes: docs/explanation/box-peers.md."""
+"""Compares nsm's box with other sandboxes."""
 
 from __future__ import annotations
 

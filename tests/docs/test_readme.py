@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import pages
 from e2e_support import Supervisor, end_supervisor, supervisor
 from packageindex import index_server
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MADE = {pages.DOCS / f"{name}.md" for name in pages.PAGES}
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - MADE)
 BLOCK = re.compile(r"^(<!-- [^\n]* -->\n)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARIES = "<!-- numbers vary -->"
 FILE = re.compile(r"<!-- file ~/(\S+) -->")

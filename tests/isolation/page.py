@@ -1,17 +1,11 @@
-"""Writer of docs/contributing/probes.md.
-
-`PYTHONPATH=tests:tests/support .venv/bin/python -m isolation.page`
-"""
+"""The page of all probes, by group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from isolation.probe import GROUPS, Group, Probe
 from isolation.probes import ALL
-
-PAGE = Path(__file__).resolve().parents[2] / "docs/contributing/probes.md"
 
 TITLES: dict[Group, str] = {
     "files": "Files of the host",
@@ -36,8 +30,7 @@ _HEAD = """\
 These are the attacks that the tests try, by group.
 [Security](../explanation/security.md#how-sessions-are-kept-apart) says what stops them. The
 tests run each probe in every kind of session, where it must fail. They also run it in a throw-away
-session from which they removed one measure, where it must succeed. `tests/isolation/page.py` writes
-this page.
+session from which they removed one measure, where it must succeed.
 """
 
 
@@ -59,7 +52,3 @@ def _rows(probes: list[Probe]) -> Iterator[str]:
         place = f"{probe.language}, as PID 1" if probe.place == "agent" else probe.language
         source = probe.source.replace("|", "\\|")
         yield f"| `{probe.name}` | {place} | {source} |\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -37,7 +37,7 @@ Group = Literal[
     "devices",
     "resources",
 ]
-"""Groups of probes, as in docs/contributing/probes.md."""
+"""Groups of probes, as on the page of probes."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -52,7 +52,7 @@ class Probe:
     """An attempt to do what code in a session must not be able to do.
 
     Attributes:
-        group: of attacks, as in docs/contributing/probes.md.
+        group: of attacks, as on the page of probes.
         finding: its number in the list of findings that decided the design; None for others.
         source: where the attack is described.
         place: `code` runs in a session like any code; `agent` takes the agent's place as PID 1.

@@ -1,10 +1,14 @@
-"""The tables of `docs/contributing/conformance.md`: pure functions from results to text."""
+"""The results of MCP's conformance suite and clients: their data, and the page made from it."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from mcpconformance.suite import Required
 from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
@@ -12,8 +16,30 @@ from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verd
 NSM, FRONT = "nsm", "its HTTP front, the suite's own server"
 """The columns: nsm as it is, and what lies between a client and its tools, with other tools."""
 
-BEGIN = "<!-- made by `make conformance`: begin -->"
-END = "<!-- made by `make conformance`: end -->"
+DATA = Path(__file__).resolve().parents[2] / "docs/data/conformance.json"
+HEAD = """\
+# Conformance
+
+These are the results of MCP's own conformance suite, and of MCP's own clients, with nsm. `make
+conformance` runs them and writes `docs/data/conformance.json`. It needs npm.
+
+Most scenarios of the suite call tools, resources and prompts that only its own test server has. So
+the suite runs twice for each revision of the protocol:
+
+- against nsm as it is; such a scenario is *not applicable* there;
+- against nsm's HTTP front (listener, token, checks of `Host` and `Origin`, limits, session
+  manager), with a server behind it that has what the suite needs.
+
+The number behind *passed* counts the checks that succeeded. *warned* means that nsm does not follow
+a recommendation ("should") of the protocol. The suite cannot send a token, so its requests go
+through a forwarder that adds one to each request.
+
+Each of the other clients has one session over stdio (`nsm-mcp`) and one over HTTP, in the revisions
+that it speaks. It lists the tools, runs code, starts a bridge program, makes three calls at once
+and cancels one. The Inspector's command line makes a new connection for each call, and cancels
+none.
+
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +86,32 @@ class Results:
     sessions: Sequence[Session] = ()
 
 
+def page() -> str:
+    """Return the whole page."""
+    return HEAD + tables(read()) + "\n"
+
+
+def read() -> Results:
+    """Read the results that are kept."""
+    kept = json.loads(DATA.read_text(encoding="utf-8"))
+    rows = {revision: [_row(**row) for row in rows] for revision, rows in kept["rows"].items()}
+    sessions = [Session(**session) for session in kept["sessions"]]
+    return Results(suite=kept["suite"], rows=rows, sessions=sessions)
+
+
+def write(results: Results) -> None:
+    """Keep results."""
+    text = json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1)
+    DATA.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _row(required: dict[str, str], verdicts: dict[str, dict[str, Any]]) -> Row:
+    return Row(
+        required=Required(**required),
+        verdicts={server: Verdict(**verdict) for server, verdict in verdicts.items()},
+    )
+
+
 def failures(results: Results) -> list[str]:
     """List the failures, one line for each; empty if there are none."""
     found = [
@@ -100,19 +152,6 @@ def summary(results: Results) -> str:
                 f"| {count[NOT_APPLICABLE]} | {checks} |"
             )
     return "\n".join(lines)
-
-
-def replaced(page: str, made: str) -> str:
-    """The page with another text between its two marks.
-
-    Raises:
-        ValueError: it has not both marks.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has not both of {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{made.strip()}\n\n{END}{after}"
 
 
 def _revision(rows: Sequence[Row]) -> list[str]:

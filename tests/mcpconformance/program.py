@@ -1,4 +1,4 @@
-"""The command that makes the tables of `docs/contributing/conformance.md`."""
+"""The command that runs the suite and keeps its results in docs/data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import trio
 from mcpconformance import page, suite
 from mcpconformance.campaign import campaign
 
-PAGE = suite.HERE.parents[1] / "docs/contributing/conformance.md"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code.
 
     Returns:
-        0: nothing failed. 1: something did, or the page was to be the same and is not. 2: it could
-        not be run.
+        0: nothing failed. 1: something did, or `--check` found other results than those kept. 2: it
+        could not be run.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -36,21 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures = page.failures(results)
     for failure in failures:
         print(f"failed: {failure}")
-    before = PAGE.read_text()
-    after = page.replaced(before, page.tables(results))
     if options.check:
-        if after != before:
-            print(f"{PAGE} says something else; `make conformance` writes it")
-        return 1 if failures or after != before else 0
-    PAGE.write_text(after)
+        same = results == page.read()
+        if not same:
+            print(f"{page.DATA} has other results; `make conformance` writes it")
+        return 1 if failures or not same else 0
+    page.write(results)
     return 1 if failures else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="run.py", description="Run MCP's conformance suite and clients; write the page."
+        prog="run.py", description="Run MCP's conformance suite and clients; keep the results."
     )
-    parser.add_argument("--check", action="store_true", help="compare with the page only")
+    parser.add_argument("--check", action="store_true", help="compare with the kept results only")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Runs MCP's own conformance suite and clients against nsm: docs/contributing/conformance.md."""
+"""Runs MCP's own conformance suite and clients against nsm."""
 
 from __future__ import annotations
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mcpconformance import page
-from mcpconformance.page import BEGIN, END, FRONT, NSM, Results, Row, Session
+from mcpconformance.page import FRONT, NSM, Results, Row, Session
 from mcpconformance.suite import Required
 from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
 
@@ -53,13 +51,3 @@ def test_what_failed_is_told_once_more() -> None:
         f"2026-07-28 ping, {FRONT}: `a`: x | y\nz",
         "two 2, stdio, 2025-11-25: run: 'a', not 'b'",
     ]
-
-
-def test_only_what_is_between_the_marks_is_replaced() -> None:
-    before = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n"
-    once = page.replaced(before, "new\n")
-    assert once == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nafter\n"
-    assert page.replaced(once, "new") == once
-    for broken in ("nothing", f"{BEGIN} only", f"{END} only", f"{END} {BEGIN}"):
-        with pytest.raises(ValueError, match="both"):
-            page.replaced(broken, "new")

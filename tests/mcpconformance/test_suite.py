@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpconformance import suite
-from mcpconformance.program import PAGE
+from mcpconformance import page, suite
 from mcpconformance.suite import LISTS, Check, NotHereError, Packages, Required, SuiteError
 
 MACHINE = "x86_64"
@@ -152,17 +151,17 @@ async def test_a_scenario_that_was_not_run_is_no_success(
         await suite.run(installed, "http://x/mcp", REVISION, tmp_path / "out")
 
 
-def test_the_page_is_of_the_packages_that_the_list_names() -> None:
-    page = PAGE.read_text()
+def test_results_in_docs_data_are_of_the_listed_packages() -> None:
+    text = page.page()
     wanted = json.loads((suite.HERE / LISTS[0]).read_bytes())["dependencies"]
     assert (
-        f"`@modelcontextprotocol/conformance` {wanted['@modelcontextprotocol/conformance']}" in page
+        f"`@modelcontextprotocol/conformance` {wanted['@modelcontextprotocol/conformance']}" in text
     )
     for package in ("client", "sdk"):
         name = f"@modelcontextprotocol/{package}"
-        assert f"`{name}` {wanted[name]}" in page
-    assert f"Inspector {wanted['@modelcontextprotocol/inspector']}" in page
-    assert "**failed**" not in page
+        assert f"`{name}` {wanted[name]}" in text
+    assert f"Inspector {wanted['@modelcontextprotocol/inspector']}" in text
+    assert "**failed**" not in text
 
 
 def test_no_registry_is_named_in_the_lock_file() -> None:

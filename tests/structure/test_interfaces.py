@@ -9,8 +9,6 @@ from typing import Any, get_type_hints
 
 import pytest
 
-import autorun_page
-import cli_reference
 import samples
 from nsm.cli.main import VERBS
 from nsm.cli.top.table import Line, Totals
@@ -100,14 +98,6 @@ def test_every_command_is_there_and_none_else() -> None:
     assert names(table("command", after="## Commands", page=CLI)) == [
         f"nsm {verb}" for verb in VERBS
     ]
-
-
-def test_the_page_of_options() -> None:
-    assert cli_reference.PAGE.read_text() == cli_reference.page(), "run tools/cli_reference.py"
-
-
-def test_the_page_of_files_that_run_is_the_table() -> None:
-    assert autorun_page.PAGE.read_text() == autorun_page.page(), "run tools/autorun_page.py"
 
 
 def test_the_fields_of_ps() -> None:

@@ -1,9 +1,9 @@
 """Files of a project that make the host run something, each with the program that does, and when.
 
 This table decides what a box can neither change nor make, what nsm reports when a box has ended,
-and which changes `nsm apply` warns of; docs/reference/files-that-run.md is made from it. It lacks
-what people run by a command of its own: a Makefile, a test, a script of package.json; and programs
-in `.venv` and `node_modules`, which editors run, too. For files of git the content counts, not the
+and which changes `nsm apply` warns of; tools/autorun_page.py makes a page of it. It lacks what
+people run by a command of its own: a Makefile, a test, a script of package.json; and programs in
+`.venv` and `node_modules`, which editors run, too. For files of git the content counts, not the
 name (`nsmbox.protection.leftovers`).
 
 entry    an entry of the table

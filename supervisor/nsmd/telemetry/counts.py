@@ -1,4 +1,4 @@
-"""Every metric: its name, kind, labels and meaning, for reports and `docs/reference/metrics.md`;
+"""Every metric: its name, kind, labels and meaning, for reports and the page of metrics;
 and counters and histograms, fed by events.
 
 Counts and reports name a metric as the table does. Names follow Prometheus' conventions: base

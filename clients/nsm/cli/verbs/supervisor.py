@@ -40,7 +40,7 @@ latency before the code was sent to its session.
 
 
 _EPILOG_OF_METRICS = """\
-docs/reference/metrics.md says what each of them means, and how Prometheus gets them.
+Each line `# HELP` says what a metric means; monitoring/README.md, how Prometheus gets them.
 
 examples:
   nsm status metrics | grep ^nsm_sessions
