@@ -55,15 +55,6 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
         yield supervisor
 
 
-def test_there_are_examples() -> None:
-    assert [where for where, _ in examples()] == [
-        "nsm",
-        "nsm.client.blocking",
-        "nsm.client.asynchronous",
-        "run",
-    ]
-
-
 @pytest.mark.parametrize(("where", "code"), [*examples()])
 def test_an_example_runs(
     supervisor: FakeSupervisor, where: str, code: str, capsys: pytest.CaptureFixture[str]

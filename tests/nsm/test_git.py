@@ -66,10 +66,6 @@ def test_what_git_ignores_is_not_listed(top: Path) -> None:
     assert run(top, "status", "--porcelain") == "?? b\n"  # and nothing of git's was changed
 
 
-def test_a_directory_of_no_repository_has_no_list(tmp_path: Path) -> None:
-    assert listed(tmp_path) is None
-
-
 def test_lists_of_what_is_ignored_are_those_that_git_would_use(top: Path, tmp_path: Path) -> None:
     (tmp_path / "of-user").write_text("b\n")
     (tmp_path / "config").write_text(f"[core]\n\texcludesFile = {tmp_path}/of-user\n")
@@ -132,20 +128,6 @@ def test_what_git_tracks_is_copied_as_it_is(top: Path, tmp_path: Path) -> None:
     assert run(target, "ls-files") == ".gitignore\ngone\nlink\nsrc/a\n"
     assert "fsmonitor" not in (target / ".git" / "config").read_text()
     assert copied(tmp_path, tmp_path / "none") is None
-
-
-def test_a_file_in_conflict_is_copied_once(top: Path, tmp_path: Path) -> None:
-    run(top, "switch", "--quiet", "--create", "other")
-    (top / "src" / "a").write_text("theirs")
-    run(top, "commit", "--quiet", "--all", "-m", "two")
-    run(top, "switch", "--quiet", "-")
-    (top / "src" / "a").write_text("ours")
-    run(top, "commit", "--quiet", "--all", "-m", "three")
-    with pytest.raises(subprocess.CalledProcessError):
-        run(top, "merge", "other")
-    assert copied(top, tmp_path / "copy") == str(tmp_path / "copy")
-    assert "<<<<<<<" in (tmp_path / "copy" / "src" / "a").read_text()
-    assert listed(top) == ALL
 
 
 def test_nothing_behind_a_link_is_copied(top: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -46,12 +45,6 @@ def test_a_tilde_in_an_editors_entry_is_the_home_directory(
     assert paths.supervisor_command() == ("/home/ada/bin/nsm-supervisor",)
 
 
-def test_then_the_runtime_directory_of_xdg(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("XDG_RUNTIME_DIR", "/run/x")
-    environment.setenv("NSM_SOCKET", "")
-    assert paths.socket_path() == "/run/x/nsm/control.sock"
-
-
 def test_then_the_user_s_own_below_run_else_tmp(environment: pytest.MonkeyPatch) -> None:
     base = f"/run/user/{UID}"
     ours = os.path.isdir(base) and os.stat(base).st_uid == UID
@@ -84,28 +77,6 @@ def test_socket_paths_that_cannot_be(environment: pytest.MonkeyPatch, path: str,
         paths.socket_path()
     environment.setenv("NSM_SOCKET", "/" + "x" * 106)
     assert len(paths.socket_path()) == 107
-
-
-def test_state_and_configuration(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("HOME", "/h")
-    assert paths.state_dir() == "/h/.local/state/nsm"
-    assert paths.config_dir() == "/h/.config/nsm"
-    assert paths.log_path() == "/h/.local/state/nsm/supervisor.log"
-    environment.setenv("XDG_STATE_HOME", "/s")
-    environment.setenv("XDG_CONFIG_HOME", "/c")
-    assert (paths.state_dir(), paths.config_dir()) == ("/s/nsm", "/c/nsm")
-    environment.setenv("XDG_STATE_HOME", "s")
-    environment.setenv("XDG_CONFIG_HOME", "")
-    assert (paths.state_dir(), paths.config_dir()) == ("/h/.local/state/nsm", "/h/.config/nsm")
-
-
-def test_home_comes_from_the_password_database_where_there_is_no_variable(
-    environment: pytest.MonkeyPatch,
-) -> None:
-    for value in (None, "", "relative"):
-        if value is not None:
-            environment.setenv("HOME", value)
-        assert paths.home() == pwd.getpwuid(UID).pw_dir
 
 
 def test_the_runtime_directory_is_made_for_us_alone(
@@ -171,12 +142,6 @@ def test_a_foreign_runtime_directory_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     with pytest.raises(PathError, match=f"belongs to user {UID}, not to you"):
         paths.ensure_private_dir(str(tmp_path))
-
-
-def test_a_runtime_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PathError, match=r"can't be made.*NSM_SOCKET"):
-        paths.ensure_private_dir(str(tmp_path / "file" / "nsm"))
 
 
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"])

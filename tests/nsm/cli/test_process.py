@@ -122,14 +122,6 @@ def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(*, ignored: bool, code:
     assert bool(done.stdout) == ignored
 
 
-def test_the_console_script_and_the_module_are_the_same() -> None:
-    script = os.path.join(os.path.dirname(sys.executable), "nsm")
-    done = subprocess.run(
-        [script, "--version"], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
-    )
-    assert done.stdout == nsm("--version").stdout
-
-
 def test_ctrl_c_interrupts_the_run_and_shows_what_there_is(supervisor: FakeSupervisor) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "before\n")
@@ -216,7 +208,7 @@ def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
         "sessions": answer(sessions=[]),
         "run": answer(**samples.run_result(stdout="x")),
     }
-    commands = ((["ps"], 1), (["run", "-e", "python", "x"], 125), (["--help"], 1))
+    commands = ((["ps"], 1), (["run", "-e", "python", "x"], 125))
     for arguments, code in commands:
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
@@ -233,9 +225,7 @@ def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
 
 def test_closed_standard_streams(supervisor: FakeSupervisor) -> None:
     supervisor.handlers["sessions"] = answer(sessions=[])
-    for command, closed in product(
-        ("ps", "--help", "--version"), (">&-", "2>&-", "<&-", ">&- 2>&- <&-")
-    ):
+    for command, closed in product(("ps", "--version"), (">&-", ">&- 2>&- <&-")):
         shell = f"'{sys.executable}' -m nsm.cli {command} {closed}"
         done = subprocess.run(
             ["sh", "-c", shell], capture_output=True, check=False, timeout=TIMEOUT_S
@@ -261,7 +251,7 @@ def test_code_from_a_closed_standard_input(
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", ""])
+@pytest.mark.parametrize("locale", ["C", ""])
 def test_locales(supervisor: FakeSupervisor, locale: str) -> None:
     row = samples.session_row(name="ü日")
     supervisor.handlers |= {
@@ -283,9 +273,3 @@ def test_locales(supervisor: FakeSupervisor, locale: str) -> None:
         timeout=TIMEOUT_S,
     )
     assert done.stdout == "ü日\n".encode()  # the code's own bytes
-
-
-def test_no_environment_at_all(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["sessions"] = answer(sessions=[])
-    environment = {"NSM_SOCKET": os.environ["NSM_SOCKET"]}
-    assert nsm("ps", env=environment).returncode == 0

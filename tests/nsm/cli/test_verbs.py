@@ -165,17 +165,6 @@ def test_ps_sorted(capsys: pytest.CaptureFixture[str], supervisor: FakeSuperviso
     assert set(sessions.SORTS) <= set(ORDERS)
 
 
-def test_ps_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    row = samples.session_row(name="\x9b2J")
-    supervisor.handlers["sessions"] = answer(sessions=[row | {"new_field": 1}])
-    said = Said(capsys, "ps", "--json")
-    assert json.loads(said.out) == [row]
-    assert said.out.isascii()
-    supervisor.handlers["sessions"] = answer(sessions=[])
-    assert Said(capsys, "ps", "--json").out == "[]\n"
-    assert Said(capsys, "ps").out == "No sessions.\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "json_out"),
     [
@@ -195,12 +184,6 @@ def test_verbs_that_start_no_supervisor(
     said = Said(capsys, *arguments, "--json")
     assert (said.code, said.out, said.err) == (code, json_out, NOT_RUNNING)
     assert not os.path.exists(path)
-
-
-def test_interrupt_without_a_supervisor(capsys: pytest.CaptureFixture[str], path: str) -> None:
-    said = Said(capsys, "interrupt", "a")
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith(f"nsm: no supervisor listens on {path}\n")
 
 
 def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
@@ -225,83 +208,6 @@ def test_kill(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) ->
     assert (said.code, json.loads(said.out)) == (1, killed)
 
 
-def test_kill_all_and_idle(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["kill"] = answer(killed=[], errors=[])
-    assert Said(capsys, "kill", "--all").code == 0
-    assert Said(capsys, "kill", "--idle", "1.5", "--json").out == "[]\n"
-    assert Said(capsys, "kill", "--idle", "0").code == 0
-    assert [request.args for request in supervisor.requests if request.op == "kill"] == [
-        {"all": True},
-        {"idle_s": 1.5},
-        {"idle_s": 0.0},
-    ]
-
-
-def test_envs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    row = samples.environment_row()
-    supervisor.handlers["envs"] = answer(environments=[row])
-    assert "Python 3.11.2" in Said(capsys, "env").out
-    assert json.loads(Said(capsys, "env", "--json").out) == [row]
-
-
-def test_status(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["status"] = answer(**samples.status())
-    assert "process 4711" in Said(capsys, "status").out
-    assert json.loads(Said(capsys, "status", "--json").out) == samples.status()
-
-
-def test_pool(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["pool"] = answer(**samples.pool())
-    assert "up to 4 calls came at once" in Said(capsys, "status", "pool").out
-    assert json.loads(Said(capsys, "status", "pool", "--json").out) == samples.pool()
-
-
-def test_inspect(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["inspect"] = answer(**samples.inspection())
-    assert "copy-on-write" in Said(capsys, "inspect", "a").out
-    assert json.loads(Said(capsys, "inspect", "a", "--json").out) == samples.inspection()
-
-
-def test_net(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["net"] = answer(**samples.network())
-    said = Said(capsys, "net", "a")
-    assert said.out.splitlines() == [
-        "a list of hosts:",
-        "  example.org",
-        "  *.example.com:443",
-        "",
-        "    2s ago  not-allowed  other.example:443",
-    ]
-    told = json.loads(Said(capsys, "net", "a", "allow", "b.org", "--json").out)
-    assert told["allow"] == samples.network()["allow"]
-    assert supervisor.requests[-1].args == {"target": "a", "action": "allow", "hosts": ["b.org"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"mode": "off", "allow": [], "decisions": []}, "off: this session reaches nothing\n"),
-        ({"mode": "allow", "allow": [], "decisions": []}, "a list of hosts, which is empty\n"),
-        (
-            {"mode": "full", "allow": [], "decisions": []},
-            "full: this session has the network of the host\n",
-        ),
-        (
-            {"mode": "off", "allow": [], "decisions": [], "problem": "no \x1b[1m"},
-            "off: this session reaches nothing\nbut no \\x1b[1m\n",
-        ),
-    ],
-)
-def test_net_says_what_holds(
-    capsys: pytest.CaptureFixture[str],
-    supervisor: FakeSupervisor,
-    changes: dict[str, Any],
-    says: str,
-) -> None:
-    supervisor.handlers["net"] = answer(**samples.network(**changes))
-    assert Said(capsys, "net", "a").out == says
-
-
 @pytest.mark.parametrize("words", [("allow",), ("deny",), ("list", "x.org"), ("off", "x.org")])
 def test_net_takes_hosts_where_it_needs_them(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -311,21 +217,35 @@ def test_net_takes_hosts_where_it_needs_them(
     assert "hosts" in said.err
 
 
-def test_interrupt(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["interrupt"] = answer(interrupted=True, session="s-1")
-    said = Said(capsys, "interrupt", "a")
-    assert (said.code, said.out, said.err) == (0, "", "")
-    supervisor.handlers["interrupt"] = answer(interrupted=False, session="s-1")
-    said = Said(capsys, "interrupt", "a")
-    assert (said.code, said.err) == (0, "nsm: nothing was running\n")
+@pytest.mark.parametrize(
+    ("command", "operation", "sample", "shown"),
+    [
+        ("status", "status", samples.status(), "process 4711"),
+        ("status pool", "pool", samples.pool(), "up to 4 calls came at once"),
+        ("inspect a", "inspect", samples.inspection(), "copy-on-write"),
+        ("net a", "net", samples.network(), "2s ago  not-allowed  other.example:443"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_json_is_what_the_supervisor_said(
+    capsys: pytest.CaptureFixture[str],
+    supervisor: FakeSupervisor,
+    command: str,
+    operation: str,
+    sample: dict[str, Any],
+    shown: str,
+) -> None:
+    supervisor.handlers[operation] = answer(**sample)
+    assert shown in Said(capsys, *command.split()).out
+    told = json.loads(Said(capsys, *command.split(), "--json").out)
+    assert {**sample, **told, "session": None} == {**told, "session": None}
 
 
-def test_shutdown(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["shutdown"] = answer()
-    supervisor.handlers["status"] = answer(**samples.status(sessions=2))
+def test_shutdown_says_what_has_ended(
+    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
+) -> None:
+    supervisor.handlers |= {"shutdown": answer(), "status": answer(**samples.status(sessions=2))}
     supervisor.hang_up_after = "shutdown"
-    said = Said(capsys, "shutdown")
-    assert (said.code, said.out) == (0, "ended supervisor 4711 and 2 sessions\n")
     assert json.loads(Said(capsys, "shutdown", "--json").out) == [{"pid": 4711, "sessions": 2}]
 
 
@@ -338,19 +258,6 @@ def test_an_error_of_the_supervisor(
     supervisor.handlers["sessions"] = refuse
     said = Said(capsys, "ps")
     assert (said.code, said.out, said.err) == (1, "", "nsm: Too much\\x1b.\nWait.\n")
-
-
-def test_a_supervisor_that_hangs_up(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
-) -> None:
-    def hang_up(exchange: Exchange) -> dict[str, Any]:
-        exchange.hang_up()
-        return {}
-
-    supervisor.handlers["sessions"] = hang_up
-    said = Said(capsys, "ps")
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("nsm: the supervisor closed the connection before it answered\n")
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,6 @@ def test_without_supervisor(capsys: pytest.CaptureFixture[str], verb: str) -> No
     assert capsys.readouterr() == ("", "nsm: no supervisor is running\n")
 
 
-def test_stats_without_supervisor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", "times", "--json"]) == 0
-    assert capsys.readouterr() == ("null\n", "nsm: no supervisor is running\n")
-
-
 def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     supervisor.handlers["stats"] = lambda _: samples.stats()
     assert cli.main(["status", "times"]) == 0
@@ -55,21 +50,6 @@ def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -
     assert totals == (
         "since 1h00m; pool: 3 hits, 4 missed; event loop busy at a time: P99 -, at most -\n"
     )
-
-
-def test_stats_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["stats"] = lambda _: samples.stats()
-    assert cli.main(["status", "times", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    wire = samples.stats()
-    pool = wire.pop("pool")
-    assert told == wire | {"pool_hits": pool["hits"], "pool_misses": pool["misses"]}
-
-
-def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["stats"] = lambda _: samples.stats(environments=[], starts=[])
-    assert cli.main(["status", "times"]) == 0
-    assert capsys.readouterr().out.startswith("since 1h00m; pool: ")
 
 
 @pytest.mark.parametrize(
@@ -90,21 +70,6 @@ def test_stats_of_nothing(capsys: pytest.CaptureFixture[str], supervisor: FakeSu
 )
 def test_short_times(seconds: float | None, text: str) -> None:
     assert short_time(seconds) == text
-
-
-def test_metrics(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    text = "# TYPE a gauge\na 1.0\n"
-    supervisor.handlers["metrics"] = lambda _: {
-        "text": text,
-        "content_type": "text/plain",
-    }
-    assert cli.main(["status", "metrics"]) == 0
-    assert capsys.readouterr().out == text
-    assert cli.main(["status", "metrics", "--openmetrics"]) == 0
-    assert [request.args for request in supervisor.requests] == [
-        {},
-        {"accept": "application/openmetrics-text; version=1.0.0"},
-    ]
 
 
 def tell(exchange: Exchange) -> dict[str, Any]:

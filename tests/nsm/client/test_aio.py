@@ -17,7 +17,7 @@ import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.client.retry import LostError
-from nsm.wire.errors import DisconnectedError, NotRunningError, SessionLimitError
+from nsm.wire.errors import DisconnectedError, SessionLimitError
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError
 from nsm.wire.messages import Cancel, Event, Failure, Hello, Request, Result, ServerConnection
 
@@ -64,12 +64,6 @@ async def connected() -> AsyncGenerator[tuple[nsm.AsyncClient, Server, trio.Nurs
         nursery.start_soon(server.introduce)
         async with nsm.AsyncClient(connection=ours) as client:
             yield client, server, nursery
-
-
-async def test_it_introduces_itself() -> None:
-    async with connected() as (client, _, _):
-        assert client.server.pid == 7
-        assert repr(client) == "<nsm.AsyncClient supervisor=7 calls=0>"
 
 
 async def test_many_calls_at_once_answered_in_any_order() -> None:
@@ -203,21 +197,6 @@ async def test_a_call_cancelled_while_it_writes_closes_the_connection(
             await client.ping()
 
 
-async def test_an_error_belongs_to_its_call() -> None:
-    async with connected() as (client, server, nursery):
-
-        async def serve() -> None:
-            await server.take()
-            await server.give(Failure(1, SessionLimitError("full", hint="Kill one.")))
-            await server.take()
-            await server.give(Result(2, {}))
-
-        nursery.start_soon(serve)
-        with pytest.raises(SessionLimitError, match="full"):
-            await client.run("x", env="python")
-        await client.ping()
-
-
 async def test_what_a_callback_raises_cancels_the_run() -> None:
     async with connected() as (client, server, nursery):
         messages: list[object] = []
@@ -296,23 +275,6 @@ async def test_what_cannot_be_sent_leaves_the_client_usable() -> None:
         await client.ping()
 
 
-async def test_a_closed_client_says_so() -> None:
-    async with connected() as (client, _, _):
-        await client.aclose()
-        with pytest.raises(DisconnectedError, match="closed"):
-            await client.ping()
-
-
-async def test_a_supervisor_that_never_introduces_itself(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    ours, theirs = socket.socketpair()
-    with theirs, pytest.raises(DisconnectedError, match="within 30 s"):
-        async with nsm.AsyncClient(connection=ours):
-            raise AssertionError
-    assert trio.current_time() == pytest.approx(30)
-
-
 async def test_shutdown_waits_for_the_end(autojump_clock: trio.testing.MockClock) -> None:
     async with connected() as (client, server, nursery):
         order: list[str] = []
@@ -347,54 +309,6 @@ def answer(**result: Any) -> Any:
         return result
 
     return handler
-
-
-async def test_every_operation_over_a_real_socket(tmp_path: Path) -> None:
-    path = str(tmp_path / "control.sock")
-    with FakeSupervisor(
-        path,
-        run=answer(**samples.run_result(stdout="x")),
-        result=answer(**samples.run_result()),
-        sessions=answer(sessions=[samples.session_row()]),
-        kill=answer(killed=[], errors=[]),
-        interrupt=answer(interrupted=False, session="s-1"),
-        envs=answer(environments=[samples.environment_row()]),
-        status=answer(**samples.status()),
-        pool=answer(**samples.pool()),
-        inspect=answer(**samples.inspection()),
-        net=answer(**samples.network()),
-        ping=answer(),
-        shutdown=answer(),
-    ) as supervisor:
-        supervisor.hang_up_after = "shutdown"
-        async with nsm.AsyncClient(socket_path=path, scope="s", name="tests") as client:
-            assert (await client.run("x", env="python", session="a")).stdout == "x"
-            assert (await client.result("e")).execution_id == "x-1"
-            assert (await client.sessions())[0].id == "s-1"
-            assert (await client.kill("ab")).killed == ()
-            await client.kill_all()
-            await client.kill_idle(5)
-            assert await client.interrupt("a") is False
-            assert (await client.envs())[0].name == "python"
-            assert (await client.status()).pid == 4711
-            assert (await client.pool()).kinds[0].ready == 2
-            assert (await client.inspect("a")).session.id == "s-1"
-            assert (await client.network("a")).port == 3128
-            await client.ping()
-            await client.shutdown()
-    assert supervisor.hellos[0].scope == "s"
-    assert [request.args for request in supervisor.requests[3:7]] == [
-        {"targets": ["ab"]},
-        {"all": True},
-        {"idle_s": 5},
-        {"target": "a"},
-    ]
-
-
-async def test_where_none_listens(tmp_path: Path) -> None:
-    with pytest.raises(NotRunningError):
-        async with nsm.AsyncClient(socket_path=str(tmp_path / "x"), autostart=False):
-            raise AssertionError
 
 
 # On asyncio.

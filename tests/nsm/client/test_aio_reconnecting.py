@@ -11,15 +11,11 @@ import trio
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.retry import RECONNECTED
-from nsm.startup import start
-from nsm.wire.errors import DisconnectedError, NotRunningError, ShuttingDownError
+from nsm.wire.errors import DisconnectedError, ShuttingDownError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from nsm.wire.messages import Event
 
 
 @pytest.fixture
@@ -76,57 +72,6 @@ async def test_all_calls_under_way_are_asked_for_again(path: str, stack: ExitSta
     assert all(r.args["again"] for r in second.requests if r.op == "run")
 
 
-async def test_events_say_that_output_may_be_missing(path: str, stack: ExitStack) -> None:
-    first = stack.enter_context(FakeSupervisor(path))
-
-    def lose(exchange: Exchange) -> dict[str, Any]:
-        first.stop_listening()
-        stack.enter_context(FakeSupervisor(path, run=echo))
-        exchange.hang_up()
-        return {}
-
-    first.handlers["run"] = lose
-    events: list[str] = []
-
-    def note(event: Event) -> None:
-        events.append(event.event)
-
-    async with client(path) as it:
-        await it.call("run", {"env": "python", "code": "x"}, on_event=note)
-    assert events == [RECONNECTED]
-
-
-async def test_one_that_ends_as_it_takes_the_connection_is_passed_over(
-    path: str, stack: ExitStack
-) -> None:
-    first = stack.enter_context(FakeSupervisor(path))
-    second = FakeSupervisor(path, run=echo)
-    second.going = 2
-
-    def lose(exchange: Exchange) -> dict[str, Any]:
-        first.stop_listening()
-        stack.enter_context(second)
-        exchange.hang_up()
-        return {}
-
-    first.handlers["run"] = lose
-    async with client(path) as it:
-        assert (await it.run("x", env="python")).stdout == "x"
-    assert second.going == 0
-
-
-async def test_between_calls_nobody_notices(path: str, stack: ExitStack) -> None:
-    first = stack.enter_context(FakeSupervisor(path, run=echo))
-    async with client(path) as it:
-        await it.run("x", env="python")
-        first.close()
-        await it.wait_lost()
-        nothing: dict[str, Any] = {"killed": [], "errors": []}
-        second = stack.enter_context(FakeSupervisor(path, kill=lambda _exchange: nothing))
-        await it.kill("a")
-    assert [request.op for request in second.requests] == ["kill"]
-
-
 async def test_what_changes_something_is_not_sent_twice(path: str, stack: ExitStack) -> None:
     first = stack.enter_context(FakeSupervisor(path))
 
@@ -157,20 +102,6 @@ async def test_a_supervisor_that_was_shut_down_is_not_replaced(path: str, stack:
     assert len(first.hellos) == 2
 
 
-async def test_without_another_supervisor_the_client_says_so(
-    path: str, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start, "RECONNECT_S", 0.0)
-    first = stack.enter_context(FakeSupervisor(path, ping=lambda _exchange: {}))
-    async with client(path) as it:
-        await it.ping()
-        first.close()
-        with pytest.raises(NotRunningError):
-            await it.ping()
-        stack.enter_context(FakeSupervisor(path, ping=lambda _exchange: {}))
-        await it.ping()
-
-
 async def test_a_closed_client_starts_nothing(path: str, stack: ExitStack) -> None:
     first = stack.enter_context(FakeSupervisor(path, ping=lambda _exchange: {}))
     async with client(path) as it:
@@ -181,15 +112,3 @@ async def test_a_closed_client_starts_nothing(path: str, stack: ExitStack) -> No
         with pytest.raises(DisconnectedError, match="closed"):
             await it.ping()
     assert second.hellos == []
-
-
-async def test_who_does_not_want_it_is_told_at_once(path: str, stack: ExitStack) -> None:
-    def lose(exchange: Exchange) -> dict[str, Any]:
-        exchange.hang_up()
-        return {}
-
-    first = stack.enter_context(FakeSupervisor(path, run=lose))
-    async with client(path, reconnect=False) as it:
-        with pytest.raises(DisconnectedError, match="before it answered"):
-            await it.run("x", env="python")
-    assert len(first.hellos) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,8 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.host import AsyncBridge, Bridge
 from nsm.wire.errors import BadRequestError, UnknownProgramError
-from nsm.wire.frames import RemoteProtocolError
-from nsm.wire.host import ProgramHelp, ProgramResult, ProgramRow, ProgramsReport
-from nsm.wire.messages import read
+from nsm.wire.host import ProgramHelp, ProgramResult, ProgramsReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,16 +102,6 @@ async def test_both_clients_do_the_same(supervisor: FakeSupervisor) -> None:
     assert (result.signal, result.succeeded) == (signal.SIGTERM, False)
 
 
-def test_who_does_not_listen_is_sent_nothing(supervisor: FakeSupervisor) -> None:
-    assert supervisor.path is not None
-    with nsm.Client(socket_path=supervisor.path) as client:
-        client.bridge.run("deploy")
-    (request,) = supervisor.requests
-    call_id = request.args["call_id"]
-    assert request.args == {"program": "deploy", "arguments": [], "call_id": call_id}
-    assert len(call_id) == 32
-
-
 def test_what_is_no_text_is_not_sent(supervisor: FakeSupervisor) -> None:
     assert supervisor.path is not None
     with nsm.Client(socket_path=supervisor.path) as client:
@@ -124,21 +110,3 @@ def test_what_is_no_text_is_not_sent(supervisor: FakeSupervisor) -> None:
         with pytest.raises(BadRequestError, match="the program's name is not"):
             client.bridge.run("\ud800")
     assert not supervisor.requests
-
-
-def test_both_have_the_same_methods_and_arguments() -> None:
-    for name in ("programs", "help", "run"):
-        one, two = getattr(Bridge, name), getattr(AsyncBridge, name)
-        assert inspect.signature(one) == inspect.signature(two), name
-
-
-@pytest.mark.parametrize(
-    ("kind", "sample"),
-    [(ProgramRow, samples.program_row()), (ProgramResult, samples.program_result())],
-)
-def test_what_is_missing_or_mistyped_is_named(
-    kind: type[ProgramRow | ProgramResult], sample: dict[str, Any]
-) -> None:
-    for key in sample:
-        with pytest.raises(RemoteProtocolError, match=f"`{key}`"):
-            read(kind, {**sample, key: b"wrong"})

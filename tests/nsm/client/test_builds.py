@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import nsm
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.client.environments import AsyncBuilds, Builds
 from nsm.wire.environments import BuiltRow, RemoveReport
 from nsm.wire.errors import UnknownEnvironmentError
-from nsm.wire.frames import RemoteProtocolError
 from nsm.wire.messages import read
 
 if TYPE_CHECKING:
@@ -114,15 +111,3 @@ async def test_both_clients_do_the_same(path: str) -> None:
         assert report.removed == (("science", "r"),)
         assert isinstance(report.errors[0].error, UnknownEnvironmentError)
     assert row.wanted_by == ("nsm env add",)
-
-
-def test_both_have_the_same_methods_and_arguments() -> None:
-    for name in ("add", "add_packages", "update", "list_all", "remove", "log"):
-        one, two = getattr(Builds, name), getattr(AsyncBuilds, name)
-        assert inspect.signature(one) == inspect.signature(two), name
-
-
-@pytest.mark.parametrize("key", [key for key in ROW if ROW[key] is not None and key != "path"])
-def test_what_is_missing_or_mistyped_is_named(key: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"`{key}`"):
-        read(BuiltRow, {**ROW, key: b"wrong"})

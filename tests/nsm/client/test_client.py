@@ -14,22 +14,16 @@ import pytest
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm._version import program_version
 from nsm.client import blocking
 from nsm.wire.errors import (
     BadProjectError,
     BadRequestError,
     CodeTooLargeError,
     DisconnectedError,
-    ForbiddenError,
-    NotRunningError,
-    NsmError,
     SessionLimitError,
     UnknownOperationError,
 )
 from nsm.wire.frames import RemoteProtocolError, encode_frame
-from nsm.wire.inspection import Inspection
-from nsm.wire.messages import Request, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,22 +53,6 @@ def answer(**result: Any) -> Handler:
         return result
 
     return handler
-
-
-def test_it_introduces_itself(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    (hello,) = supervisor.hellos
-    assert (hello.name, hello.scope, hello.program_version) == ("tests", "s", program_version())
-    assert client.server.pid == 4711
-    assert client.server.rights == ("read", "run", "manage")
-    assert repr(client) == "<nsm.Client open supervisor=4711>"
-
-
-def test_run(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers["run"] = answer(**samples.run_result(stdout="hi\n", exit_code=3))
-    result = client.run("print('hi')", env="python")
-    assert (result.stdout, result.exit_code) == ("hi\n", 3)
-    sent = {"env": "python", "code": "print('hi')", "no_project": True}
-    assert supervisor.requests == [Request(1, "run", sent)]
 
 
 def test_the_current_directory_is_the_project(
@@ -123,32 +101,6 @@ def test_a_directory_that_nobody_named_and_that_is_refused_is_left_out(
         client.run("1", env="python")
 
 
-def test_run_with_everything(
-    supervisor: FakeSupervisor, client: nsm.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    supervisor.handlers["run"] = answer(**samples.run_result())
-    client.run(
-        "x",
-        env="python",
-        session="a",
-        timeout_s=5,
-        execution_id="e",
-        project="sub",
-        mount_point="/p",
-        on_output=lambda _stream, _text: None,
-    )
-    assert supervisor.requests[0].args == {
-        "env": "python",
-        "code": "x",
-        "session": "a",
-        "timeout_s": 5,
-        "execution_id": "e",
-        "project": {"path": str(tmp_path / "sub"), "mount_point": "/p", "chosen": True},
-        "stream": True,
-    }
-
-
 def test_output_comes_while_it_runs(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     seen: list[tuple[str, str]] = []
     more = threading.Event()
@@ -191,59 +143,6 @@ def test_an_answer_with_an_error_leaves_the_client_usable(
         client.call("dance")
 
 
-def test_sessions_envs_status(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers |= {
-        "sessions": answer(sessions=[samples.session_row(), samples.session_row(id="s-2")]),
-        "envs": answer(environments=[samples.environment_row()]),
-        "status": answer(**samples.status()),
-        "pool": answer(**samples.pool()),
-        "inspect": answer(**samples.inspection()),
-    }
-    assert [row.id for row in client.sessions()] == ["s-1", "s-2"]
-    assert client.envs()[0].name == "python"
-    assert client.status().pid == 4711
-    assert client.pool().totals.misses == 5
-    supervisor.handlers["net"] = answer(**samples.network())
-    network = client.network("a", "deny", ["x.org"])
-    assert network.decisions[0].host == "other.example"
-    assert [row._asdict() for row in network.decisions] == samples.network()["decisions"]
-    assert supervisor.requests[-1].args == {"target": "a", "action": "deny", "hosts": ["x.org"]}
-    found = client.inspect("a")
-    assert found == read(Inspection, samples.inspection())
-    assert supervisor.requests[-1].args == {"target": "a"}
-
-
-def test_kill_and_interrupt(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers |= {
-        "kill": answer(killed=[{"id": "s-1", "name": "a"}], errors=[]),
-        "interrupt": answer(interrupted=True, session="s-1"),
-        "result": answer(**samples.run_result(execution_id="e")),
-    }
-    assert client.kill(["a", "b"]).killed[0].name == "a"
-    client.kill("ab")  # one name, not two letters
-    client.kill_all()
-    client.kill_idle(60)
-    assert client.interrupt("a") is True
-    assert client.result("e").execution_id == "e"
-    assert [request.args for request in supervisor.requests] == [
-        {"targets": ["a", "b"]},
-        {"targets": ["ab"]},
-        {"all": True},
-        {"idle_s": 60},
-        {"target": "a"},
-        {"execution_id": "e"},
-    ]
-
-
-def test_shutdown_returns_when_the_supervisor_has_closed(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["shutdown"] = answer()
-    supervisor.hang_up_after = "shutdown"
-    client = nsm.Client(connection=supervisor.connect())
-    client.shutdown()
-    with pytest.raises(DisconnectedError, match="closed"):
-        client.ping()
-
-
 def test_shutdown_of_a_supervisor_that_is_ending_already(supervisor: FakeSupervisor) -> None:
     def shutdown(exchange: Exchange) -> dict[str, Any]:
         exchange.hang_up()
@@ -281,21 +180,6 @@ def test_the_supervisor_goes_in_the_middle(supervisor: FakeSupervisor, client: n
         client.run("x", env="python", on_output=lambda _stream, _text: None)
     with pytest.raises(DisconnectedError, match="closed"):
         client.ping()
-
-
-def test_a_supervisor_that_refuses_the_connection_says_why() -> None:
-    ours, theirs = socket.socketpair()
-    error: dict[str, Any] = {
-        "code": "forbidden",
-        "message": "not your socket",
-        "hint": "",
-        "data": {},
-    }
-    with ours:
-        ours.sendall(encode_frame({"id": 0, "error": error}))
-        ours.shutdown(socket.SHUT_WR)
-        with pytest.raises(ForbiddenError, match="not your socket"):
-            nsm.Client(connection=theirs)
 
 
 @pytest.mark.parametrize(
@@ -426,20 +310,6 @@ def test_a_program_s_own_handler_is_left_alone(
     assert supervisor.cancelled == []
 
 
-def test_it_runs_in_another_thread(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["run"] = answer(**samples.run_result(stdout="x"))
-    outputs: list[str] = []
-
-    def work() -> None:
-        with nsm.Client(connection=supervisor.connect()) as client:
-            outputs.append(client.run("x", env="python").stdout)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert outputs == ["x"]
-
-
 def test_threads_wait_for_each_other(supervisor: FakeSupervisor, client: nsm.Client) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "x" * 5000)
@@ -487,30 +357,6 @@ def test_another_thread_can_close_it(supervisor: FakeSupervisor) -> None:
     with pytest.raises(DisconnectedError):
         client.run("x", env="python", on_output=in_another_thread)
     assert "closed" in repr(client)
-
-
-def test_it_finds_the_socket_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = str(tmp_path / "control.sock")
-    monkeypatch.setenv("NSM_SOCKET", path)
-    with FakeSupervisor(path, ping=answer()), nsm.Client() as client:
-        client.ping()
-    with pytest.raises(NotRunningError):
-        nsm.Client(autostart=False)
-    with FakeSupervisor(str(tmp_path / "other"), ping=answer()) as other:
-        assert other.path is not None
-        with nsm.Client(socket_path=other.path, autostart=False) as client:
-            client.ping()
-
-
-def test_closing_twice_is_fine(client: nsm.Client) -> None:
-    client.close()
-    client.close()
-    assert "closed" in repr(client)
-
-
-def test_every_error_is_an_nsm_error() -> None:
-    for kind in (DisconnectedError, NotRunningError, RemoteProtocolError, BadRequestError):
-        assert issubclass(kind, NsmError)
 
 
 def test_the_package_gives_its_names_lazily() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 
 import pytest
 
@@ -18,27 +17,6 @@ def interrupt_us() -> None:
 
 def default_handler_is_back() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_the_first_wakes_the_one_who_waits_and_is_told_once() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        with Interrupts() as interrupts:
-            interrupt_us()
-            assert interrupts.wait(ours.fileno()) is True
-            theirs.send(b"x")
-            assert interrupts.wait(ours.fileno()) is False
-        assert default_handler_is_back()
-
-
-def test_the_second_is_an_exception_wherever_it_comes() -> None:
-    def twice() -> None:
-        interrupt_us()
-        interrupt_us()
-
-    with pytest.raises(KeyboardInterrupt), Interrupts():
-        twice()
-    assert default_handler_is_back()
 
 
 def test_one_that_nobody_was_told_of_comes_out_at_the_end() -> None:
@@ -82,22 +60,6 @@ def test_descriptors_and_the_wakeup_descriptor_are_given_back() -> None:
         signal.set_wakeup_fd(before)
         os.close(read_end)
         os.close(write_end)
-
-
-def test_elsewhere_it_leaves_the_waiting_to_the_reader() -> None:
-    answers: list[tuple[bool, bytes]] = []
-    ours, theirs = socket.socketpair()
-
-    def work() -> None:
-        with Interrupts() as interrupts:
-            answers.append((interrupts.wait(ours.fileno()), ours.recv(1)))
-
-    with ours, theirs:
-        thread = threading.Thread(target=work)
-        thread.start()
-        theirs.send(b"x")
-        thread.join()
-    assert answers == [(False, b"x")]
 
 
 def test_it_can_be_opened_again_with_another_descriptor() -> None:

@@ -16,7 +16,6 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.wire.errors import FileError, FileTooLargeError, UnknownSessionError
 from nsm.wire.operation import PIECE_BYTES
-from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -56,40 +55,6 @@ def on_trio(
 # Transcripts
 
 
-def one_execution(exchange: Exchange) -> dict[str, Any]:
-    exchange.emit("session", samples.session_start())
-    exchange.emit("execution", samples.execution_start())
-    exchange.emit("weather", {"of": "a newer supervisor"})
-    exchange.emit("output", {"execution_id": "x-1", "stream": "stdout", "text": "1\n"})
-    exchange.emit("finished", samples.execution_end())
-    return samples.log_end()
-
-
-KINDS = [SessionStart, ExecutionStart, OutputPiece, ExecutionEnd]
-
-
-def test_a_transcript_comes_entry_by_entry(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers["logs"] = one_execution
-    entries: list[object] = []
-    end = client.logs("a", executions=5, on_entry=entries.append)
-    assert [type(entry) for entry in entries] == KINDS
-    assert (end.state, end.executions) == ("idle", 1)
-    assert supervisor.requests[0].args == {"target": "a", "executions": 5}
-
-
-def test_a_transcript_on_trio(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["logs"] = one_execution
-    entries: list[object] = []
-
-    async def work(client: nsm.AsyncClient) -> None:
-        end = await client.logs("a", follow=True, on_entry=entries.append)
-        assert end.executions == 1
-
-    on_trio(supervisor, work)
-    assert [type(entry) for entry in entries] == KINDS
-    assert supervisor.requests[0].args == {"target": "a", "follow": True}
-
-
 def test_ctrl_c_ends_following_and_brings_the_end(
     supervisor: FakeSupervisor, client: nsm.Client
 ) -> None:
@@ -105,56 +70,7 @@ def test_ctrl_c_ends_following_and_brings_the_end(
     client.ping()
 
 
-def test_ended_sessions(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers["sessions"] = answer(sessions=[], ended=[samples.ended_row()])
-    assert [row.id for row in client.ended_sessions()] == ["s-0"]
-    assert supervisor.requests[0].args == {"all": True, "stream": True}
-
-    async def work(client: nsm.AsyncClient) -> None:
-        assert [row.reason for row in await client.ended_sessions()] == ["idle timeout"]
-
-    on_trio(supervisor, work)
-
-
 # Code
-
-
-def test_code_in_anybody_s_session(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    def run_in(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "hi\n")
-        return samples.run_result(stdout="hi\n")
-
-    supervisor.handlers["run_in"] = run_in
-    seen: list[str] = []
-    result = client.run_in("other/a", "x", on_output=lambda _, text: seen.append(text))
-    assert (result.stdout, seen) == ("hi\n", ["hi\n"])
-    client.run_in("a", "x", timeout_s=5, execution_id="e")
-
-    async def work(client: nsm.AsyncClient) -> None:
-        assert (await client.run_in("a", "x", on_output=lambda _, text: seen.append(text))).stdout
-
-    on_trio(supervisor, work)
-    assert [request.args for request in supervisor.requests] == [
-        {"target": "other/a", "code": "x", "stream": True},
-        {"target": "a", "code": "x", "timeout_s": 5, "execution_id": "e"},
-        {"target": "a", "code": "x", "stream": True},
-    ]
-
-
-def test_completion_and_check(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    supervisor.handlers |= {
-        "complete": answer(start=0, end=2, matches=["print"], available=True),
-        "check": answer(status="incomplete", indent="    "),
-    }
-    assert client.complete("a", "pr", 2).matches == ("print",)
-    assert client.check("a", "if x:").indent == "    "
-
-    async def work(client: nsm.AsyncClient) -> None:
-        assert (await client.complete("a", "pr", 2)).available
-        assert (await client.check("a", "if x:")).status == "incomplete"
-
-    on_trio(supervisor, work)
-    assert supervisor.requests[0].args == {"target": "a", "code": "pr", "cursor": 2}
 
 
 # Files
@@ -209,41 +125,6 @@ class Files:
 CONTENT = bytes(range(256)) * 2500  # three pieces
 
 
-def test_a_file_comes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    files = Files(supervisor, CONTENT)
-    pieces: list[bytes] = []
-    info = client.files("a").read_to("x", pieces.append)
-    assert b"".join(pieces) == CONTENT
-    assert max(map(len, pieces)) == PIECE_BYTES
-    assert info == nsm.FileInfo("/workspace/a", len(CONTENT), 0o644)
-    assert files.closed == [True]
-    assert supervisor.requests[0].args == {
-        "target": "a",
-        "path": "x",
-        "mode": "read",
-        "descriptor": True,
-    }
-
-
-def test_a_file_goes_in_pieces(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    files = Files(supervisor)
-    info = client.files("a").write_from(
-        "x", io.BytesIO(CONTENT).read, permissions=0o600, overwrite=False
-    )
-    assert files.written == CONTENT
-    assert files.closed == [True]
-    assert info.size == len(CONTENT)
-    assert supervisor.requests[0].args == {
-        "target": "a",
-        "path": "x",
-        "mode": "write",
-        "overwrite": False,
-        "permissions": 0o600,
-        "descriptor": True,
-    }
-    assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
-
-
 def test_a_source_that_gives_more_than_it_was_asked_for(
     supervisor: FakeSupervisor, client: nsm.Client
 ) -> None:
@@ -252,20 +133,6 @@ def test_a_source_that_gives_more_than_it_was_asked_for(
     client.files("a").write_from("x", lambda _: pieces.pop(0))
     assert files.written == CONTENT + b"end"
     assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
-
-
-def test_an_empty_file(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    files = Files(supervisor)
-    assert client.files("a").write_from("x", io.BytesIO().read).size == 0
-    assert client.files("a").read_to("x", lambda _: None).size == 0
-    assert files.closed == [True, True]
-
-
-def test_a_file_that_cannot_be_opened(supervisor: FakeSupervisor, client: nsm.Client) -> None:
-    files = Files(supervisor)
-    with pytest.raises(FileError, match="no file missing"):
-        client.files("a").read_to("missing", lambda _: None)
-    assert files.closed == []
 
 
 def test_a_transfer_that_fails_in_the_middle(
@@ -323,23 +190,6 @@ def test_more_than_is_wanted(
         client.files("a").read_to("x", received.extend, max_bytes=PIECE_BYTES)
     assert len(received) <= PIECE_BYTES
     assert files.closed == [False]
-
-
-def test_files_on_trio(supervisor: FakeSupervisor) -> None:
-    files = Files(supervisor, CONTENT)
-    received = bytearray()
-
-    async def work(client: nsm.AsyncClient) -> None:
-        info = await client.files("a").read_to("x", received.extend)
-        assert info.size == len(CONTENT)
-        await client.files("a").write_from("x", io.BytesIO(CONTENT).read)
-        with pytest.raises(FileError):
-            await client.files("a").read_to("missing", received.extend)
-
-    on_trio(supervisor, work)
-    assert received == CONTENT
-    assert files.written == CONTENT
-    assert files.closed == [True, True]
 
 
 def test_a_cancelled_transfer_closes_its_file(supervisor: FakeSupervisor) -> None:

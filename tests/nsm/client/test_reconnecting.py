@@ -16,7 +16,6 @@ from nsm.startup import start
 from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
-    FateUnknownError,
     NotRunningError,
     NsmError,
     ShuttingDownError,
@@ -158,29 +157,6 @@ def test_a_program_under_way_is_asked_for_again_under_its_id(generations: Genera
     assert "again" not in first.args
     assert second_.args == {**first.args, "again": True}
     assert len(first.args["call_id"]) == 32
-
-
-def test_a_callers_own_id_stays(generations: Generations) -> None:
-    generations.add(run=dying(generations, run=result()))
-    generations.client().run("x", env="python", execution_id="mine")
-    assert [each.requests[0].args["execution_id"] for each in generations.all] == ["mine", "mine"]
-
-
-def test_what_the_next_supervisor_says_of_it_is_the_answer(generations: Generations) -> None:
-    def unknown(_exchange: Exchange) -> dict[str, Any]:
-        raise FateUnknownError("nobody knows")
-
-    generations.add(run=dying(generations, run=unknown))
-    with pytest.raises(FateUnknownError, match="nobody knows"):
-        generations.client().run("x", env="python")
-
-
-def test_it_may_lose_several_connections(generations: Generations) -> None:
-    third = {"run": result(exit_code=3)}
-    second = {"run": dying(generations, **third)}
-    generations.add(run=dying(generations, **second))
-    assert generations.client().run("x", env="python").exit_code == 3
-    assert len(generations.all) == 3
 
 
 def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:

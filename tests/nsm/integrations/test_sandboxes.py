@@ -20,7 +20,7 @@ import nsm
 from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.client.shared_sandbox import BACKGROUND
 from nsm.integrations.sandboxes import PIECE_CHARS, AdapterSandbox, merged_shell
-from nsm.wire.errors import FileError, NotRunningError, UnknownSessionError
+from nsm.wire.errors import UnknownSessionError
 from processes import ending
 
 if TYPE_CHECKING:
@@ -150,31 +150,6 @@ def test_a_file_is_written_through_a_link(sandbox: AdapterSandbox) -> None:
     assert run(sandbox, "cat target; test -L link").stdout == b"new"
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("missing", FileNotFoundError),
-        ("/tmp", IsADirectoryError),
-        ("/etc/passwd/x", NotADirectoryError),
-    ],
-)
-def test_files_fail_as_python_does(sandbox: AdapterSandbox, path: str, kind: type[OSError]) -> None:
-    with pytest.raises(kind) as caught:
-        sandbox.do(sandbox.files, lambda files: files.read(path))
-    assert isinstance(caught.value.__cause__, FileError)
-
-
-def test_a_directory_below_a_file_cannot_be_made(sandbox: AdapterSandbox) -> None:
-    sandbox.do(sandbox.write, "file", b"")
-    with pytest.raises(NotADirectoryError):
-        sandbox.do(sandbox.write, "file/in/it", b"")
-
-
-def test_one_that_was_never_used_is_closed_without_a_supervisor(tmp_path: Path) -> None:
-    sandbox = AdapterSandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
-    sandbox.close()
-
-
 def test_one_made_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         for name, value in variables_for(Path(path)).items():
@@ -191,12 +166,6 @@ def test_one_made_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.Mo
 
             asyncio.run(main())
         end_supervisor(it.socket)
-
-
-def test_no_supervisor(tmp_path: Path) -> None:
-    sandbox = AdapterSandbox("test", socket_path=str(tmp_path / "none"), autostart=False)
-    with pytest.raises(NotRunningError):
-        run(sandbox, "true")
 
 
 def test_another_one_attaches_to_the_session(running: Supervisor, sandbox: AdapterSandbox) -> None:

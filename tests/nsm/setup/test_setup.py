@@ -198,22 +198,6 @@ def test_without_a_name_those_that_are_installed(
     assert set(everything(home)) == {"bin/code", ".codex/config.toml", ".claude.json"}
 
 
-def test_others_are_set_up_if_one_is_refused(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(home, {".codex/config.toml": "a = "})
-    said = Said(capsys, "codex", "zed", "--yes")
-    assert (said.code, "is not valid" in said.err, "Zed is set up" in said.out) == (1, True, True)
-
-
-def test_the_skill_is_shown_on_demand(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    skill = Said(capsys, "--skill").out
-    assert skill.startswith("---\nname: nsm\n")
-    shown = Said(capsys, "zed", "--yes").out
-    assert "SKILL.md (new; `nsm setup --skill` prints it):\n\n" in shown
-    assert skill.splitlines()[1] not in shown
-
-
 def test_what_stands_in_the_files(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for client in TITLES:
         assert Said(capsys, client, "--yes").code == 0
@@ -253,18 +237,6 @@ def test_a_file_that_several_clients_read_stays_until_the_last_is_undone(
     assert skill.exists()
     Said(capsys, "zed", "--undo", "--yes")
     assert not (home / ".agents").exists()
-
-
-def test_variables_that_move_the_directories(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "c"))
-    monkeypatch.setenv("CODEX_HOME", str(home / "x"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "g"))
-    for client in ("claude", "codex", "zed"):
-        assert Said(capsys, client, "--yes").code == 0
-    names = ("c/.claude.json", "c/settings.json", "c/skills/nsm/SKILL.md", "x/config.toml")
-    assert {*names, "g/zed/settings.json"} <= set(everything(home))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
-from nsm.shim.link import ATTACH_TIMEOUT_S, AttachError, attach
-from nsm.shim.relay import DRAIN_S, Relay
+from nsm.shim.link import AttachError, attach
+from nsm.shim.relay import Relay
 
 
 class Bench:
@@ -97,10 +97,6 @@ def test_lines_on_their_way_to_the_supervisor_are_sent_before_the_end() -> None:
         while len(received) < 50 * len(note):
             received += bench.supervisor.recv(65536)
         assert received.endswith(note * 50)
-
-
-def test_clients_that_wait_are_not_kept_waiting_for_minutes() -> None:
-    assert DRAIN_S < 10 < ATTACH_TIMEOUT_S
 
 
 def test_a_supervisor_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import trio
 
 from nsm import jsonlines
 from nsm._version import program_version
-from shim_process import PATIENCE_S, FakeSupervisor
+from shim_process import PATIENCE_S
 
 
 def test_it_loads_next_to_nothing() -> None:
@@ -93,15 +92,3 @@ def test_a_file_for_stdin(tmp_path: Path, arguments: list[str]) -> None:
     )
     assert done.returncode == 1
     assert b"no supervisor listens" in done.stderr
-
-
-def test_the_helper_is_what_it_says(tmp_path: Path) -> None:
-    """`FakeSupervisor.close` leaves nothing behind."""
-    supervisor = FakeSupervisor(tmp_path / "s")
-
-    async def live() -> None:
-        await supervisor.listen()
-        await supervisor.close()
-
-    trio.run(live)
-    assert list(tmp_path.iterdir()) == []

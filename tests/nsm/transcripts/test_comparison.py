@@ -27,10 +27,6 @@ def result(stdout: str = "", stderr: str = "", **changes: Any) -> RunResult:
     return outcome._replace(**changes)
 
 
-def test_the_same() -> None:
-    assert not compare(recorded("a\n", "b\n"), result("a\n", "c\n"))
-
-
 def test_what_differs_is_told_by_line() -> None:
     found = compare(recorded("a\nb\nc\n", exit_code=0), result("a\nB\nc\n", "no\n", exit_code=1))
     assert [(each.what, each.lines) for each in found] == [
@@ -88,13 +84,3 @@ def test_displayed_values_are_compared_as_text() -> None:
     assert (found.what, found.lines) == ("values", ("- 42", "+ 43"))
     (found,) = compare(old, result(displays=new[:1]))
     assert found.what == "values"
-
-
-def test_how_code_ended() -> None:
-    old = recorded(exit_code=124, timed_out=True)
-    found = compare(old, result(exit_code=0, interpreter_restarted=True))
-    assert found[0][:3] == (
-        "ending",
-        "timed out",
-        "exit code 0, interpreter restarted",
-    )

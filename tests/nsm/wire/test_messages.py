@@ -136,10 +136,6 @@ def test_unknown_fields_of_messages_are_ignored() -> None:
     assert from_server({}) is None
 
 
-def test_arguments_may_be_left_out() -> None:
-    assert from_client({"id": 1, "op": "ping"}) == Request(1, "ping", {})
-
-
 @pytest.mark.parametrize(
     ("frame", "id_"),
     [
@@ -339,22 +335,6 @@ def test_too_many_requests_are_refused_one_by_one() -> None:
     assert server.next_message() == Request(5000, "ping", {})
 
 
-def test_ids_that_are_none_are_not_sent() -> None:
-    client = introduced_client()
-    for id_ in (0, -1, 2**63, True):
-        with pytest.raises(LocalProtocolError):
-            client.send(Request(id_, "ping", {}))
-
-
-def test_hello_is_sent_first_and_once() -> None:
-    for connection in (ServerConnection(), ClientConnection()):
-        with pytest.raises(LocalProtocolError):
-            connection.send(Result(1, {}))  # type: ignore[arg-type]
-        connection.send(CLIENT_HELLO)
-        with pytest.raises(LocalProtocolError):
-            connection.send(CLIENT_HELLO)
-
-
 def test_a_message_that_does_not_encode_can_be_replaced() -> None:
     server, client = pair()
     server.receive_data(client.send(Request(1, "run", {})))
@@ -413,15 +393,6 @@ def test_the_first_byte_tells_an_attachment(first: bytes, what: str) -> None:
     assert sniff(first) == what
 
 
-def test_repr_says_who_and_what_state() -> None:
-    server = introduced_server()
-    assert repr(server) == "<ServerConnection open peer='nsm' in_flight=0>"
-    server.receive_data(b"\xff" * 4)
-    with pytest.raises(RemoteProtocolError):
-        server.next_message()
-    assert "failed" in repr(server)
-
-
 Frames: TypeAlias = list[dict[str, Any]]
 
 SCRIPT: Frames = [
@@ -456,12 +427,6 @@ def test_any_split_of_the_bytes_gives_the_same_messages(data: st.DataObject) -> 
     assert messages_of(ServerConnection(), chunks) == whole
 
 
-def test_byte_by_byte_gives_the_same_messages() -> None:
-    stream = b"".join(encode_frame(frame) for frame in SCRIPT)
-    single = [stream[i : i + 1] for i in range(len(stream))]
-    assert messages_of(ServerConnection(), single) == messages_of(ServerConnection(), [stream])
-
-
 KEYS = ["hello", "id", "op", "args", "cancel", "result", "error", "event", "data"]
 Values: st.SearchStrategy[Any] = (
     st.none()
@@ -477,7 +442,7 @@ Parts: st.SearchStrategy[dict[str, Any] | bytes] = st.dictionaries(
 ) | st.binary(max_size=40)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(Parts, max_size=6), st.booleans())
 def test_garbage_gives_messages_or_the_remote_protocol_error(
     parts: list[dict[str, Any] | bytes], introduced: bool
@@ -543,15 +508,6 @@ ALL: list[tuple[type[object], dict[str, Any], set[str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "wire", "optional"), ALL)
-def test_unknown_fields_are_ignored(
-    kind: type[object], wire: dict[str, Any], optional: set[str]
-) -> None:
-    assert repr(read(kind, {**wire, "colour": "blue"})) == repr(
-        read(kind, wire)
-    )  # errors have no equality
-
-
-@pytest.mark.parametrize(("kind", "wire", "optional"), ALL)
 def test_each_missing_or_mistyped_field_is_named(
     kind: type[object], wire: dict[str, Any], optional: set[str]
 ) -> None:
@@ -564,19 +520,3 @@ def test_each_missing_or_mistyped_field_is_named(
         else:
             with pytest.raises(RemoteProtocolError, match=f"nothing for `{key}`"):
                 read(kind, missing)
-
-
-def test_lists_and_flags_of_answers() -> None:
-    assert read(list[dict[str, Any]], {"sessions": [{}]}, "sessions") == [{}]
-    assert read(bool, {"interrupted": True}, "interrupted") is True
-    wrong: list[dict[str, Any]] = [{}, {"sessions": [1]}, {"sessions": {}}]
-    for wire in wrong:
-        with pytest.raises(RemoteProtocolError):
-            read(list[dict[str, Any]], wire, "sessions")
-    with pytest.raises(RemoteProtocolError):
-        read(bool, {"interrupted": 1}, "interrupted")
-
-
-def test_values_of_any_type_are_taken_as_they_are() -> None:
-    changes = [{"key": "pool.max_spares", "old": 16, "new": None}]
-    assert read(list[dict[str, object]], {"changes": changes}, "changes") == changes

@@ -51,44 +51,6 @@ def attached(variables: dict[str, str], ending: str = ">>>", **window: int) -> T
     return person
 
 
-def test_what_it_begins_and_ends_with(session: FakeSession, variables: dict[str, str]) -> None:
-    session.execute("import math", "hello\n")
-    with attached(variables) as person:
-        person.see("session work (s-1): python, opened by claude, idle", "used by claude", "Ctrl-D")
-        person.see("[1]", "claude", "> import math", "  hello", "[0.25 s]", "work >>>")
-        person.type("\x04")
-        assert person.end() == 0
-        assert "left work, which goes on" in person.text
-        assert person.mode_after == person.mode_before
-        assert "?2004" not in person.emulator.modes
-        assert person.emulator.unknown == []
-
-
-def test_own_code_and_what_comes_of_it(session: FakeSession, person: Terminal) -> None:
-    def run(own: Own) -> dict[str, Any]:
-        own.start()
-        own.output("one\n")
-        own.output("half a line")
-        own.finish()
-        return {"stdout": "one\nhalf a line", "displays": [{"text/plain": "42"}]}
-
-    session.on_run = run
-    person.type("print()\r")
-    person.see("work >>> print()\none\nhalf a line\n42\nwork >>>")
-    assert session.ran == ["print()"]
-
-
-def test_unfinished_code_gets_another_line(session: FakeSession, person: Terminal) -> None:
-    # All at once: nothing that is typed may overtake a check.
-    person.type("def f():\rreturn 1\r\rf()")
-    person.see("work >>> def f():\n     ...     return 1\n")
-    person.see_line("work >>> f()")
-    assert session.ran == ["def f():\n    return 1\n"]
-    person.type("\x1b\r")
-    person.see_line("work >>>")
-    assert session.ran[1:] == ["f()"]
-
-
 def test_node_is_asked_in_its_session(tmp_path: Path, variables: dict[str, str]) -> None:
     """And what its jail suggests for the next line is not typed."""
     with FakeSession(str(tmp_path / "s"), interpreter="node", env="node") as session:
@@ -109,34 +71,6 @@ def test_pasted_lines_wait_for_enter(session: FakeSession, person: Terminal) -> 
     person.type("\r")
     person.wait(lambda e: e.current_line == "work >>>", "a new prompt")
     assert session.ran == ["if x:\n    a\n\n\tb\n"]
-
-
-def test_others_at_work_while_somebody_types(session: FakeSession, person: Terminal) -> None:
-    person.type("my own")
-    person.see_line("work >>> my own")
-    execution = session.start("for i in range(3):\n    print(i)")
-    person.see("[1]", "> for i in range(3):\n>     print(i)\n", "claude's execution 1 is running")
-    person.see_line("work >>> my own")
-    session.output(execution, "0\n")
-    person.see("> " * 1 + "    print(i)\n  0\nclaude's execution 1 is running\nwork >>> my own")
-    session.output(execution, "10 %\r20 %\r")
-    person.see("  0\n20 %\nclaude's execution 1 is running\nwork >>> my own")
-    session.output(execution, "done\n")
-    session.output(execution, "oh\n", "stderr")
-    session.finish(execution, exit_code=3)
-    person.see("  0\n  done\n! oh\n[exit code 3; 0.25 s]\nwork >>> my own")
-    person.type(" code")
-    person.see_line("work >>> my own code")
-
-
-def test_a_flood_from_others_is_shown_in_part(session: FakeSession, person: Terminal) -> None:
-    execution = session.start("flood")
-    for start in range(0, 100_000, 1000):
-        session.output(execution, "".join(f"line {n}\n" for n in range(start, start + 1000)))
-    person.see("characters not shown")
-    session.finish(execution)
-    person.see("  line 0\n", "characters left out]", "  line 99999\n[0.25 s]\nwork >>>")
-    assert len(person.text) < 50_000
 
 
 def test_a_model_cannot_drive_the_terminal(session: FakeSession, person: Terminal) -> None:
@@ -160,44 +94,6 @@ def test_a_model_cannot_drive_the_terminal(session: FakeSession, person: Termina
     assert person.emulator.unknown == []
 
 
-def test_waiting_behind_others(session: FakeSession, person: Terminal) -> None:
-    go_on = threading.Event()
-
-    def run(own: Own) -> dict[str, Any]:
-        assert go_on.wait(PATIENCE_S)
-        session.finish("x-1")
-        own.start()
-        own.finish()
-        return {"displays": [{"text/plain": "'mine'"}]}
-
-    session.on_run = run
-    session.busy = True
-    session.start("long")
-    person.see("is running\nwork >>>")
-    person.type("mine\r")
-    person.see("waiting behind claude's execution 1; Ctrl-C withdraws your code")
-    session.output("x-1", "theirs\n")
-    person.see("  theirs")
-    person.type("typed ahead")
-    go_on.set()
-    person.see("[0.25 s]\n'mine'\nwork >>> typed ahead")
-
-
-def test_ctrl_c_interrupts_own_code(session: FakeSession, person: Terminal) -> None:
-    def run(own: Own) -> dict[str, Any]:
-        own.start()
-        own.output("working\n")
-        own.wait_for_interrupt()
-        own.finish(interrupted=True, exit_code=130)
-        return {"stdout": "working\n", "interrupted": True, "exit_code": 130}
-
-    session.on_run = run
-    person.type("long\r")
-    person.see("working")
-    person.type("\x03")
-    person.see("working\nnsm: interrupted\nwork >>>")
-
-
 def test_a_second_ctrl_c_stops_waiting(session: FakeSession, person: Terminal) -> None:
     go_on = threading.Event()
 
@@ -219,24 +115,6 @@ def test_a_second_ctrl_c_stops_waiting(session: FakeSession, person: Terminal) -
     person.see("no longer waiting; it goes on", "nsm attach's execution 1 is running\nwork >>>")
     go_on.set()
     person.see("  still here\n[0.25 s]\nwork >>>")
-
-
-def test_ctrl_c_at_the_prompt(session: FakeSession, person: Terminal) -> None:
-    person.type("not this\x03")
-    person.see("work >>> not this\nwork >>>")
-    person.type("\x03")
-    person.see("nothing runs; Ctrl-D leaves")
-    execution = session.start("theirs")
-    person.see("claude's execution 1 is running")
-    person.type("\x03")
-    person.see("Ctrl-C again interrupts claude's execution 1")
-    assert session.interrupts == 0
-    person.type("\x03")
-    person.see("interrupted claude's execution 1")
-    session.finish(execution, interrupted=True, exit_code=130)
-    person.see("[interrupted; exit code 130; 0.25 s]")
-    assert session.interrupts == 1
-    assert session.ran == []
 
 
 def test_a_shell_is_not_ended_by_habit(tmp_path: Path, variables: dict[str, str]) -> None:
@@ -284,39 +162,6 @@ def test_completion_and_history(
         again.type("\r\r")
         again.see("work >>> alphabet\nwork >>>")
     assert session.ran[2:] == ["alphabet"]
-
-
-@pytest.mark.parametrize("while_running", [False, True])
-def test_the_end_of_the_session(
-    session: FakeSession, person: Terminal, while_running: bool
-) -> None:
-    started = threading.Event()
-
-    def run(own: Own) -> dict[str, Any]:
-        own.start()
-        started.set()
-        own.wait_for_end()
-        return {}
-
-    session.on_run = run
-    person.type("some code" + "\r" * while_running)
-    if while_running:
-        assert started.wait(PATIENCE_S)
-    else:
-        person.see_line("work >>> some code")
-    session.end("it was killed")
-    assert person.end() == 1
-    assert "nsm: session work has ended: it was killed" in person.text
-    assert person.mode_after == person.mode_before
-
-
-def test_the_end_of_the_supervisor(session: FakeSession, person: Terminal) -> None:
-    session.say_goodbye()
-    session.supervisor.close()
-    assert person.end() == 1
-    assert "the supervisor was shut down" in person.text
-    assert "Traceback" not in person.text
-    assert person.mode_after == person.mode_before
 
 
 def test_another_supervisor_takes_its_place(session: FakeSession, person: Terminal) -> None:
@@ -417,30 +262,11 @@ def test_another_window_size_and_wide_characters(
         person.see("[0.25 s]\nwork >>> " + "日本語" * 8)
 
 
-def test_errors_are_told_and_the_prompt_goes_on(session: FakeSession, person: Terminal) -> None:
-    from nsm.wire.errors import CodeTooLargeError
-
-    def run(_own: Own) -> dict[str, Any]:
-        raise CodeTooLargeError("the code is too large", hint="Use a file.")
-
-    session.on_run = run
-    person.type("x\r")
-    person.see("nsm: the code is too large\nUse a file.\nwork >>>")
-
-
 def test_no_such_session(session: FakeSession, variables: dict[str, str]) -> None:
     with Terminal([*NSM, "attach", "nothing"], variables) as person:
         assert person.end() == 1
         assert "there is no such session\n`nsm ps` lists them." in person.text
         assert person.mode_after == person.mode_before
-
-
-def test_a_session_that_has_ended(session: FakeSession, variables: dict[str, str]) -> None:
-    session.execute("last words", "bye\n")
-    session.end("idle timeout")
-    with Terminal([*NSM, "attach", "work"], variables) as person:
-        assert person.end() == 1
-        assert "session work has ended: idle timeout" in person.text
 
 
 def test_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:

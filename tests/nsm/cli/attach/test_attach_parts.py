@@ -14,31 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.document import Document
 
-import samples
 from nsm.cli.attach import history, screen
 from nsm.cli.attach.feed import (
-    HEAD_CHARS,
     MAX_LINE_CHARS,
-    TAIL_CHARS,
     Excerpt,
     Feed,
     OutputExcerpt,
     OwnExecution,
-    others,
 )
-from nsm.cli.attach.history import FileHistory, history_path
-from nsm.cli.attach.program import banner
-from nsm.cli.attach.prompt import completions, end_of_line, is_at_last_line, is_in_indentation
+from nsm.cli.attach.history import FileHistory
+from nsm.cli.attach.prompt import completions
 from nsm.cli.attach.screen import AttachScreen
 from nsm.cli.render.results import Folder
-from nsm.wire.messages import read
-from nsm.wire.sessions import Completions, SessionRow
+from nsm.wire.sessions import Completions
 from nsm.wire.transcripts import (
     Entry,
     ExecutionEnd,
     ExecutionStart,
     OutputPiece,
-    SessionStart,
     StreamName,
 )
 
@@ -71,16 +64,6 @@ def excerpt(pieces: list[OutputPiece], head: int, tail: int) -> tuple[str, list[
     return "".join(shown), shortened.rest()
 
 
-def test_a_short_output_is_shown_as_it_comes() -> None:
-    assert excerpt([piece("ab"), piece("cd")], 4, 2) == ("abcd", [])
-
-
-def test_of_a_long_output_the_beginning_and_the_end_are_shown() -> None:
-    shown, rest = excerpt([piece("abcdef"), piece("gh", "stderr"), piece("ij")], 4, 3)
-    assert shown == "abcd"
-    assert rest == [piece("h", "stderr", skipped=3), piece("ij")]
-
-
 @given(st.lists(st.text("abc", max_size=12)), st.integers(0, 20), st.integers(1, 20))
 def test_every_character_is_shown_or_counted(texts: list[str], head: int, tail: int) -> None:
     whole = "".join(texts)
@@ -91,16 +74,6 @@ def test_every_character_is_shown_or_counted(texts: list[str], head: int, tail: 
     assert len(whole) == len(shown) + len(ending) + sum(one.skipped for one in rest)
     assert len(shown) <= head
     assert len(ending) <= tail
-
-
-def test_how_much_that_is_stands_in_the_documentation() -> None:
-    page = Path(__file__).parents[4] / "docs/how-to/sessions.md"
-    assert f"first {HEAD_CHARS} and the last {TAIL_CHARS} characters" in page.read_text()
-
-
-def test_what_never_came_is_counted_as_well() -> None:
-    _, rest = excerpt([piece("ab"), piece("cdef", skipped=10)], 2, 2)
-    assert rest == [piece("ef", skipped=12)]
 
 
 def test_lines_are_shown_when_they_are_whole_and_as_they_stand_then() -> None:
@@ -170,16 +143,6 @@ def fed(*entries: Entry) -> tuple[Feed, Written]:
     return feed, written
 
 
-def test_somebody_elses_execution() -> None:
-    feed, written = fed(start(), piece("one\ntw"))
-    assert feed.status == "claude's execution 1 is running"
-    assert feed.unfinished == "tw"
-    feed.take(piece("o"))
-    feed.take(end())
-    assert written.text.endswith("claude\n> code\n  one\n  two\n[0.50 s]\n")
-    assert feed.status == feed.unfinished == ""
-
-
 def test_ones_own_execution_is_left_to_who_waits_for_it() -> None:
     feed, written = fed()
     watching = Watching()
@@ -207,48 +170,11 @@ def test_ones_own_that_nobody_waits_for_any_more() -> None:
     assert written.text == "  late\n[0.50 s]\n"
 
 
-def test_names_of_clients_cannot_drive_a_terminal() -> None:
-    feed, written = fed(start(client="\x1b[2J"))
-    assert feed.status == r"\x1b[2J's execution 1 is running"
-    assert "\x1b" not in written.text
-
-
-def test_what_an_unfinished_line_says_is_harmless() -> None:
-    feed, _ = fed(start(), piece("\x1b[31m\x1b]0;x\x07red"))
-    assert feed.unfinished == r"\x1b]0;x\x07red"
-
-
-@pytest.mark.parametrize(
-    ("clients", "said"),
-    [(["a"], "a"), (["a", "b"], "a and b"), (list("abcde"), "a, b and 3 more")],
-)
-def test_who_else_is_there(clients: list[str], said: str) -> None:
-    assert others(clients) == said
-
-
-def test_what_is_said_at_first() -> None:
-    session = SessionStart("s-1", None, "py\x1b", "python", "cl", "scope", 1e9, 0)
-    row = read(SessionRow, samples.session_row(executions=1, state="running"))
-    said = banner(session, row, ["nsm"])
-    assert "session s-1: py\\x1b, opened by cl, running, 1 execution so far" in said
-    assert "lately used by nsm" in said
-    assert "execution" not in banner(session, None, [])
-
-
 # Writing above the prompt.
 
 
 class FakeApp:
     """Stand-in for an application, as much as a screen needs when none runs."""
-
-
-def test_without_a_prompt_text_is_written_as_it_comes() -> None:
-    stream = io.StringIO()
-    it = AttachScreen(stream)
-    it.write("half")
-    it.lines("a note")
-    it.lines("another\n")
-    assert stream.getvalue() == "half\na note\nanother\n"
 
 
 def above_a_prompt(write: Callable[[AttachScreen], Awaitable[None]]) -> str:
@@ -276,13 +202,6 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_waits_is_written_when_the_prompt_goes() -> None:
-    async def write(it: AttachScreen) -> None:
-        it.write("one\ntw")
-
-    assert above_a_prompt(write) == "before\none\ntw"
-
-
 # The line editor.
 
 
@@ -302,35 +221,6 @@ def test_completions(
 ) -> None:
     made = completions(found, Document(text, at))
     assert [(one.text, one.start_position) for one in made] == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "width", "shown"),
-    [
-        ("abc", 10, "abc"),
-        ("abcdef", 4, "def"),
-        ("日本語", 5, "本語"),
-        ("\tx", 4, "  x"),
-        ("", 4, ""),
-    ],
-)
-def test_the_end_of_a_line(line: str, width: int, shown: str) -> None:
-    assert end_of_line(line, width) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "at", "last", "indentation"),
-    [
-        ("ab", 1, True, False),
-        ("a\nb", 0, False, True),
-        ("a\n  ", 1, True, False),
-        ("  a", 2, True, True),
-    ],
-)
-def test_where_the_cursor_is(text: str, at: int, last: bool, indentation: bool) -> None:
-    document = Document(text, at)
-    assert is_at_last_line(document) == last
-    assert is_in_indentation(document) == indentation
 
 
 # What was typed earlier.
@@ -369,13 +259,6 @@ def test_a_history_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Mo
     assert os.listdir(tmp_path) == ["h"]
 
 
-def test_long_code_is_no_history(tmp_path: Path) -> None:
-    it = FileHistory(str(tmp_path / "h"))
-    it.append_string("x" * (history.MAX_ENTRY_CHARS + 1))
-    assert entries(tmp_path / "h") == []
-    assert len(it.get_strings()) == 1
-
-
 def test_a_history_that_cannot_be_kept(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     it = FileHistory(str(tmp_path / "link"))
@@ -385,9 +268,3 @@ def test_a_history_that_cannot_be_kept(tmp_path: Path) -> None:
     there = FileHistory(str(tmp_path))
     assert list(there.load_history_strings()) == []
     assert there.problem is not None
-
-
-def test_where_a_history_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert history_path("data-3.11") == "/state/nsm/history-data-3.11"
-    assert history_path("../x") == "/state/nsm/history-.._x"

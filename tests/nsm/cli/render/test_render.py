@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 
 import samples
 from nsm.cli.render import formats
-from nsm.cli.render.environments import environment_details, environments_table
 from nsm.cli.render.results import run_notes
-from nsm.cli.render.sessions import killed_lines, sessions_table
-from nsm.cli.render.supervisor import pool_table, status_lines
+from nsm.cli.render.sessions import sessions_table
+from nsm.cli.render.supervisor import status_lines
 from nsm.wire.code import RunResult
-from nsm.wire.environments import EnvironmentRow
 from nsm.wire.messages import read
-from nsm.wire.sessions import KilledSession, SessionRow
+from nsm.wire.sessions import SessionRow
 from nsm.wire.status import read_status
-from nsm.wire.telemetry import PoolReport
 
 
 @pytest.mark.parametrize(
@@ -41,20 +38,6 @@ from nsm.wire.telemetry import PoolReport
 )
 def test_durations(seconds: float, text: str) -> None:
     assert formats.duration(seconds) == text
-
-
-def test_processor_time_memory_and_sizes() -> None:
-    assert formats.processor_time(None) == "-"
-    assert formats.processor_time(0.256) == "0.26s"
-    assert formats.processor_time(75) == "1m15s"
-    assert formats.memory(None) == "-"
-    assert formats.memory(12_740_000) == "12.1 MiB"
-    assert [formats.size(n) for n in (0, 10239, 10240, 5 * 1024 * 1024)] == [
-        "0 bytes",
-        "10239 bytes",
-        "10 KiB",
-        "5.0 MiB",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -135,97 +118,6 @@ def test_a_table_has_one_printable_line_a_row(names: list[str]) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_environments() -> None:
-    made = [
-        samples.environment_row(name="bash", interpreter="bash", aliases=["shell"]),
-        samples.environment_row(
-            name="node", interpreter="node", available=False, problem="no `node`\x1b on PATH"
-        ),
-    ]
-    assert environments_table([read(EnvironmentRow, row) for row in made], "/h").splitlines() == [
-        "NAME         INTERPRETER  LIMIT   MEMORY  SOURCE  DESCRIPTION",
-        "bash, shell  bash           30s  512 MiB  preset  Python 3.11.2",
-        "node         node           30s  512 MiB  preset  unavailable: no `node`\\x1b on PATH",
-    ]
-    assert environments_table([], "/h") == "No environments."
-
-
-def test_an_environment_without_a_description_and_with_a_short_limit() -> None:
-    made = samples.environment_row(description="", preload=["yaml"], timeout_s=0.5)
-    table = environments_table([read(EnvironmentRow, made)], "/h")
-    assert table.splitlines()[1] == "python  python        0.5s  512 MiB  preset  with yaml"
-    assert formats.limit(30) == "30s"
-    assert formats.limit(90) == "1m30s"
-
-
-def test_environments_that_nix_built_and_what_is_wrong_with_others() -> None:
-    made = [
-        samples.environment_row(source="/h/sandboxes/py", keeps_state=False, hides=["preset"]),
-        samples.environment_row(
-            name="",
-            interpreter="",
-            available=False,
-            problem="it is missing",
-            source="/d",
-            only_for="clients with NIX_SANDBOX_DIR=/d",
-        ),
-    ]
-    table = environments_table([read(EnvironmentRow, row) for row in made], "/h")
-    assert [line.split(maxsplit=5) for line in table.splitlines()[1:]] == [
-        [
-            "python",
-            "python",
-            "30s",
-            "512",
-            "MiB",
-            "~/sandboxes/py  Python 3.11.2 (no sessions) [in place of preset]",
-        ],
-        [
-            "-",
-            "-",
-            "-",
-            "-",
-            "/d",
-            "unavailable: it is missing [only for clients with NIX_SANDBOX_DIR=/d]",
-        ],
-    ]
-
-
-def test_what_nix_said_of_an_environment() -> None:
-    problem = (
-        "`nix print-dev-env` failed.\nerror: no \x1battribute\nat flake.nix:1\nThe whole log: /l"
-    )
-    made = samples.environment_row(name="project", available=False, problem=problem)
-    row = read(EnvironmentRow, made)
-    told = "`nix print-dev-env` failed. error: no \\x1battribute"
-    assert environments_table([row], "/h").splitlines()[1].endswith(f"unavailable: {told}")
-    assert [line for line in environment_details(row) if line[0] in ("unavailable", "")] == [
-        ("unavailable", "`nix print-dev-env` failed."),
-        ("", "error: no \x1battribute"),  # made harmless where it is printed
-        ("", "at flake.nix:1"),
-        ("", "The whole log: /l"),
-    ]
-
-
-def test_pool() -> None:
-    text = pool_table(read(PoolReport, samples.pool()), "/home/me")
-    header, row, blank, totals, memory = text.splitlines()
-    assert header.split()[:5] == ["ENV", "PROJECT", "READY", "STARTING", "WANTED"]
-    shown = "python ~/words 2 1 4 31 3 5ms 42ms 12.6/min 8s 3.0 MiB up to 4 calls came at once"
-    assert row.split() == shown.split()
-    assert blank == ""
-    assert totals == "2 ready, 1 starting, 4 wanted; 40 hits, 5 missed"
-    assert memory == (
-        "memory: 6.0 MiB taken of 800.0 MiB for spares; 8192.0 MiB available, pressure 0.2 %"
-    )
-    unknown = samples.pool(project=None, refill_p50_s=None, refill_p95_s=None, memory_bytes=None)
-    unknown["memory"] |= {"budget_bytes": None, "available_bytes": None, "pressure_percent": None}
-    text = pool_table(read(PoolReport, unknown), "/home/me")
-    assert text.splitlines()[1].split()[1] == "-"
-    assert text.endswith("taken of - for spares; - available, pressure -")
-    assert len(pool_table(read(PoolReport, unknown | {"kinds": []}), "").splitlines()) == 2
-
-
 def test_status() -> None:
     answer = samples.status(
         jail={"kind": "bubblewrap", "uid": 7, "note": "since root is\nno jailer"}
@@ -256,11 +148,6 @@ def test_status() -> None:
     ]
     off = status_lines(read_status(answer | {"http": taken | {"enabled": False}}))
     assert "http" not in off.split()
-
-
-def test_killed() -> None:
-    ended = [KilledSession("s-1", "a\x1b"), KilledSession("s-2", None)]
-    assert killed_lines(ended) == "ended s-1 (a\\x1b)\nended s-2"
 
 
 def notes(

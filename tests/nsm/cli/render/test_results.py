@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -72,18 +71,6 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_private_directory_is_made_when_there_is_something_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = Folder(None)
-    assert not list(tmp_path.iterdir())
-    path = folder.write(A_PNG, "work")
-    (directory,) = tmp_path.iterdir()
-    assert path == str(directory / "work-1.png")
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize(
     ("stem", "name"),
     [
@@ -96,13 +83,6 @@ def test_a_private_directory_is_made_when_there_is_something_to_write(
 )
 def test_names(tmp_path: Path, stem: str, name: str) -> None:
     assert Folder(str(tmp_path)).write(A_PNG, stem) == str(tmp_path / name)
-
-
-def test_a_relative_directory_is_told_as_an_absolute_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Folder("x").write(A_PNG, "s") == str(tmp_path / "x" / "s-1.png")
 
 
 def test_what_cannot_be_written_leaves_nothing(

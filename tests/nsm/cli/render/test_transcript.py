@@ -91,11 +91,6 @@ def test_a_session() -> None:
     assert transcript.end(over) == "\nended: idle\\ntimeout\n"
 
 
-def test_a_one_shot_has_no_name_and_a_wrong_clock_no_date() -> None:
-    text = shown(SESSION._replace(name=None, started_at=1e300))
-    assert text == "session 27bcf03a: python, opened by claude-code, -\n"
-
-
 @pytest.mark.parametrize(
     ("pieces", "text"),
     [
@@ -143,20 +138,6 @@ def test_own_code_of_a_save_is_one_line(interpreter: str) -> None:
     assert code(start) == f"> {first}\n"
     assert "evil" in code(start._replace(code=f"{own}evil()"))
     assert "evil" in code(start._replace(code=f"{first}\nevil()"))
-
-
-def test_arguments_of_a_script() -> None:
-    start = started("f()")._replace(argv=("/p/s.py", "a", "b\x1b c"), argv_omitted=1200)
-    assert code(start) == "> f()\n[arguments: a 'b\\x1b c']\n[1,200 arguments left out]\n"
-
-
-def test_code() -> None:
-    assert code(started("")) == "> \n"
-    assert code(started("a\n\nb")) == "> a\n> \n> b\n"
-    assert code(started("x\x1b[2Jy\r\nz")) == "> x\\x1b[2Jy\n> z\n"
-    assert (
-        code(started("begin", omitted=90_000)) == "> begin\n[90,000 characters of code left out]\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -212,22 +193,6 @@ def test_code() -> None:
 )
 def test_how_it_ended(end: ExecutionEnd, text: str) -> None:
     assert outcome(end) == text
-
-
-def test_jobs() -> None:
-    start = JobStart("3", "nsm", "make test", 0, 1_700_000_000.9)
-    assert shown(start) == "\n[job 3] 2023-11-14 22:13:20 nsm\n> make test\n"
-    omitted = start._replace(command="a\nb", command_omitted=1234)
-    assert shown(omitted).endswith("> a\n> b\n[1,234 characters left out]\n")
-    end = JobEnd("3", "make test", "ok", 0, 0, 1.5, 0)
-    assert shown(end) == "[job 3 (make test): 1.50 s]\n"
-    failed = end._replace(outcome="error", exit_code=2, output_bytes=300)
-    assert shown(failed) == "[job 3 (make test): exit code 2; 300 bytes of output; 1.50 s]\n"
-    killed = end._replace(outcome="stopped", exit_code=143, signal=15)
-    assert shown(killed) == "[job 3 (make test): stopped; ended by signal 15; 1.50 s]\n"
-    late = end._replace(outcome="timeout", exit_code=1, command="x\n\x1b" + "y" * 100)
-    assert shown(late).startswith("[job 3 (x\\n\\x1byyy")
-    assert shown(late).endswith("…): timed out; exit code 1; 1.50 s]\n")
 
 
 def test_a_job_amid_output() -> None:

@@ -8,18 +8,14 @@ import pytest
 
 import samples
 from nsm.cli.render import formats
-from nsm.cli.top.board import HELP, KEYS, Action, Board
+from nsm.cli.top.board import KEYS, Action, Board
 from nsm.cli.top.table import (
     COLUMNS,
     ORDERS,
     Line,
     Rates,
-    matching,
-    number,
     ordered,
-    summary,
     table,
-    totals,
 )
 from nsm.wire.messages import read
 from nsm.wire.sessions import SessionRow
@@ -76,22 +72,6 @@ def test_what_is_not_known_has_no_share_and_nothing_goes_backwards() -> None:
     assert (back.cpu_percent, back.runs_per_s) == (0.0, 0.0)
 
 
-def test_totals_are_of_all() -> None:
-    many = [
-        Line(row("a", state="running", memory_bytes=10, processes=2), 50.0, 1.0),
-        Line(row("b", memory_bytes=None, processes=None), None, None),
-        Line(row("c", memory_bytes=5, processes=1), 25.0, 0.5),
-    ]
-    assert totals(many) == (3, 1, 3, 15, 75.0, 1.5)
-    assert summary(many) == "3 sessions (1 running), 75.0 % CPU, 0.0 MiB, 3 processes, 1.5 runs/s"
-
-
-def test_for_how_long_it_is_in_its_state() -> None:
-    assert Line(row("a", state="running", running_s=4.0, idle_s=0.0), None, None).since_s == 4.0
-    assert Line(row("a", state="idle", idle_s=7.0), None, None).since_s == 7.0
-    assert Line(row("a", state="starting", age_s=2.0), None, None).since_s == 2.0
-
-
 @pytest.mark.parametrize("by", ORDERS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_every_order_keeps_all_and_puts_the_unknown_last(by: str, reverse: bool) -> None:
@@ -108,15 +88,6 @@ def test_every_order_keeps_all_and_puts_the_unknown_last(by: str, reverse: bool)
         assert [line.row.id for line in result] == expected
     if by == "name":
         assert [line.row.id for line in result] == list("dcba" if reverse else "abcd")
-
-
-def test_matching_looks_everywhere_and_not_at_case() -> None:
-    some = lines(row("a", env="bash"), row("b", client="Zed"), row("c", project="/home/me/words"))
-    assert [line.row.id for line in matching(some, "BASH")] == ["a"]
-    assert [line.row.id for line in matching(some, "zed")] == ["b"]
-    assert [line.row.id for line in matching(some, "words")] == ["c"]
-    assert matching(some, "") == some
-    assert matching(some, "nowhere") == []
 
 
 # The table.
@@ -144,20 +115,6 @@ def test_names_can_not_drive_the_terminal() -> None:
     assert text.isprintable()
 
 
-def test_every_column_can_be_sorted_by_unless_that_makes_no_sense() -> None:
-    assert {column.order for column in COLUMNS} - {""} == set(ORDERS)
-
-
-def test_numbers_take_few_columns() -> None:
-    assert [number(n) for n in (None, 0.0, 12.34, 99.96, 1234.5)] == [
-        "-",
-        "0.0",
-        "12.3",
-        "100",
-        "1234",
-    ]
-
-
 # The board.
 
 
@@ -168,17 +125,6 @@ def test_it_fills_the_screen_and_no_more() -> None:
         assert len(frame) == rows
         assert all(formats.columns(line.text) <= columns for line in frame)
     assert shown(board)[-1] == KEYS
-
-
-def test_nothing_is_said_to_be_nothing() -> None:
-    board = board_of()
-    assert "No sessions." in shown(board)
-    assert board.press("k") is None
-    assert shown(board)[-1] == "There is no session to do that to."
-    assert board.press("down") is None
-    assert shown(board)[-1] == KEYS
-    board = board_of(row("a"), wanted="other")
-    assert "Nothing to show." in shown(board)
 
 
 def test_the_choice_follows_its_session_and_the_screen_the_choice() -> None:
@@ -271,15 +217,6 @@ def test_keys_that_ask_for_more_than_the_board_has() -> None:
     assert board.press("c-z") == Action("suspend")
     assert board.press("c-c") == Action("leave")
     assert board.press("<f5>") is None
-
-
-def test_help_shows_until_the_next_key() -> None:
-    board = board_of(row("a"))
-    board.press("?")
-    assert set(HELP) <= set(shown(board, rows=30))
-    assert board.press("k") is None
-    assert not set(HELP) & set(shown(board, rows=30))
-    assert shown(board)[-1] == KEYS
 
 
 def test_without_supervisor_the_last_figures_stay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.wire.errors import BadRequestError, UnknownProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,26 +97,6 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert json.loads(out)["problems"] == [problem]
 
 
-def test_ls_of_nothing_says_what_to_do(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    supervisor.handlers["bridge_programs"] = report()
-    assert "~/.config/nsm/tools" in nsm("ls")[1]
-    supervisor.handlers["bridge_programs"] = report(enabled=False)
-    assert "`[bridge] enabled = true`" in nsm("ls")[1]
-
-
-def test_help_is_the_documentation(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    body = "\n# deploy PLACE\n\nA \x1b]0;x\x07 place.\n"
-
-    def show(_: Exchange) -> dict[str, Any]:
-        return {"program": samples.program_row(), "documentation": body}
-
-    supervisor.handlers["bridge_help"] = show
-    assert nsm("help", "deploy") == (0, "# deploy PLACE\n\nA \\x1b]0;x\\x07 place.\n", "")
-    assert json.loads(nsm("help", "deploy", "--json")[1])["documentation"] == body
-    body = ""
-    assert nsm("help", "deploy")[1] == "Bring the shop to one of its places.\n"
-
-
 def test_what_the_supervisor_does_not_have_is_a_note(
     supervisor: FakeSupervisor, nsm: Nsm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,16 +135,6 @@ def test_a_check_needs_no_supervisor_and_starts_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_program(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def fail(_: Exchange) -> dict[str, Any]:
-        raise UnknownProgramError("Program 'x' not found. Available: deploy, restart_db")
-
-    supervisor.handlers |= {"bridge_help": fail, "bridge_run": fail}
-    said = "nsm: Program 'x' not found. Available: deploy, restart_db\n"
-    assert nsm("help", "x") == (1, "", said)
-    assert nsm("run", "x") == (125, "", said)
-
-
 @pytest.mark.parametrize(
     ("words", "arguments", "streamed"),
     [
@@ -185,14 +153,6 @@ def test_what_follows_the_program_is_its_own(
     assert nsm("run", *words)[0] == 0
     stream = {"stream": True} if streamed else {}
     assert sent(supervisor) == {"program": "deploy", "arguments": arguments, **stream}
-
-
-@pytest.mark.parametrize("words", [[], ["run"], ["run", "--json"], ["run", "-x", "a"], ["help"]])
-def test_wrong_usage(supervisor: FakeSupervisor, nsm: Nsm, words: list[str]) -> None:
-    code, out, err = nsm(*words)
-    assert (code, out) == (2, "")
-    assert "--help" in err
-    assert not supervisor.requests
 
 
 @pytest.mark.parametrize(
@@ -221,22 +181,6 @@ def test_exit_codes(
     assert nsm("run", "deploy") == (code, "", note)
     told, out, err = nsm("run", "--json", "deploy")
     assert (told, json.loads(out), err) == (code, samples.program_result(**changes), "")
-
-
-def test_an_error_is_125(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def fail(_: Exchange) -> dict[str, Any]:
-        raise BadRequestError("Invalid character in argument: semicolon (;) not allowed")
-
-    supervisor.handlers["bridge_run"] = fail
-    said = "nsm: Invalid character in argument: semicolon (;) not allowed\n"
-    assert nsm("run", "deploy", ";") == (125, "", said)
-
-
-def test_an_argument_that_is_no_text(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    code, _, err = nsm("run", "deploy", "\udcff")
-    assert code == 125
-    assert "argument 1 is not UTF-8 text" in err
-    assert not supervisor.requests
 
 
 def test_output_is_shown_once_though_it_comes_twice(supervisor: FakeSupervisor, nsm: Nsm) -> None:
@@ -277,29 +221,6 @@ def test_what_a_slow_reader_missed_is_said_where_it_is_missing(
     assert err == f"x\n[... 3 lines left out ...]\ny\n{notes}"
 
 
-def test_an_end_that_was_not_told_comes_with_the_result(
-    supervisor: FakeSupervisor, nsm: Nsm
-) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "one\n")
-        exchange.emit("output", {"stream": "stdout", "text": "", "skipped": 20})
-        return samples.program_result(stdout="one\r\ntwo\r\n", stderr="[nsm: killed]")
-
-    supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy") == (0, "one\ntwo\n", "[nsm: killed]")
-
-
-def test_a_long_output_is_not_shown_again(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        for number in range(100):
-            exchange.output("stdout", f"{number}\n")
-        text = "0\r\n1\r\n\n[... 290 bytes left out ...]\n98\r\n99\r\n"
-        return samples.program_result(stdout=text, stdout_omitted=290)
-
-    supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy") == (0, "".join(f"{number}\n" for number in range(100)), "")
-
-
 def test_the_end_of_a_flood_comes_with_the_result(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:
         exchange.output("stdout", "1\n")
@@ -312,27 +233,6 @@ def test_the_end_of_a_flood_comes_with_the_result(supervisor: FakeSupervisor, ns
     code, out, err = nsm("run", "deploy")
     assert (code, out) == (0, "1\n2\n\n[... 12 bytes left out ...]\n9\n")
     assert err == "nsm: stdout: 12 bytes left out; --json has its beginning and its end\n"
-
-
-def test_a_gap_within_a_line_has_a_line_of_its_own(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "x" * 8192)
-        exchange.output("stdout", "[... 1 line left out ...]\n")
-        exchange.output("stdout", "y\n")
-        return samples.program_result()
-
-    supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy")[1] == "x" * 8192 + "\n[... 1 line left out ...]\ny\n"
-
-
-def test_a_line_that_came_in_pieces_is_one(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        for text in ("x" * 8192, "x" * 8192, "y\n", "z\n"):
-            exchange.output("stdout", text)
-        return samples.program_result(stdout="x" * 16384 + "y\nz\n")
-
-    supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy") == (0, "x" * 16384 + "y\nz\n", "")
 
 
 def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,43 +287,3 @@ def test_output_over_two_connections_is_shown_once(supervisor: FakeSupervisor, n
         code, out, err = nsm("run", "deploy")
     assert (code, out) == (0, "one\ntwo\nthree\n")
     assert "the connection was lost" in err
-
-
-def test_of_run_the_program_alone_must_be_there(nsm: Nsm) -> None:
-    code, out, err = nsm("run")
-    assert (code, out) == (2, "")
-    assert err.startswith("nsm: the following arguments are required: PROGRAM\n")
-
-
-def test_check_where_there_is_only_a_client(
-    nsm: Nsm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Check in the conditions of a box."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-    def nothing(_name: str) -> None:
-        return None
-
-    monkeypatch.setattr(importlib.util, "find_spec", nothing)
-    for action in ("check", "audit"):  # of which the trail is on the host
-        code, out, err = nsm(action)
-        assert (code, out) == (1, "")
-        assert "not installed here. In a box it never is" in err
-
-
-def test_check_is_the_supervisors_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verb needs no running supervisor: this process becomes one."""
-    became: list[list[str]] = []
-
-    def become(_program: str, words: list[str]) -> None:
-        became.append(words)
-        raise SystemExit(1)
-
-    monkeypatch.setattr(os, "execv", become)
-    for words in (["check"], ["check", "--json"]):
-        with pytest.raises(SystemExit):
-            cli.main(["bridge", *words])
-    assert [words[-2:] for words in became] == [
-        ["nsmd", "--check-bridge"],
-        ["--check-bridge", "--json"],
-    ]

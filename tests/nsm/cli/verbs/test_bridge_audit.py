@@ -108,13 +108,6 @@ def ids(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
 
 
-def test_all_files_the_oldest_first(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for suffix in ("", ".1", ".2", ".10"):
-        path.with_name(f"{path.name}{suffix}").write_bytes(started(suffix or "new"))
-    assert ids(capsys) == [".1", ".2", ".10", "new"]
-    assert ids(capsys, "-n", "1") == ["new"]
-
-
 def test_lines_are_chosen(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(
         started("a1")
@@ -145,12 +138,6 @@ def test_calls_of_one_mcp_client_are_told_apart(
     ]
     assert ids(capsys, "--call", "27e93f74-13") == [f"{client}-13"]
     assert ids(capsys, "--call", "27e93f74") == [f"{client}-2", f"{client}-13"]
-
-
-def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["bridge", "audit"]) == 0
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", f"nsm: nothing is written down yet, in {path}\n")
 
 
 def test_it_follows_across_rotations(tmp_path: Path) -> None:

@@ -171,15 +171,9 @@ for word in "${{COMPREPLY[@]}}"; do echo "$word"; done
     ("words", "expected"),
     [
         ("nsm s", ["save", "secrets", "service", "setup", "shutdown", "status"]),
-        ("nsm run -e ''", ["bash", "python"]),
-        ("nsm kill wor", ["word", "work"]),
-        ("nsm kill zzz", []),
         ("nsm run -f ''", ["compopt -o default"]),
         ("nsm cp work", ["compopt -o nospace", "work:"]),
-        ("nsm run --project ''", ["compopt -o dirnames"]),
-        ("claudebox --", ["--check", "--dry-run", "--yes"]),
         ("claudebox --yes --d", ["--dry-run"]),
-        ("claudebox -- --", ["compopt -o default"]),
     ],
 )
 def test_bash(supervisor: FakeSupervisor, bin_path: str, words: str, expected: list[str]) -> None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakefiles import FakeFiles
-from fakesupervisor import Exchange, FakeSupervisor
+from fakesupervisor import FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.verbs import cp as verb
 from nsm.client.local_files import LocalTarget
-from nsm.wire.errors import UnknownSessionError
 from processes import ending
 
 if TYPE_CHECKING:
@@ -76,26 +75,6 @@ def mode(path: Path) -> int:
 
 
 # To a session.
-
-
-def test_up(capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path) -> None:
-    (here / "big").write_bytes(BIG)
-    (here / "run.sh").touch(0o755)
-    (here / "run.sh").chmod(0o6755)
-    assert cp(capsys, "big", "run.sh", "work:") == (0, "")
-    assert files.files == {"/workspace/big": (BIG, 0o644), "/workspace/run.sh": (b"", 0o755)}
-    assert cp(capsys, "big", "work:/tmp/other") == (0, "")
-    assert files.files["/tmp/other"][0] == BIG
-
-
-def test_a_directory_of_the_session_takes_the_file(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "a").write_text("a")
-    assert cp(capsys, "a", "work:/tmp") == (0, "")
-    assert files.files == {"/tmp/a": (b"a", 0o644)}
-    files.directories.add("/tmp/a")
-    assert cp(capsys, "a", "work:/tmp") == (1, "nsm: /tmp/a: is a directory: name a file\n")
 
 
 def test_a_directory_that_is_made_meanwhile_takes_no_empty_file(
@@ -191,94 +170,7 @@ def test_no_link_on_the_way_is_written_through(
     assert sorted(here.parent.rglob("private/**/*")) == [here.parent / "private" / "below"]
 
 
-def test_links_here_are_followed_if_asked_and_pipes_read(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "a").write_text("a")
-    (here / "link").symlink_to("a")
-    os.mkfifo(here / "pipe")
-    writer = threading.Thread(target=(here / "pipe").write_bytes, args=[BIG])
-    writer.start()
-    assert cp(capsys, "--follow", "link", "pipe", "work:") == (0, "")
-    writer.join()
-    assert files.files == {"/workspace/link": (b"a", 0o644), "/workspace/pipe": (BIG, 0o644)}
-    read, write = os.pipe()  # which a shell names like that for `<(command)`
-    os.write(write, b"of a shell")
-    os.close(write)
-    assert cp(capsys, f"/dev/fd/{read}", "work:c") == (0, "")
-    os.close(read)
-    assert files.files["/workspace/c"][0] == b"of a shell"
-
-
-def test_standard_input(files: FakeFiles) -> None:
-    done = subprocess.run(
-        [*NSM, "cp", "-", "work:x"], input=BIG, capture_output=True, check=False, timeout=TIMEOUT_S
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert files.files == {"/workspace/x": (BIG, 0o644)}
-    done = subprocess.run(
-        ["sh", "-c", f"'{sys.executable}' -m nsm.cli cp - work:y <&-"],
-        capture_output=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
-    assert (done.returncode, done.stderr) == (
-        1,
-        b"nsm: standard input can't be read: Bad file descriptor\n",
-    )
-    assert list(files.files) == ["/workspace/x"]
-
-
-def test_a_device_without_end_ends_at_the_limit(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles
-) -> None:
-    files.largest_bytes = 1_000_000
-    code, err = cp(capsys, "/dev/zero", "work:")
-    assert (code, err) == (1, "nsm: /workspace/zero: more than may be copied\nTake less.\n")
-    assert files.files == {}
-
-
-def test_a_full_disk_there(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "big").write_bytes(BIG)
-    (here / "small").write_text("s")
-    files.files["/workspace/big"] = b"old", 0o600
-    files.full_bytes = 300_000
-    code, err = cp(capsys, "big", "small", "work:")
-    assert (code, err) == (1, "nsm: /workspace/big: no space is left\n")
-    assert files.files == {"/workspace/big": (b"old", 0o600), "/workspace/small": (b"s", 0o644)}
-
-
-def test_what_cannot_be_read_here(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    (here / "lost").symlink_to("nothing")
-    code, err = cp(capsys, "--follow", "no\x1bthing", "lost", "work:")
-    assert code == 1
-    assert "nsm: no\\x1bthing can't be read: No such file or directory\n" in err
-    assert "nsm: lost can't be read: No such file or directory\n" in err
-    assert files.opened == []
-
-
 # From a session.
-
-
-def test_down(capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path) -> None:
-    files.files = {
-        "/workspace/big": (BIG, 0o600),
-        "/workspace/run": (b"#!", 0o777),
-        "/tmp/a": (b"", 0o644),
-    }
-    assert cp(capsys, "work:big", ".") == (0, "")
-    assert ((here / "big").read_bytes(), mode(here / "big")) == (BIG, 0o600)
-    (here / "into").mkdir()
-    assert cp(capsys, "work:run", "work:/tmp/a", "into") == (0, "")
-    assert mode(here / "into" / "run") == 0o755
-    assert (here / "into" / "a").read_bytes() == b""
-    assert cp(capsys, "work:run", "into/other") == (0, "")
-    assert (here / "into" / "other").read_bytes() == b"#!"
-    assert sorted(os.listdir(here / "into")) == ["a", "other", "run"]
 
 
 def test_an_older_file_is_replaced_and_keeps_its_permissions(
@@ -367,33 +259,6 @@ def test_a_copy_that_is_ended_leaves_nothing(
     assert os.listdir(here) == ["big"]
 
 
-def test_what_cannot_be_written_here(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    files.files = {"/workspace/a": (b"a", 0o644)}
-    (here / "lost").symlink_to("nothing")
-    refused = "nsm: lost can't be written: No such file or directory\n"
-    assert cp(capsys, "--follow", "work:a", "lost") == (1, refused)
-    (here / "d" / "a").mkdir(parents=True)
-    for target, why in [
-        ("none/", "none/a can't be written: No such file or directory"),
-        ("d", "d/a can't be written: Is a directory"),
-        ("none/x", "none/x can't be written: No such file or directory"),
-    ]:
-        assert cp(capsys, "work:a", target) == (1, f"nsm: {why}\n")
-    assert sorted(os.listdir(here)) == ["d", "lost"]
-
-
-def test_what_is_not_there(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    files.files = {"/workspace/b": (b"b", 0o644)}
-    code, err = cp(capsys, "work:a", "work:/opt/", "work:b", ".")
-    assert code == 1
-    assert err == "nsm: a: there is no such file\nnsm: /opt/: there is no such file\n"
-    assert os.listdir(here) == ["b"]
-
-
 def test_standard_output(files: FakeFiles) -> None:
     files.files = {"/workspace/a": (BIG, 0o644)}
     command = [*NSM, "cp", "work:a", "-"]
@@ -432,40 +297,6 @@ def test_a_terminal_is_not_driven(files: FakeFiles) -> None:
     assert shown == "é\\x1b]0;title\\x07\x1b[31mred\\x1b[\ufffd\x1b[0m"
 
 
-def test_no_such_session(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, here: Path
-) -> None:
-    def refuse(_: Exchange) -> dict[str, object]:
-        raise UnknownSessionError("No session 'gone'.", hint="`nsm ps` lists them.")
-
-    supervisor.handlers["file_open"] = refuse
-    (here / "a").touch()
-    told = "nsm: No session 'gone'.\n`nsm ps` lists them.\n"
-    assert cp(capsys, "a", "gone:") == (1, told)
-    assert cp(capsys, "gone:a", "b") == (1, told)
-    assert os.listdir(here) == ["a"]
-
-
-def test_a_supervisor_that_hangs_up(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor, here: Path
-) -> None:
-    def hang_up(exchange: Exchange) -> dict[str, object]:
-        exchange.hang_up()
-        return {}
-
-    supervisor.handlers["file_open"] = hang_up
-    code, err = cp(capsys, "work:a", "work:b", ".")
-    assert code == 1
-    assert err.count("nsm: ") == 1
-    assert os.listdir(here) == []
-
-
-def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    code, err = cp(capsys, "a", "b")
-    assert code == 2
-    assert err.startswith("nsm: neither a nor b is in a session\nName one as SESSION:PATH;")
-
-
 # Progress.
 
 
@@ -486,13 +317,3 @@ def test_progress_is_for_terminals_and_comes_late(
     _, err = cp(capsys, "b", "work:b")
     assert err.startswith("\rb  0.2 MiB of 0.8 MiB  33 %  ")
     assert "100 %" in err
-
-
-def test_a_line_of_progress() -> None:
-    mebibyte = 1024 * 1024
-    known = verb.progress("a", 3 * mebibyte, 4 * mebibyte, 6.0)
-    assert known == "a  3.0 MiB of 4.0 MiB  75 %  0.5 MiB/s  2s left"
-    grew = verb.progress("a", 9 * mebibyte, 4 * mebibyte, 9.0)
-    assert grew.endswith("  100 %  1.0 MiB/s  0s left")
-    assert verb.progress("a", 0, mebibyte, 1.0) == "a  0.0 MiB of 1.0 MiB  0 %"
-    assert verb.progress("a", 4 * mebibyte, 0, 2.0) == "a  4.0 MiB  2.0 MiB/s"

@@ -12,7 +12,7 @@ from fakesupervisor import FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.verbs import doctor
 from nsm.jail import proxyvariables
-from nsm.wire.errors import EnvironmentUnavailableError, ForbiddenError, NsmError
+from nsm.wire.errors import ForbiddenError, NsmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,27 +67,6 @@ def test_what_is_well_is_said(supervisor: FakeSupervisor, tmp_path: Path) -> Non
     }
     assert supervisor.requests[1].args["code"] == "1"
     assert found("programs").status == "warn"
-
-
-@pytest.mark.parametrize(
-    ("result", "words"),
-    [
-        (samples.run_result(exit_code=3, stderr="no memory\n"), "ended with 3: no memory"),
-        (EnvironmentUnavailableError("it went"), "python: it went"),
-    ],
-)
-def test_code_that_does_not_run_is_a_failure(
-    supervisor: FakeSupervisor, result: dict[str, Any] | NsmError, words: str
-) -> None:
-    supervisor.handlers["run"] = (
-        refusing(result) if isinstance(result, NsmError) else lambda _: result
-    )
-    assert (found("code").status, words in found("code").detail) == ("fail", True)
-
-
-def test_without_an_environment_there_is_no_code(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["envs"] = lambda _: {"environments": [BROKEN]}
-    assert found("code").status == "fail"
 
 
 def test_a_box_without_network_and_one_whose_proxy_is_gone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,47 +52,3 @@ def test_it_tells_how_much_is_left(
         "nsm: 1 execution left, interrupted in 30s\n"
         "nsm: 1 execution left, interrupted\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "answer", "code", "said"),
-    [
-        ([], report(sessions=1), 0, "drained: nothing runs, 1 session kept\n"),
-        (
-            [],
-            report(drained=False, left=3),
-            130,
-            "still draining: 3 executions left, 2 sessions kept\n",
-        ),
-        ([], report(drained=False, cancelled=True), 0, "new work is taken again\n"),
-        (["--cancel"], report(drained=False, cancelled=True), 0, "new work is taken again\n"),
-        (
-            ["--cancel"],
-            report(drained=False),
-            0,
-            "nothing was being drained that can be taken back\n",
-        ),
-    ],
-)
-def test_what_came_of_it(
-    capsys: pytest.CaptureFixture[str],
-    supervisor: FakeSupervisor,
-    arguments: list[str],
-    answer: dict[str, Any],
-    code: int,
-    said: str,
-) -> None:
-    supervisor.handlers["drain"] = lambda _exchange: answer
-    assert cli.main(["drain", *arguments]) == code
-    assert capsys.readouterr().out == said
-    assert supervisor.requests[0].args == ({"cancel": True} if arguments else {})
-    assert cli.main(["drain", *arguments, "--json"]) == code
-    assert json.loads(capsys.readouterr().out) == answer
-
-
-def test_without_a_supervisor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NSM_SOCKET", str(tmp_path / "control.sock"))
-        assert cli.main(["drain", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert (out, err) == ("null\n", "nsm: no supervisor is running\n")

@@ -14,10 +14,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.render import environments
-from nsm.cli.verbs.completion import candidates
-from nsm.wire.environments import BuiltRow
-from nsm.wire.errors import BadRequestError, UnknownEnvironmentError
-from nsm.wire.messages import read
+from nsm.wire.errors import UnknownEnvironmentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,69 +92,6 @@ def nsm(capsys: pytest.CaptureFixture[str]) -> Nsm:
     return run
 
 
-def test_add_waits_and_shows_phases(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def add(exchange: Exchange) -> dict[str, Any]:
-        for row in (BUILDING, BUILDING, {**BUILDING, "progress": {**PROGRESS, "phase": "x\x07"}}):
-            exchange.emit("progress", {"environment": row})
-        return {"environment": READY}
-
-    supervisor.handlers["env_add"] = add
-    assert nsm("env", "add", "./envs#science", "--name", "science") == (
-        0,
-        "science is ready: /nix/store/x-science\n",
-        "nsm: science: building\nnsm: science: x\\x07\n",
-    )
-    assert supervisor.requests[-1].args == {
-        "reference": f"{os.getcwd()}/envs#science",
-        "name": "science",
-        "wait": True,
-    }
-
-
-def test_a_project_is_its_file_or_its_directory(
-    supervisor: FakeSupervisor, nsm: Nsm, tmp_path: Path
-) -> None:
-    asked: list[Any] = []
-
-    def add(exchange: Exchange) -> dict[str, Any]:
-        asked.append(exchange.args["packages"])
-        return {"environment": READY}
-
-    supervisor.handlers["env_add"] = add
-    for given in (".", "pyproject.toml", str(tmp_path)):
-        assert nsm("env", "add", "web", "--pyproject", given)[0] == 0
-    assert asked == [{"project": str(tmp_path / "pyproject.toml")}] * 3
-
-
-def test_devices_are_asked_for_beside_the_packages(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
-    options = ("--device", "nvidia:0", "--device", "nvidia:1")
-    assert nsm("env", "add", "ml", "--pip", "torch", *options)[0] == 0
-    assert supervisor.requests[-1].args == {
-        "name": "ml",
-        "packages": {"pip": ["torch"]},
-        "devices": ["nvidia:0", "nvidia:1"],
-        "wait": True,
-    }
-    # Of a flake they are not left out silently: the supervisor refuses them.
-    assert nsm("env", "add", "me", "--device", "nvidia")[0] == 0
-    assert supervisor.requests[-1].args == {
-        "name": "me",
-        "packages": {},
-        "devices": ["nvidia"],
-        "wait": True,
-    }
-
-
-@pytest.mark.parametrize("option", ["--preload=json", "--allow-builds", "--python=/bin/python3"])
-def test_options_for_packages_are_refused_without_some(
-    supervisor: FakeSupervisor, nsm: Nsm, option: str
-) -> None:
-    supervisor.handlers["env_add"] = lambda _: {"environment": READY}
-    assert nsm("env", "add", "me", option)[0] == 0
-    assert "packages" in supervisor.requests[-1].args, "which the supervisor checks"
-
-
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
@@ -190,21 +124,52 @@ def test_a_python_is_a_version_or_a_program(
         assert "there is no python3.18 on PATH; name the program's path" in said
 
 
-def test_add_that_fails(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    supervisor.handlers["env_add"] = lambda _: {"environment": FAILED}
-    code, out, err = nsm("env", "add", "github:me/envs#bad")
-    assert (code, out) == (1, "")
-    assert err == "nsm: `nix build` failed.\nerror: no\\x1b[31m\nLook at its log.\n"
-    code, out, _ = nsm("env", "add", "github:me/envs#bad", "--json")
-    assert (code, json.loads(out)) == (1, FAILED)
-
-
-def test_add_without_waiting(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    supervisor.handlers["env_add"] = lambda _: {"environment": BUILDING}
-    code, out, err = nsm("env", "add", "github:me/envs#science", "--no-wait")
-    assert (code, out) == (0, "")
-    assert "science goes on being built in the background; `nsm env log -f science`" in err
-    assert "wait" not in supervisor.requests[-1].args
+@pytest.mark.parametrize(
+    ("command", "operation", "answer", "code", "out", "err"),
+    [
+        ("add r", "env_add", {"environment": READY}, 0, "science is ready: /nix/store/x", ""),
+        ("add r --no-wait", "env_add", {"environment": BUILDING}, 0, "", "in the background"),
+        (
+            "add r",
+            "env_add",
+            {"environment": FAILED},
+            1,
+            "",
+            "error: no\\x1b[31m\nLook at its log.",
+        ),
+        ("update", "env_update", {"environments": [READY]}, 0, "science is up to date", ""),
+        (
+            "rm science x",
+            "env_remove",
+            {
+                "removed": [{"name": "science", "reference": "r"}],
+                "errors": [
+                    {
+                        "target": "x",
+                        "error": UnknownEnvironmentError("No environment 'x'").to_wire(),
+                    }
+                ],
+            },
+            1,
+            "removed science",
+            "No environment 'x'",
+        ),
+    ],
+)
+def test_an_action_says_what_came_of_it(
+    supervisor: FakeSupervisor,
+    nsm: Nsm,
+    command: str,
+    operation: str,
+    answer: dict[str, Any],
+    code: int,
+    out: str,
+    err: str,
+) -> None:
+    supervisor.handlers["env_list"] = lambda _: {"environments": [READY]}
+    supervisor.handlers[operation] = lambda _: answer
+    told = nsm("env", *command.split())
+    assert (told[0], out in told[1], err in told[2]) == (code, True, True), told
 
 
 def test_ctrl_c_leaves_the_build_going_on(supervisor: FakeSupervisor, path: str) -> None:
@@ -221,18 +186,6 @@ def test_ctrl_c_leaves_the_build_going_on(supervisor: FakeSupervisor, path: str)
         process.send_signal(2)
         assert "goes on being built" in process.stderr.read()
         assert process.wait(TIMEOUT_S) == 130
-
-
-def test_what_the_supervisor_refuses(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def refuse(_: Exchange) -> dict[str, Any]:
-        raise BadRequestError("'-x' is no reference to a flake.", hint="Like this.")
-
-    supervisor.handlers["env_add"] = refuse
-    assert nsm("env", "add", "--", "-x") == (
-        1,
-        "",
-        "nsm: '-x' is no reference to a flake.\nLike this.\n",
-    )
 
 
 def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
@@ -256,30 +209,6 @@ def test_ls(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert "nsm env add" in nsm("env", "builds")[1]
 
 
-def test_update_says_what_is_new(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    new = {**READY, "path": "/nix/store/y-science"}
-    supervisor.handlers["env_list"] = lambda _: {"environments": [READY]}
-    supervisor.handlers["env_update"] = lambda _: {"environments": [new]}
-    assert nsm("env", "update") == (0, "science is new: /nix/store/y-science\n", "")
-    supervisor.handlers["env_update"] = lambda _: {"environments": [READY, FAILED]}
-    code, out, err = nsm("env", "update", "science", "bad")
-    assert (code, out) == (1, "science is up to date\n")
-    assert "error: no" in err
-
-
-def test_rm(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    error = UnknownEnvironmentError("No environment 'x' is built by nsm.", hint="There are: a.")
-    supervisor.handlers["env_remove"] = lambda _: {
-        "removed": [{"name": "science", "reference": "r"}],
-        "errors": [{"target": "x", "error": error.to_wire()}],
-    }
-    assert nsm("env", "rm", "science", "x") == (
-        1,
-        "removed science\n",
-        "nsm: No environment 'x' is built by nsm.\nThere are: a.\n",
-    )
-
-
 def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     def log(exchange: Exchange) -> dict[str, Any]:
         exchange.emit("log", {"text": "one\n\ttwo\x1b[2J\n"})
@@ -291,16 +220,6 @@ def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert json.loads(out) == {"environment": READY, "log": "one\n\ttwo\x1b[2J\n"}
     supervisor.handlers["env_log"] = lambda _: {"environment": READY}
     assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
-
-
-def test_the_log_of_a_failed_build_begins_with_why(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def log(exchange: Exchange) -> Any:
-        exchange.emit("log", {"text": "bad> compiling\n"})
-        return {"environment": FAILED}
-
-    supervisor.handlers["env_log"] = log
-    told = (0, "bad> compiling\n", "nsm: its build failed: error: no\\x1b[31m\n")
-    assert nsm("env", "log", "bad") == told
 
 
 def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None:
@@ -343,21 +262,3 @@ def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None
 def test_references_that_begin_here(typed: str, meant: str) -> None:
     here = os.getcwd()
     assert environments.absolute(typed) == meant.format(here=here, above=os.path.dirname(here))
-
-
-def test_the_line_on_a_terminal() -> None:
-    row = read(BuiltRow, BUILDING)
-    assert environments.progress_line(row).startswith(
-        "science: building pandas-2.2 (checkPhase), 3 of 12 built"
-    )
-    assert environments.progress_line(read(BuiltRow, READY)) == ""
-    queued = read(BuiltRow, {**BUILDING, "state": "queued"})
-    assert environments.progress_line(queued) == "science: waits for other builds, 1m02s"
-
-
-def test_completion(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["env_list"] = lambda _: {"environments": [READY, FAILED]}
-    assert candidates(["env", "u"]) == ["update", "use"]
-    assert candidates(["env", "rm", ""]) == ["bad", "science"]
-    assert candidates(["env", "log", "-"]) == ["--follow", "--help", "--json", "-f", "-h"]
-    assert candidates(["env", "add", ""]) == []

@@ -10,7 +10,6 @@ import pytest
 
 from fakesupervisor import FakeSupervisor
 from nsm.cli import main as cli
-from nsm.cli.verbs.completion import candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,15 +47,6 @@ def rows(text: str) -> dict[str, str]:
     return {name: value for name, value in split}  # noqa: C416  # dict() does not say so of types
 
 
-def test_where_it_is(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    assert cli.main(["http"]) == 0
-    told = rows(capsys.readouterr().out)
-    assert told["url"] == FACTS["url"]
-    assert told["connections"] == "2 of 64"
-    assert "refused" not in told
-    assert "problem" not in told
-
-
 def test_what_is_wrong(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     refused = {"token": 3, "host": 1}
     more = {"url": "", "problem": "the port is\x1b[31m taken", "refused": refused}
@@ -65,24 +55,6 @@ def test_what_is_wrong(capsys: pytest.CaptureFixture[str], supervisor: FakeSuper
     told = rows(capsys.readouterr().out)
     assert told["problem"] == "the port is\\x1b[31m taken"
     assert told["refused"] == "1 for host, 3 for token"
-
-
-def test_off(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["http"] = lambda _: FACTS | {"enabled": False, "url": ""}
-    assert cli.main(["http"]) == 1
-    assert capsys.readouterr().out.startswith(
-        "off: once config.toml has `enabled = true` in section [http]"
-    )
-
-
-def test_for_programs(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    assert cli.main(["http", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == FACTS
-
-
-def test_without_supervisor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["http", "--json"]) == 1
-    assert capsys.readouterr() == ("null\n", "nsm: no supervisor is running\n")
 
 
 def test_the_token_needs_no_supervisor(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -136,15 +108,3 @@ def test_in_a_box_no_token_is_made_that_lets_nobody_in(
     assert out == ""
     assert "In a box it never is: ask outside of it" in problem
     assert not (tmp_path / "state" / "nsm" / "http-token").exists()
-
-
-def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["http", "--rotate"])
-    assert caught.value.code == 2
-    assert "--rotate is for `nsm http token`" in capsys.readouterr().err
-
-
-def test_completion() -> None:
-    assert candidates(["http", "t"]) == ["token"]
-    assert candidates(["http", "token", "--r"]) == ["--rotate"]

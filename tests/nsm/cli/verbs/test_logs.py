@@ -15,7 +15,6 @@ import pytest
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
-from nsm.wire.errors import UnknownSessionError
 from processes import ending
 
 if TYPE_CHECKING:
@@ -52,33 +51,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     code = cli.main(list(arguments))
     out, err = capsys.readouterr()
     return code, out, err
-
-
-def test_text(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    code, out, err = run(capsys, "logs", "a")
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0].startswith("session a (s-1): python, opened by nsm, ")
-    assert lines[2].startswith("[1] ")
-    assert lines[3:] == ["> print(1)", "  1\\x1b[2J", "[0.25 s]", "", "ended: killed"]
-    _, request = supervisor.requests  # the first asks whose session it is
-    assert request.args == {"target": "a"}
-
-
-def test_json(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    code, out, _ = run(capsys, "logs", "a", "--json", "-n", "3")
-    assert code == 0
-    assert out.isascii()
-    assert [json.loads(line) for line in out.splitlines()] == [
-        {"event": "session", **samples.session_start()},
-        {"event": "execution", **samples.execution_start()},
-        {"event": "news", "of": "a later version"},
-        {"event": "output", "execution_id": "x-1", "stream": "stdout", "text": "1\x1b[2J\n"},
-        {"event": "finished", **samples.execution_end()},
-        {"event": "end", **samples.log_end(state="ended", end_reason="killed")},
-    ]
-    _, request = supervisor.requests  # the first asks whose session it is
-    assert request.args == {"target": "a", "executions": 3}
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
@@ -119,22 +91,6 @@ def test_a_reader_that_has_enough(supervisor: FakeSupervisor) -> None:
         assert process.wait(TIMEOUT_S) == 141
 
 
-def test_no_such_session(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    def refuse(_: Exchange) -> dict[str, Any]:
-        raise UnknownSessionError("No session 'b'.", hint="`nsm ps` lists them.")
-
-    supervisor.handlers["logs"] = refuse
-    assert run(capsys, "logs", "b") == (1, "", "nsm: No session 'b'.\n`nsm ps` lists them.\n")
-
-
-def test_wrong_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    for number in ("-1", "1.5", "many", "9" * 30):
-        with pytest.raises(SystemExit) as end:
-            cli.main(["logs", "a", f"-n{number}"])
-        assert end.value.code == 2
-        assert "is not a whole number" in capsys.readouterr().err
-
-
 def test_ps_all(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
     live, over = samples.session_row(), samples.ended_row(reason="killed\x1b", name=None)
 
@@ -155,15 +111,6 @@ def test_ps_all(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) 
     over.clear()
     supervisor.handlers["sessions"] = lambda _: {"sessions": [], "ended": []}
     assert run(capsys, "ps", "--all")[1] == "No sessions.\n"
-
-
-def test_ps_all_without_a_supervisor(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NSM_SOCKET", os.fspath(tmp_path / "none"))
-    assert run(capsys, "ps", "--all")[:2] == (0, "")
-    code, out, _ = run(capsys, "ps", "--all", "--json")
-    assert (code, json.loads(out)) == (0, {"sessions": [], "ended": []})
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsm.cli.verbs.supervisor import MAX_TOLD, waits
+from nsm.cli.verbs.supervisor import waits
 from nsm.wire.messages import read
 from nsm.wire.status import ReloadReport
 
@@ -20,17 +20,3 @@ def test_programs_and_who_asked_for_them_are_named() -> None:
         "deploy (asked for by claude-code in box:shop), "
         "restart-db (asked for by \\x1b[2Jmine in box:shop)"
     )
-
-
-def test_where_they_have_no_time_they_are_stopped() -> None:
-    told = waits(report(DEPLOY)._replace(waits_s=0))
-    assert told == (
-        "stopping programs that the bridge has started: "
-        "deploy (asked for by claude-code in box:shop)"
-    )
-
-
-def test_of_many_the_first_are_named() -> None:
-    told = waits(report(*[DEPLOY] * (MAX_TOLD + 3)))
-    assert told.count("deploy") == MAX_TOLD
-    assert told.endswith(", 3 more")

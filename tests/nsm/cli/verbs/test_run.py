@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pictures
 import samples
 from e2e_support import program
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm.cli import main as cli
 from nsm.cli.render.results import Folder, Picture
 from nsm.client.places import default_project
-from nsm.wire.errors import BadProjectError, SessionLimitError
+from nsm.wire.errors import BadProjectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,35 +77,6 @@ def sent(supervisor: FakeSupervisor) -> dict[str, Any]:
     return args
 
 
-def test_code_as_an_argument(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    supervisor.handlers["run"] = answer(stdout="42\n", stderr="careful\n", exit_code=3)
-    said = Said(capsys, "-e", "python", "print(42)")
-    assert (said.code, said.out, said.err) == (3, "42\n", "careful\n")
-    assert sent(supervisor) == {
-        "env": "python",
-        "code": "print(42)",
-        "project": {"path": os.getcwd()},
-        "stream": True,
-        "bytes": True,
-    }
-
-
-def test_every_option(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
-    options = ["--env", "bash", "--session", "a", "--timeout", "2.5", "--project", "/usr", "--json"]
-    said = Said(capsys, *options, "--reset", "--", "-1")
-    assert json.loads(said.out) == samples.run_result()
-    assert sent(supervisor) == {
-        "env": "bash",
-        "code": "-1",
-        "reset": True,
-        "session": "a",
-        "timeout_s": 2.5,
-        "project": {"path": "/usr", "chosen": True},
-    }
-
-
 @pytest.mark.parametrize("arguments", [[], ["-"], ["-f", "-"]])
 def test_code_from_standard_input(
     capsys: pytest.CaptureFixture[bytes],
@@ -126,13 +94,9 @@ def test_code_from_standard_input(
     [
         ("echo hello | (sleep 0; {})", True),
         ("{} < data", True),
-        ("{} < /dev/null", False),
-        ("{} < empty", False),
-        ("{} <&-", False),
         ("true | {}", False),
         # A pipe that stays open and silent is no reason to wait.
         ("exec 3<> pipe; {} < pipe", False),
-        ("while read -r line; do {}; done < data", False),
     ],
 )
 def test_standard_input_that_nobody_reads_is_told(
@@ -167,15 +131,6 @@ def test_in_the_home_directory_it_says_once_that_there_is_no_project(
     assert "no project" not in Said(capsys, "-e", "python", "--no-project", "1").err
 
 
-def test_code_from_a_file(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
-) -> None:
-    file = tmp_path / "x.py"
-    file.write_bytes(b"\xef\xbb\xbfprint(1)\n")
-    assert Said(capsys, "-e", "python", "-f", str(file)).code == 0
-    assert sent(supervisor)["code"] == "print(1)\n"
-
-
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -200,14 +155,6 @@ def test_files_that_hold_no_code(
     assert supervisor.requests == []
 
 
-def test_an_argument_that_is_no_text(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    said = Said(capsys, "-e", "python", os.fsdecode(b"print('\xff')"))
-    assert said.code == 125
-    assert said.err.startswith("nsm: the code is not UTF-8 text: byte 7 is 0xff\n")
-
-
 def test_no_code_is_read_through_a_link(
     capsys: pytest.CaptureFixture[bytes],
     supervisor: FakeSupervisor,
@@ -225,23 +172,6 @@ def test_no_code_is_read_through_a_link(
         assert said.code == 125
         assert "nothing was read through it\nName the file itself.\n" in said.err
     assert supervisor.requests == []
-
-
-def test_a_file_that_cannot_be_read(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
-) -> None:
-    for name, why in (("nowhere\x1b", "No such file"), (str(tmp_path), "Is a directory")):
-        said = Said(capsys, "-e", "python", "-f", name)
-        assert said.code == 125
-        assert why in said.err
-        assert "\x1b" not in said.err
-
-
-def test_an_endless_file_is_too_large(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    said = Said(capsys, "-e", "python", "-f", "/dev/zero")
-    assert said.code == 125
 
 
 @pytest.mark.parametrize(
@@ -295,26 +225,6 @@ def test_exit_codes(
     assert Said(capsys, "-e", "python", "x", "--json").code == code
 
 
-def test_an_error_is_125(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
-    def refuse(_: Exchange) -> dict[str, Any]:
-        raise SessionLimitError("Full.", hint="Kill one.")
-
-    supervisor.handlers["run"] = refuse
-    for more in ([], ["--json"]):
-        said = Said(capsys, "-e", "python", "x", *more)
-        assert (said.code, said.out, said.err) == (125, "", "nsm: Full.\nKill one.\n")
-
-
-def test_a_supervisor_that_may_not_be_started_is_125(
-    capsys: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "x.sock"))
-    monkeypatch.setenv("NSM_AUTOSTART", "0")
-    said = Said(capsys, "-e", "python", "x")
-    assert said.code == 125
-    assert "NSM_AUTOSTART=0" in said.err
-
-
 def test_output_is_shown_once_though_it_comes_twice(
     capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
 ) -> None:
@@ -342,40 +252,6 @@ def test_what_a_slow_reader_missed_comes_with_the_result(
     assert Said(capsys, "-e", "python", "x").out == "a\nb\nc\nd\n"
 
 
-def test_bytes_are_written_as_they_are(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    """The output is the code's own; only what nsm says is made safe to show."""
-    text = "\x1b[31mü\r\n\0🎈\ufffd"
-    supervisor.handlers["run"] = answer(stdout=text)
-    assert Said(capsys, "-e", "python", "x").out == text
-
-
-def test_displayed_values_and_notes(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    supervisor.handlers["run"] = answer(
-        stdout="out\n",
-        displays=[{"text/plain": "42"}, {"text/plain": "end\n"}],
-        truncated={
-            "stdout": {
-                "omitted_bytes": 5,
-                "file": "/workspace/f",
-                "total_bytes": 9,
-                "file_bytes": 9,
-            }
-        },
-        interpreter_restarted=True,
-        restart_reason="signal 9",
-    )
-    said = Said(capsys, "-e", "python", "-s", "a", "x")
-    assert said.out == "out\n42\nend\n"
-    assert said.err == (
-        "nsm: 5 bytes of stdout left out; all of it is in /workspace/f of the session\n"
-        "nsm: the interpreter was restarted (signal 9); its variables were lost\n"
-    )
-
-
 def test_no_image_is_written_through_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,42 +272,6 @@ def test_no_image_is_written_through_a_link(
     with pytest.raises(OSError, match="symbolic link"):
         folder.write(Picture("a picture", "png", b"two"), "x")
     assert list((tmp_path / "victim").iterdir()) == []
-
-
-def test_images_are_written_to_files(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor, tmp_path: Path
-) -> None:
-    session = {"id": "s", "name": "python-amber-7", "created": True, "replaced": None}
-    figure = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
-    displays = [{"text/plain": "1"}, figure, {"image/png": "?"}, {"image/svg+xml": "<svg/>"}]
-    supervisor.handlers["run"] = answer(displays=displays, session=session)
-    target = tmp_path / "new" / "images"
-    said = Said(capsys, "-e", "python", "-s", "new", "--images", str(target), "x")
-    assert (said.code, said.out) == (0, "1\n<Figure>\n")
-    assert said.err == (
-        f"nsm: image/png, 4x3: {target}/python-amber-7-1.png\n"
-        "nsm: displayed image/png, which is not valid base64\n"
-        f"nsm: image/svg+xml: {target}/python-amber-7-2.svg\n"
-        "nsm: the session is python-amber-7; `-s python-amber-7` goes on in it\n"
-    )
-    assert (target / "python-amber-7-1.png").read_bytes() == pictures.png()
-    assert (target / "python-amber-7-2.svg").read_text() == "<svg/>"
-
-
-def test_images_of_a_one_shot_go_to_a_private_directory(
-    capsys: pytest.CaptureFixture[bytes],
-    supervisor: FakeSupervisor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    session = {"id": "s", "name": None, "created": True, "replaced": None}
-    supervisor.handlers["run"] = answer(
-        displays=[{"image/png": pictures.text(pictures.png())}], session=session
-    )
-    said = Said(capsys, "-e", "python", "x")
-    (path,) = tmp_path.glob("nsm-*/python-1.png")
-    assert (said.out, said.err) == ("", f"nsm: image/png, 4x3: {path}\n")
 
 
 def test_where_images_cannot_be_written_nothing_is_run(
@@ -459,32 +299,6 @@ def test_an_image_that_cannot_be_written_is_a_failure(
     assert said.err.startswith("nsm: image/svg+xml, cannot be written: ")
 
 
-def test_a_displayed_value_has_a_line_of_its_own(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    supervisor.handlers["run"] = answer(stdout="no end", displays=[{"text/plain": "42"}])
-    assert Said(capsys, "-e", "python", "x").out == "no end\n42\n"
-    supervisor.handlers["run"] = answer(stdout="no end", displays=[{"image/png": "?"}])
-    assert Said(capsys, "-e", "python", "x").out == "no end"
-
-
-def test_the_name_of_a_new_session_is_told(
-    capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
-) -> None:
-    session = {"id": "s", "name": "python-amber-7", "created": True, "replaced": None}
-    supervisor.handlers["run"] = answer(session=session)
-    assert (
-        Said(capsys, "-e", "python", "-s", "new", "x").err
-        == "nsm: the session is python-amber-7; `-s python-amber-7` goes on in it\n"
-    )
-    assert Said(capsys, "-e", "python", "-s", "python-amber-7", "x").err == ""
-
-
-def test_no_project(capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor) -> None:
-    assert Said(capsys, "-e", "python", "--no-project", "x").code == 0
-    assert "project" not in sent(supervisor)
-
-
 def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
     capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
 ) -> None:
@@ -501,25 +315,6 @@ def test_a_refused_current_directory_is_left_out_and_a_chosen_one_is_an_error(
     said = Said(capsys, "-e", "python", "--project", ".", "x")
     assert (said.code, said.out) == (125, "")
     assert said.err == "nsm: It holds secrets.\nTake another.\n"
-
-
-def test_who_asks_for_a_project_mode_gets_it_or_an_error(
-    capsys: pytest.CaptureFixture[bytes],
-    supervisor: FakeSupervisor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        assert exchange.args["project"]["mode"] == "overlay"
-        raise BadProjectError("It cannot be copied.", hint="Take another.")
-
-    supervisor.handlers["run"] = run
-    said = Said(capsys, "-e", "python", "--project-mode", "overlay", "x")
-    assert (said.code, said.err) == (125, "nsm: It cannot be copied.\nTake another.\n")
-    monkeypatch.chdir(tmp_path)  # HOME
-    said = Said(capsys, "-e", "python", "--project-mode", "overlay", "x")
-    assert (said.code, len(supervisor.requests)) == (125, 1)
-    assert "name it with --project DIR" in said.err
 
 
 @pytest.mark.parametrize("network", ["on", "allow", "NONE", ""])
@@ -549,25 +344,6 @@ def test_a_deleted_current_directory_is_no_project(
     os.rmdir(os.getcwd())
     assert Said(capsys, "-e", "python", "x").code == 0
     assert "project" not in sent(supervisor)
-
-
-def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first piece is on stdout, flushed, while the code still runs."""
-    read_end, write_end = os.pipe()
-    seen = threading.Event()
-
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "first\n")
-        assert os.read(read_end, 100) == b"first\n"
-        seen.set()
-        return samples.run_result(stdout="first\n")
-
-    supervisor.handlers["run"] = run
-    with os.fdopen(write_end, "w", encoding="utf-8") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert cli.main(["run", "-e", "python", "x"]) == 0
-    os.close(read_end)
-    assert seen.is_set()
 
 
 def test_output_over_two_supervisors_is_shown_once(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -113,13 +112,6 @@ def node() -> Generator[Program]:
     program.close()
 
 
-def test_python_keeps_state(python: Program) -> None:
-    assert python.run("x = 20\nprint('hi')")[0] == "hi\n"
-    assert python.value("x + 1") == "21"
-    assert python.value("x;") is None
-    assert python.run("1")[2][-1] == {"type": "number_of_executions", "execution_count": 4}
-
-
 def test_python_tells_errors_without_its_own_frames(python: Program) -> None:
     error = python.error("def f():\n    1 / 0\nf()")
     assert (error["name"], error["value"]) == ("ZeroDivisionError", "division by zero")
@@ -151,19 +143,9 @@ def test_python_shows_values_in_their_formats(python: Program) -> None:
     }
 
 
-def test_python_puts_output_and_results_in_order(python: Program) -> None:
-    code = "import subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\nprint('c', end='')"
-    assert python.run(code)[0] == "a\nb\nc"
-    assert python.run("import sys; print('e', file=sys.stderr)")[1] == "e\n"
-
-
 def test_python_large_values_are_whole(python: Program) -> None:
     text = python.value("'é' * 200_000")
     assert text == repr("é" * 200_000)
-
-
-def test_python_awaits(python: Program) -> None:
-    assert python.value("import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 5)") == "5"
 
 
 def test_python_has_variables_for_one_execution(python: Program) -> None:
@@ -175,17 +157,6 @@ def test_python_has_variables_for_one_execution(python: Program) -> None:
 def test_python_code_has_no_requests_to_read(python: Program) -> None:
     assert python.error("input()")["name"] == "EOFError"
     assert python.value("import sys; sys.argv") == "['']"
-
-
-def test_python_is_interrupted_and_goes_on(python: Program) -> None:
-    python.run("x = 1")
-    python.send("print('begun', flush=True)\nimport time\nwhile True: time.sleep(1000)")
-    assert python.process.stdout is not None
-    assert python.process.stdout.readline() == b"begun\n"
-    python.process.send_signal(signal.SIGINT)
-    events = python.answer()[2]
-    assert events[0]["name"] == "KeyboardInterrupt"
-    assert python.value("x") == "1"
 
 
 def test_python_draws_figures_with_what_stands_for_matplotlib(python: Program) -> None:
@@ -204,17 +175,6 @@ def test_python_draws_figures_with_what_stands_for_matplotlib(python: Program) -
     pictures = [event.get("png") for event in events if event["type"] == "result"]
     assert pictures == [base64.b64encode(b"picture").decode()] * 2
     assert python.value("open_figures") == "[]"
-
-
-def test_bash_keeps_state(bash: Program) -> None:
-    bash.run("cd /tmp; f() { echo \"$1\"; }; x='a  b'")
-    assert bash.run('f "$x"; pwd; cat')[0] == "a  b\n/tmp\n"
-    assert bash.run("echo é >&2")[1] == "é\n"
-
-
-def test_bash_tells_exit_codes(bash: Program) -> None:
-    assert bash.error("(exit 3)")["value"] == "3"
-    assert bash.run("true")[2] == [{"type": "number_of_executions", "execution_count": 2}]
 
 
 def test_bash_has_variables_for_one_execution(bash: Program) -> None:

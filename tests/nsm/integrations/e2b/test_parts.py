@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nsm.integrations.e2b.contexts import Splitter, checked
 from nsm.integrations.e2b.errors import RefusalError, refusal_of
 from nsm.integrations.e2b.files import files_of
-from nsm.integrations.e2b.requests import frame, frames_of
+from nsm.integrations.e2b.requests import frames_of
 from nsm.integrations.e2b.sandboxes import network_of
 from nsm.wire.code import NetworkRequest
 from nsm.wire.errors import (
@@ -85,23 +85,6 @@ def test_a_line_without_end_is_output_and_not_kept() -> None:
 )
 def test_of_a_result_only_what_clients_know_is_passed_on(event: dict[str, Any]) -> None:
     assert checked(event) == {"type": "result", "is_main_result": False}
-
-
-def test_unknown_events_are_dropped() -> None:
-    assert checked({"type": "number_of_executions", "execution_count": "1"}) is None
-    assert checked({"type": ["x"]}) is None
-    assert checked({"type": "error", "name": 1}) == {
-        "type": "error",
-        "name": "1",
-        "value": "",
-        "traceback": "",
-    }
-
-
-def test_frames_are_read_as_they_are_written() -> None:
-    messages = [{"a": 1}, {"b": "é"}]
-    assert frames_of(b"".join(map(frame, messages))) == messages
-    assert frames_of(b"".join(map(frame, messages)) + frame({}, last=True)) == messages
 
 
 @pytest.mark.parametrize(
