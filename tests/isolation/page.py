@@ -28,7 +28,7 @@ _HEAD = """\
 # Probes
 
 These are the attacks that the tests try, by group.
-[Security](../explanation/security.md#how-sessions-are-kept-apart) says what stops them. The
+[Security](../explanation/security.md#how-it-works) says what stops them. The
 tests run each probe in every kind of session, where it must fail. They also run it in a throw-away
 session from which they removed one measure, where it must succeed.
 """

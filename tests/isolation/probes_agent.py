@@ -239,7 +239,7 @@ verdict([path for path in sorted(files)
     Probe(
         name="agent-shared-memory",
         group="agent",
-        source="finding 8 (security.md): memory that code and agent have in common",
+        source="memory that code and agent have in common",
         code="""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 shared = []
@@ -444,7 +444,7 @@ verdict "$(grep -rlas 'hidden-[0-9a-f]\\{16\\}' $places | tr '\\n' ' ')"
     Probe(
         name="host-paths-in-command-lines",
         group="environment",
-        source="finding 4 (security.md): /proc/1/cmdline shows every bind",
+        source="/proc/1/cmdline shows every bind",
         code="""
 def text(pid):
     with open(f"/proc/{pid}/cmdline", errors="replace") as file:
@@ -506,7 +506,7 @@ esac; done; unset IFS; verdict "$found"
         name="descriptors-of-programs",
         group="descriptors",
         finding=5,
-        source="finding 5 (security.md): every descriptor that is not closed on exec goes on",
+        source="every descriptor that is not closed on exec goes on",
         language="bash",
         code="""
 found=; for link in $(sh -c 'for fd in /proc/self/fd/*; do readlink $fd; done'); do case "$link" in

@@ -79,7 +79,7 @@ verdict(sorted(more) + private + people)
     Probe(
         name="run",
         group="supervisor",
-        source="finding 5 (security.md): sockets that are visible can be connected",
+        source="sockets that are visible can be connected",
         finding=5,
         code="""
 ours = {"agent.py", "bin", "template.py", "filter", "policy.json"}
@@ -118,7 +118,7 @@ verdict(attempt(os.open, "/dev/tty", os.O_RDWR) is not None and "/dev/tty opens"
     Probe(
         name="writable-places",
         group="files",
-        source="finding 6 (security.md): / and /dev are writable file systems in memory",
+        source="/ and /dev are writable file systems in memory",
         finding=6,
         code="""
 def directories(path, depth):
@@ -149,7 +149,7 @@ verdict(sorted({p for p in places if writable(p)} ^ {"/workspace", "/tmp", "/dev
     Probe(
         name="sizes",
         group="resources",
-        source="finding 6 (security.md): --size of /tmp does not hold for /dev/shm",
+        source="--size of /tmp does not hold for /dev/shm",
         finding=6,
         code="""
 found = {path: os.statvfs(path).f_blocks * os.statvfs(path).f_frsize for path in STAGE["sizes"]}

@@ -89,7 +89,7 @@ verdict(moved)
     Probe(
         name="links-replaced",
         group="names",
-        source="finding 6 (security.md): /bin and /lib are links, by which siblings find programs",
+        source="/bin and /lib are links, by which siblings find programs",
         code="""
 links = [entry.path for entry in os.scandir("/") if entry.is_symlink()]
 changed = []

@@ -24,7 +24,7 @@ PROBES = (
         name="nested-user-namespaces",
         group="namespaces",
         finding=3,
-        source="finding 3 (security.md): a nested user namespace undoes read-only binds",
+        source="a nested user namespace undoes read-only binds",
         code="""
 NEWUSER, NEWNS = 0x10000000, 0x20000
 def child(flags):
@@ -61,7 +61,7 @@ verdict(made or (program is not None and program.returncode == 0 and "unshare(1)
         name="more-namespaces",
         group="namespaces",
         finding=3,
-        source="finding 3 (security.md): mount, PID, network and other namespaces need no more",
+        source="mount, PID, network and other namespaces need no more",
         code="""
 kinds = {"mnt": 0x20000, "pid": 0x20000000, "net": 0x40000000, "ipc": 0x8000000, "uts": 0x4000000}
 def child(action):
@@ -171,7 +171,7 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
         name="become-root",
         group="privileges",
         finding=2,
-        source="finding 2 (security.md): root is no jailer",
+        source="root is no jailer",
         code="""
 def child(action):
     pid = os.fork()
@@ -194,7 +194,7 @@ verdict(broken + [f"uid {id}" for id in (os.getuid(), os.getgid()) if id == 0])
         name="kernel-settings",
         group="kernel",
         finding=2,
-        source="finding 2 (security.md): as host root, a jail writes /proc/sys/kernel/core_pattern",
+        source="as host root, a jail writes /proc/sys/kernel/core_pattern",
         code="""
 names = ["sys/kernel/core_pattern", "sys/kernel/hostname", "sys/kernel/modprobe", "sysrq-trigger"]
 names += ["sys/vm/overcommit_memory", "sys/user/max_user_namespaces"]
@@ -244,7 +244,7 @@ verdict "$found"
         name="abstract-sockets",
         group="network",
         finding=5,
-        source="finding 5 (security.md): only the network namespace stops abstract sockets",
+        source="only the network namespace stops abstract sockets",
         code="""
 def connect():
     with socket.socket(socket.AF_UNIX) as one:
@@ -258,7 +258,7 @@ verdict(attempt(connect) and "connected")
         name="path-sockets",
         group="network",
         finding=5,
-        source="finding 5 (security.md): a socket under any visible bind can be connected",
+        source="a socket under any visible bind can be connected",
         code="""
 def connect():
     with socket.socket(socket.AF_UNIX) as one:

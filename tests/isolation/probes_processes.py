@@ -65,7 +65,7 @@ verdict([pid for pid in pids if STAGE["canary"] in arguments(pid)])
         name="canary-in-proc",
         group="environment",
         finding=4,
-        source="finding 4 (security.md): /proc/1/environ and cmdline are bwrap's own",
+        source="/proc/1/environ and cmdline are bwrap's own",
         place="agent",
         code="""
 found = []
@@ -119,7 +119,7 @@ verdict "$(export -p | grep -Ev ' (HOME|LANG|LOGNAME|OLDPWD|PATH|PWD|SHLVL|TERM|
         name="inherited-descriptors",
         group="descriptors",
         finding=5,
-        source="finding 5 (security.md), CVE-2024-21626: bwrap passes what is inheritable",
+        source="CVE-2024-21626: bwrap passes what is inheritable",
         place="agent",
         code="""
 listing = os.open("/proc/self/fd", os.O_RDONLY)
@@ -152,7 +152,7 @@ space["ForkedSession"]._keep_only = lambda self, fd, _: os.dup2(fd, space["SESSI
         name="agent-from-python",
         group="agent",
         finding=8,
-        source="finding 8 (security.md): a child reaches its parent through /proc/PPID and ptrace",
+        source="a child reaches its parent through /proc/PPID and ptrace",
         code="""
 PTRACE_SEIZE, SYS_PIDFD_GETFD = 0x4206, 438
 class Vector(ctypes.Structure):
@@ -189,7 +189,7 @@ verdict([name for name, way in ways.items() if attempt(way)])
         name="agent-from-bash",
         group="agent",
         finding=8,
-        source="finding 8 (security.md)",
+        source="a child reaches its parent through /proc/PPID and ptrace",
         language="bash",
         code="""
 found=; ls /proc/1/fd >/dev/null 2>&1 && found="$found fd"
@@ -203,7 +203,7 @@ verdict "$found"
         name="agent-from-node",
         group="agent",
         finding=8,
-        source="finding 8 (security.md)",
+        source="a child reaches its parent through /proc/PPID and ptrace",
         language="node",
         code="""
 verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
@@ -216,7 +216,7 @@ verdict(['fd', 'root', 'task/1/fd'].filter((name) => {
         name="parent-death-signal",
         group="processes",
         finding=1,
-        source="finding 1 (security.md): it follows the thread that started the jail",
+        source="it follows the thread that started the jail",
         place="agent",
         code="""
 PR_GET_PDEATHSIG = 2

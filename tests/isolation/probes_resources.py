@@ -63,7 +63,7 @@ else:
     ),
     _limited(
         "processes",
-        "finding 7 (security.md): NPROC is counted in the user namespace",
+        "NPROC is counted in the user namespace",
         """
 import threading
 # Threads count as processes, and are made in less time.

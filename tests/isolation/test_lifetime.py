@@ -233,7 +233,7 @@ async def idle_and_answer(seconds: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [15, 70])
 async def test_idle(seconds: float) -> None:
-    """Real time on purpose: finding 1 showed itself after 10 s, to no short test.
+    """Real time on purpose: the fault showed itself after 10 s, to no short test.
 
     `tests/e2e/test_idle.py` has it through the supervisor, in every run.
     """

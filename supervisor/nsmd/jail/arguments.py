@@ -1,6 +1,6 @@
 """Arguments of bwrap for one jail, with what it shows beyond the base system; pure.
 
-`docs/explanation/security.md` explains each line. The order matters, since bwrap handles them from
+`docs/explanation/security.md` has the layers. The order matters, since bwrap handles them from
 first to last: mount points are made before `/` becomes read-only, and parents before children.
 """
 
