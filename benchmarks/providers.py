@@ -91,7 +91,7 @@ class E2bProvider(Provider):
             package = importlib.import_module("e2b_code_interpreter")  # most runs do without
         except ImportError:
             raise ProviderMissingError(
-                "install e2b-code-interpreter, and set E2B_API_KEY (docs/how-to/e2b.md)"
+                "install e2b-code-interpreter, and set E2B_API_KEY (docs/how-to/integrations.md)"
             ) from None
         self._kind: Any = package.Sandbox
 

@@ -26,4 +26,8 @@ used.
     images.py            `ImageSandbox`: the sandbox of a container image, as these three use it
     sandboxes.py         `AdapterSandbox`: the sandbox of adapters, made at its first use
     settings.py          settings of a sandbox as a model of pydantic
+
+A new adapter uses `AdapterSandbox`. It also needs a line in the table of integrations.md, an extra
+in pyproject.toml, and a directory in tests/integrations with `requirements.txt`, from which
+``tools/integrations.py --pin NAME`` writes `constraints.txt`.
 """

@@ -1,4 +1,7 @@
-"""A Ray cluster with two nodes that stay, and a pool on it."""
+"""A Ray cluster with two nodes that stay, and a pool on it.
+
+Ray is imported by the fixtures, so that runs without it can leave these tests out.
+"""
 
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -7,19 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import ray
-from ray.cluster_utils import Cluster
 
-from nsm.integrations.ray import Pool
 from packageindex import index_server
-from ray_world import LOOPBACK, OBJECT_STORE_BYTES, QUICK_VERDICT, World
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from nsm.integrations.ray import Pool
+    from ray_world import World
+
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    from ray_world import LOOPBACK, OBJECT_STORE_BYTES, QUICK_VERDICT, World
+
     head = {
         "num_cpus": 0,
         "node_ip_address": LOOPBACK,
@@ -42,5 +49,7 @@ def nodes(world: World) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def pool(nodes: list[Any]) -> Generator[Pool]:
+    from nsm.integrations.ray import Pool
+
     with Pool() as it:
         yield it

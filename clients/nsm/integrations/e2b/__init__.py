@@ -1,4 +1,4 @@
-"""`nsm e2b serve`: a server on this machine for the clients of E2B (docs/how-to/e2b.md).
+"""`nsm e2b serve`: a server on this machine for the clients of E2B (docs/how-to/integrations.md).
 
 server.py       the port, the keys, a client of the supervisor for each, and who answers a request
 access.py       admission by Host, Origin, key and token

@@ -1,4 +1,4 @@
-"""nsm on the nodes of a Ray cluster. docs/how-to/ray.md shows how it is used.
+"""nsm on the nodes of a Ray cluster. docs/how-to/remote-hosts.md shows how it is used.
 
 pool.py           `Pool`: what programs use, and its sandboxes
 cluster.py        the nodes of a pool, with their actors
