@@ -2,9 +2,7 @@
 
     .venv/bin/python tools/screens.py
 
-A block in docs/how-to/operations.md that follows the comment ``<!-- screen NAME -->`` is replaced
-by that screen; docs/pictures gets pictures. A test takes the screens again and compares their form,
-see `form`.
+They go into docs/pictures. A test takes them again and compares their form, see `form`.
 """
 
 from __future__ import annotations
@@ -26,13 +24,10 @@ from typing import Self
 import nsm
 from nsm.wire.errors import NsmError
 from private_supervisor import private_supervisor
-from svgscreen import draw, plain
+from svgscreen import draw
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "how-to/operations.md"
-PICTURES = DOCS / "pictures"
+PICTURES = Path(__file__).resolve().parent.parent / "docs/pictures"
 NSM = str(Path(sys.executable).parent / "nsm")
-BLOCK = re.compile(r"^<!-- screen ([\w-]+) -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 DEADLINE_S = 30.0
 """Time limit for anything to appear, on a machine that runs everything at once."""
@@ -82,10 +77,6 @@ class Tmux:
         """Press keys, by tmux's names."""
         for key in keys:
             self._ask(f"send-keys -- '{key}'")
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Make the window larger or smaller."""
-        self._ask(f"resize-window -x {columns} -y {rows}")
 
     def screen(self, *, colours: bool = False) -> str:
         """Return the text on the screen, without spaces at the ends of lines."""
@@ -168,28 +159,21 @@ def sessions(socket_path: str) -> Generator[None]:
             working.join()
 
 
-def captured(variables: Mapping[str, str]) -> dict[str, str]:
-    """The screens by name.
+def captured(variables: Mapping[str, str]) -> str:
+    """The screen of `nsm top`.
 
     Raises:
         ScreenError: something is not shown.
     """
-    screens: dict[str, str] = {}
     measured = re.compile(r"^train .* running +\S+ +\d+\.\d ", re.MULTILINE)
     with (
         sessions(variables["NSM_SOCKET"]),
         Tmux(f"{NSM} top -s name -d 0.5", variables, columns=96, rows=12) as tmux,
     ):
         tmux.wait(lambda text: measured.search(text) is not None, "a share of the processor")
-        screens["top"] = tmux.screen(colours=True)
-        tmux.keys("/", "c", "l", "a", "u", "d", "e", "Enter", "Down", "k")
-        tmux.resize(74, 10)
-        screens["top-kill"] = tmux.wait(
-            lambda text: "End session shell" in text and "AGE" not in text and "zed" not in text,
-            "a question",
-        )
-        tmux.keys("n", "q")
-    return screens
+        screen = tmux.screen(colours=True)
+        tmux.keys("q")
+    return screen
 
 
 COLUMNS = 100
@@ -239,11 +223,11 @@ def _breaks(line: str) -> range:
     return range(0, max(len(line), 1), COLUMNS)
 
 
-def pictures(screens: Mapping[str, str], recording: str) -> dict[str, str]:
-    """The pictures by name."""
+def pictures(variables: Mapping[str, str]) -> dict[str, str]:
+    """The pictures by name, of a supervisor without sessions."""
     return {
-        "run": draw(recording, columns=COLUMNS),
-        "top": draw(screens["top"], columns=96),
+        "run": draw(recorded(variables), columns=COLUMNS),
+        "top": draw(captured(variables), columns=96),
     }
 
 
@@ -257,19 +241,12 @@ def form(text: str) -> str:
 
 
 def main() -> int:
-    """Put the screens into the page."""
+    """Write the pictures."""
     with private_supervisor("nsm-screens-") as variables:
-        recording = recorded(variables)
-        screens = captured(variables)
+        drawn = pictures(variables)
     PICTURES.mkdir(exist_ok=True)
-    for name, picture in pictures(screens, recording).items():
+    for name, picture in drawn.items():
         (PICTURES / f"{name}.svg").write_text(picture)
-    text, places = BLOCK.subn(
-        lambda found: f"<!-- screen {found[1]} -->\n```text\n{plain(screens[found[1]])}```",
-        PAGE.read_text(),
-    )
-    PAGE.write_text(text)
-    print(f"{places} screens in {PAGE}, pictures in {PICTURES}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The screens and pictures in docs are what the programs show today, in a real tmux."""
+"""The pictures in docs are what the programs show today, in a real tmux."""
 
 from __future__ import annotations
 
@@ -22,22 +22,15 @@ needs_tmux = pytest.mark.skipif(
 )
 
 
-def on_the_page() -> dict[str, str]:
-    return {found[1]: found[2] for found in screens.BLOCK.finditer(screens.PAGE.read_text())}
-
-
 @pytest.mark.slow
 @needs_tmux
-def test_the_screens_on_the_page() -> None:
+def test_pictures_show_what_the_programs_show() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as directory,
         supervisor(Path(directory)) as own,
     ):
-        recording = screens.recorded(own.variables)
-        taken = screens.captured(own.variables)
-    told = {name: screens.form(text) for name, text in on_the_page().items()}
-    assert told == {name: screens.form(plain(text)) for name, text in taken.items()}, HINT
-    for name, picture in screens.pictures(taken, recording).items():
+        taken = screens.pictures(own.variables)
+    for name, picture in taken.items():
         kept = (screens.PICTURES / f"{name}.svg").read_text()
         assert screens.form(text_of(kept)) == screens.form(text_of(picture)), HINT
 
@@ -51,4 +44,3 @@ def test_a_form_is_what_does_not_differ_from_run_to_run() -> None:
     one = "train   running  9s   99.5  7.1 MiB  8a53cd2e\n"
     assert screens.form(one) == screens.form("train  running 1m02s 3.0 120.9 MiB 0000ffff\n")
     assert screens.form(one) != screens.form(one.replace("running", "idle"))
-    assert all(text.strip() for text in on_the_page().values())

@@ -1,9 +1,8 @@
-"""Uninstall as `docs/how-to/operations.md` has it: nothing is left, and every command succeeds."""
+"""`nsm uninstall` leaves nothing, and every command succeeds."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,14 +14,10 @@ from realjail import needs_bwrap
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/operations.md"
-
 
 def test_uninstall_leaves_nothing() -> None:
-    (script,) = re.findall(r"(?m)^## Uninstall\n\n((?:    .*\n)+)", PAGE.read_text())
     with tempfile.TemporaryDirectory(prefix="nsm-") as directory:
         home, runtime = Path(directory, "home"), Path(directory, "run")
-        assert script == "    nsm uninstall\n"
         home.mkdir()
         runtime.mkdir(mode=0o700)
         variables = variables_for(home) | {
