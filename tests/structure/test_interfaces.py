@@ -11,7 +11,7 @@ import pytest
 
 import samples
 from nsm.cli.main import VERBS
-from nsm.cli.top.table import Line, Totals
+from nsm.cli.top.board import Line, Totals
 from nsm.wire import errors, frames, messages, operation
 from nsm.wire.code import RunResult
 from nsm.wire.environments import BuildProgress, BuiltRow

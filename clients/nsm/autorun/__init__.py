@@ -6,14 +6,10 @@ people run by a command of its own: a Makefile, a test, a script of package.json
 `.venv` and `node_modules`, which editors run, too. For files of git the content counts, not the
 name (`nsmbox.protection.leftovers`).
 
-entry    an entry of the table
-names    names that count wherever below a project they are
-homes    names that count below a home directory
+names    the entries: names that count wherever below a project they are, and below a home directory
 lookup   finds the entry of a path
 """
 
-from nsm.autorun.entry import MAX_CONTENT_BYTES, Autorun, Measure
-from nsm.autorun.homes import IN_HOME
 from nsm.autorun.lookup import (
     CLAUDE_WORKTREES,
     DENIED,
@@ -25,7 +21,7 @@ from nsm.autorun.lookup import (
     find,
     folded,
 )
-from nsm.autorun.names import NAMES
+from nsm.autorun.names import IN_HOME, MAX_CONTENT_BYTES, NAMES, Autorun, Measure
 
 __all__ = [
     "CLAUDE_WORKTREES",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nsm.autorun.entry import Autorun
-from nsm.autorun.names import NAMES
+from nsm.autorun.names import NAMES, Autorun
 
 DENIED = Autorun("", "you", "as you said")
 """Entry for a path that the user or git's configuration names."""

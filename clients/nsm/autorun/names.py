@@ -2,12 +2,93 @@
 
 from __future__ import annotations
 
-from nsm.autorun.entry import Autorun, entries
+import re
+from typing import Literal, NamedTuple
+
+Measure = Literal["denied", "read-only", "reported", "allowed"]
+"""Rights of a box to such a file, and the report at its end; `nsm apply` warns of all.
+
+`denied`: read-only where it exists, and the box cannot make it. `read-only`: read-only where it
+exists; a new one is reported. `reported`: the box can change it, which is reported. `allowed`: the
+box can change it.
+"""
+
+
+class Autorun(NamedTuple):
+    """Files of one name.
+
+    Attributes:
+        path: name, or the last components of a path; a directory stands for what is in it, and
+            `*.x` for all names that end so.
+        by: programs that run it or obey it.
+        when: occasion, as the end of a sentence.
+        measure: see `Measure`.
+        nothing: content without any entries, for programs that fail at an empty directory; else
+            None.
+        private: its programs fail if they cannot write there, so a box gets an empty directory of
+            its own in its place.
+        only_beside: `denied` only where another file of the same programs exists: without one they
+            ignore this one.
+        only_with: program without which on PATH it is `denied` nowhere. `*.json` and its like find
+            what stands for such a file, since its name begins with no dot.
+        says: regular expression. Files of this name are mostly harmless, and count only if they
+            have it; directories of this name never count.
+    """
+
+    path: str
+    by: str
+    when: str
+    measure: Measure = "denied"
+    nothing: str | None = None
+    private: bool = False
+    only_beside: bool = False
+    only_with: str = ""
+    says: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Programs that run it, and their occasion, for people."""
+        return f"{self.by}, {self.when}"
+
+    def counts(self, content: bytes | None) -> bool:
+        """Return whether a file of this name counts; its content is None if nobody knows."""
+        # What programs read in another encoding has NUL bytes.
+        return (
+            not self.says
+            or content is None
+            or b"\0" in content
+            or re.search(self.says.encode(), content, re.IGNORECASE | re.MULTILINE) is not None
+        )
+
+
+MAX_CONTENT_BYTES = 1024 * 1024
+"""Longer files count whatever they say."""
+
+
+def entries(
+    names: str,
+    by: str,
+    when: str,
+    measure: Measure = "denied",
+    nothing: str | None = None,
+    *,
+    private: bool = False,
+    only_beside: bool = False,
+    only_with: str = "",
+    says: str = "",
+) -> tuple[Autorun, ...]:
+    """Make entries of several names, which differ in nothing else."""
+    return tuple(
+        Autorun(name, by, when, measure, nothing, private, only_beside, only_with, says)
+        for name in names.split()
+    )
+
 
 _OPENED = "when it opens the directory"
 _STARTED = "when it starts in the directory"
 _COMMIT = "at a commit, once its hooks are installed"
 _ENTERED = "when a shell enters the directory"
+_LOGIN = "at the next login or start"
 _CALLED = "at its next call, whatever the call is for"
 _HOME = "if a home directory has it or a link to it"
 _FILE_OPENED = "when a file is opened or saved"
@@ -442,3 +523,43 @@ NAMES: tuple[Autorun, ...] = (
     *entries(".yarn", "Yarn", _CALLED, "allowed"),
 )
 """If two entries fit a path, the first counts."""
+
+IN_HOME: tuple[Autorun, ...] = (
+    *entries(
+        ".config/autostart .config/plasma-workspace .config/hypr .config/i3 .config/sway "
+        ".config/niri .config/river .config/awesome .config/qtile .config/bspwm .config/sxhkd "
+        ".config/openbox .config/waybar .config/polybar .xmonad "
+        ".local/share/applications .local/share/dbus-1",
+        "the desktop",
+        _LOGIN,
+    ),
+    *entries(".config/systemd .config/environment.d .local/share/systemd", "systemd", _LOGIN),
+    *entries(".config/bash", "Bash", _LOGIN),
+    *entries(".config/zsh .oh-my-zsh", "Zsh", _LOGIN),
+    *entries(".config/fish", "fish", _LOGIN),
+    *entries(".config/nushell", "Nushell", _LOGIN),
+    *entries(".config/git", "git", "at its next call"),
+    *entries(".config/nvim .local/share/nvim .config/vim", "Vim and Neovim", _LOGIN),
+    *entries(".config/emacs .emacs.d", "Emacs", _LOGIN),
+    *entries(".config/helix", "Helix", _LOGIN),
+    *entries(".config/zed", "Zed", _LOGIN),
+    *entries(
+        ".config/Code/User .config/Code-OSS/User .config/VSCodium/User .config/Cursor/User "
+        ".config/Windsurf/User .vscode-server",
+        "VS Code and its forks",
+        _LOGIN,
+    ),
+    *entries(".config/tmux", "tmux", _LOGIN),
+    *entries(".config/zellij", "Zellij", _LOGIN),
+    *entries(
+        ".config/alacritty .config/kitty .config/ghostty .config/wezterm .config/foot",
+        "the terminal",
+        _LOGIN,
+    ),
+    *entries(".config/starship.toml", "the prompt", "before each command"),
+    *entries(".config/mise", "mise", _ENTERED),
+    *entries(".config/direnv", "direnv", _ENTERED),
+    *entries(".config/nix .config/nixpkgs .config/home-manager", "Nix", "at its next call"),
+    *entries(".local/bin bin", "whoever calls a program of that name", "by PATH"),
+)
+"""Below HOME: of interest where a box begins in one of these, or in a directory that holds one."""

@@ -67,7 +67,7 @@ def project_of(given: ProjectArgument, host: str | None = None) -> Project:
     elsewhere = wanted_host(host)
     if elsewhere is None or project.path is None:
         return project
-    from nsm.hosts.projects import is_brought, path_there  # noqa: PLC0415  # most clients stay here
+    from nsm.hosts.place import is_brought, path_there  # noqa: PLC0415  # most clients stay here
 
     here = project.path if is_brought(elsewhere, project.path) else None
     return project._replace(path=path_there(elsewhere, project.path), here=here)

@@ -1,8 +1,7 @@
 """Sessions on other machines, over OpenSSH.
 
-    place.py      the directory of a host here, and the socket in it that leads there
+    place.py      the directory of a host here, its socket that leads there, and a project there
     address.py    `ssh://user@host:port`, and what `[hosts]` of config.toml says of a host
-    projects.py   the project of a client, as a host has it
     copies.py     copies of projects: where they lie, and how they get there
     received.py   the same, on the machine that has them
     ssh.py        one OpenSSH connection to a host, commands over it, and facts beside its socket

@@ -1,8 +1,7 @@
 """`nsm-mcp`: an MCP client's connection to the supervisor.
 
-    relay.py    moves lines between the client and the supervisor
+    relay.py    moves lines between client and supervisor; sends again what has no answer
     link.py     the connection to one supervisor: how it attaches, what is on its way there
-    unanswered.py   requests that have no answer yet
 
 An editor starts it for every window: the package imports the standard library only, little of that,
 and nothing that imports `typing` or `dataclasses`.
@@ -89,7 +88,7 @@ def main() -> int:
         say("waiting for an MCP client on stdin; `nsm-mcp --help` says how to set one up")
     prepare = None
     if os.environ.get("NSM_HOST"):
-        from nsm.hosts.projects import bring_entry  # noqa: PLC0415  # most shims stay here
+        from nsm.hosts.place import bring_entry  # noqa: PLC0415  # most shims stay here
 
         prepare = bring_entry
     return Relay(stdin, stdout, _connect_supervisor, prepare=prepare).run()

@@ -166,7 +166,7 @@ def _attach_line(attachment_id: str) -> bytes:
     more: dict[str, object] = {}
     variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     if os.environ.get("NSM_HOST"):
-        from nsm.hosts.projects import entry_there  # noqa: PLC0415  # most shims stay here
+        from nsm.hosts.place import entry_there  # noqa: PLC0415  # most shims stay here
 
         variables, cwd = entry_there(variables, cwd)
         more["resumes"] = True  # the end of a connection does not mean our end

@@ -12,7 +12,7 @@ import samples
 from fakesupervisor import Exchange, FakeSupervisor
 from nsm._version import program_version
 from nsm.cli import main as cli
-from nsm.cli.top.table import ORDERS
+from nsm.cli.top.board import ORDERS
 from nsm.cli.verbs import sessions
 from nsm.wire.errors import AmbiguousSessionError, OverloadedError, UnknownSessionError
 

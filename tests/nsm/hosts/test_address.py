@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsm.hosts.address import RemoteHost, find_host
-from nsm.hosts.projects import path_there
+from nsm.hosts.place import path_there
 from nsm.wire.errors import HostError
 
 

@@ -1,11 +1,10 @@
 """The screen of `nsm attach`.
 
-program.py    the composition root: connects, runs, ends
+program.py    the composition root: connects, runs, ends; keeps the history of typed code
 feed.py       the transcript as it comes: whose code runs, what is to be shown of it
 screen.py     writing above the prompt, or where there is none; the terminal's mode and signals
 prompt.py     the line editor: what it looks like, what keys do, what Enter and Tab ask
 whole_input.py   whether what was typed is whole, and how the next line is indented
-history.py    what was typed in earlier times
 
 The prompt is prompt_toolkit's, which runs on asyncio only; the connection is `nsm.AsyncClient`,
 which runs there, too. So this screen and `nsm top` connect again as every other client does. The

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsm.cli import connection
 from nsm.cli.options import EXIT_FAILED, EXIT_OK
-from nsm.cli.top.board import heading, plain
-from nsm.cli.top.table import Rates, matching, ordered, totals
+from nsm.cli.top.board import Rates, heading, matching, ordered, plain, totals
 
 if TYPE_CHECKING:
     import argparse
 
-    from nsm.cli.top.table import Line
+    from nsm.cli.top.board import Line
     from nsm.client.blocking import Client
 
 

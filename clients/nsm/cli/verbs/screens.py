@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nsm.cli import connection, terminal
 from nsm.cli import options as cli
-from nsm.cli.top.table import ORDERS, SHORTEST_S
+from nsm.cli.top.board import ORDERS, SHORTEST_S
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -85,7 +85,7 @@ def _chosen(rows: Sequence[SessionRow], options: Namespace) -> list[SessionRow]:
     chosen = [row for row in rows if dict(options.label).items() <= row.labels.items()]
     if options.sort is None:
         return chosen
-    from nsm.cli.top.table import Line, ordered  # noqa: PLC0415  # rarely needed
+    from nsm.cli.top.board import Line, ordered  # noqa: PLC0415  # rarely needed
 
     lines = [Line(row, None, None) for row in chosen]
     return [line.row for line in ordered(lines, "time" if options.sort == "cpu" else options.sort)]

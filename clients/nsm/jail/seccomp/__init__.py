@@ -1,9 +1,8 @@
 """Filters of system calls, as BPF programs: one for code in jails and agents in boxes, and one for
 brokers.
 
-instructions.py   instructions of such programs
 syscalls.py       numbers of system calls
-filter.py         what code is refused, and why
+filter.py         instructions of such programs; what code is refused, and why
 brokers.py        what brokers are permitted
 """
 

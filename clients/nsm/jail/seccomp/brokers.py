@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from nsm.jail.seccomp.instructions import (
+from nsm.jail.seccomp.filter import (
     ALLOW,
     ANY_BIT,
     ARCHITECTURES,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.document import Document
 
-from nsm.cli.attach import history, screen
+from nsm.cli.attach import program, screen
 from nsm.cli.attach.feed import (
     MAX_LINE_CHARS,
     Excerpt,
@@ -22,7 +22,7 @@ from nsm.cli.attach.feed import (
     OutputExcerpt,
     OwnExecution,
 )
-from nsm.cli.attach.history import FileHistory
+from nsm.cli.attach.program import FileHistory
 from nsm.cli.attach.prompt import completions
 from nsm.cli.attach.screen import AttachScreen
 from nsm.cli.render.results import Folder
@@ -250,7 +250,7 @@ def test_a_damaged_history(tmp_path: Path) -> None:
 
 
 def test_a_history_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(program, "MAX_ENTRIES", 3)
     path = tmp_path / "h"
     path.write_text("".join(json.dumps(str(n)) + "\n" for n in range(7)))
     assert entries(path) == ["6", "5", "4"]

@@ -8,10 +8,12 @@ import pytest
 
 import samples
 from nsm.cli.render import formats
-from nsm.cli.top.board import KEYS, Action, Board
-from nsm.cli.top.table import (
+from nsm.cli.top.board import (
     COLUMNS,
+    KEYS,
     ORDERS,
+    Action,
+    Board,
     Line,
     Rates,
     ordered,
