@@ -2,7 +2,7 @@
 
 A session's is one table: (state, event) gives (next state, effects). It is pure: no clock, no I/O.
 `nsmd.sessions.session` feeds events in and carries the effects out; timers are effects too.
-`docs/explanation/sessions.md` shows this table. The supervisor's ends as it was asked to.
+`docs/explanation/architecture.md` draws it. The supervisor's ends as it was asked to.
 """
 
 from __future__ import annotations

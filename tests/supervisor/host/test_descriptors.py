@@ -54,7 +54,7 @@ def test_fewer_descriptors_than_sessions_need_are_the_limit() -> None:
         session=SessionSettings(max_sessions=1000), pool=PoolSettings(max_spares=16)
     )
     few = session_room(settings, share_out(1024))
-    assert few.sessions == 250  # as docs/explanation/sessions.md says
+    assert few.sessions == 250  # as docs/explanation/compared.md says
     assert "1024 files" in few.why_full(250)
     assert "ulimit -Hn" in few.remedy(250)
     for shares in (share_out(8192), share_out(524288), None):
