@@ -7,7 +7,7 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from nsm.cli.options import EXIT_OK, network, secrets, verb
+from nsm.cli.options import EXIT_OK, UsageError, network, secrets, verb
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -137,9 +137,13 @@ def _box(options: argparse.Namespace) -> int:
     from nsmbox.cli import common  # noqa: PLC0415
 
     if options.list:
+        if options.command:
+            raise UsageError("--list takes no command: it lists the boxes that run")
         from nsmbox.cli import listing  # noqa: PLC0415
 
         return listing.show(as_json=options.json)
+    if options.json:
+        raise UsageError("--json goes with --list only")
     if options.keep_last is not None:
         return common.guarded("nsm box", lambda: _get_back(options.keep_last))
     gc.disable()  # a seventh of the time until this process is another program

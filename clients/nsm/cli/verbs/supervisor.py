@@ -386,5 +386,7 @@ def _http_lines(facts: dict[str, Any]) -> list[str]:
 def _config(options: Namespace) -> int:
     more = ["--config", options.config] if options.config is not None else []
     if options.json:
+        if options.action != "show":
+            raise cli.UsageError("--json goes with `nsm config show` only")
         more.append("--json")
     return connection.become_supervisor(f"--{options.action}-config", *more)
