@@ -1,7 +1,7 @@
 """The conformance cases: all of them with the agent, a part with control socket and MCP.
 
-With the agent all but one in 96 are marked `slow`, and so are three in four of the others and what
-waits for long. CI and `make soak` run those, and `make test` stays a matter of minutes.
+With the agent all but one in 24 are marked `slow`, and so are most of the others and what waits
+for long. CI and `make soak` run those, and `make test` stays a matter of minutes.
 
 The cases of a target that were selected run at once in a few threads, since most of them wait for
 limits; each test is the report of one.
@@ -35,7 +35,7 @@ PARTS: dict[TargetName, int] = {"agent": 1, "control": 12, "mcp": 24}
 `tests/conformance/run.py --via ...` runs the others."""
 
 
-QUICK: dict[TargetName, int] = {"agent": 96, "control": 96, "mcp": 192}
+QUICK: dict[TargetName, int] = {"agent": 24, "control": 96, "mcp": 192}
 """One case in so many is not `slow`."""
 
 LONG_S = 60

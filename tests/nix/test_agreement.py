@@ -42,14 +42,13 @@ def test_etc_has_the_same_files(place: standin.Place) -> None:
     assert files == {os.path.basename(path): text for path, text in SYNTHETIC_FILES}
 
 
-@pytest.mark.parametrize(
-    ("check", "largest"),
-    [("timeout", MAX_SECONDS), ("memory", MAX_MEGABYTES)],
-)
-def test_bounds_are_the_same(place: standin.Place, check: str, largest: int) -> None:
-    values = f"[ {largest} {largest + 1} 1 0 ]"
-    accepted = f'map (v: (builtins.tryEval (({checks(place)}).{check} "x" v)).success) {values}'
-    assert evaluate(place, accepted) == [True, False, True, False]
+def test_bounds_are_the_same(place: standin.Place) -> None:
+    accepted = " ".join(
+        f'(map (v: (builtins.tryEval (({checks(place)}).{check} "x" v)).success)'
+        f" [ {largest} {largest + 1} 1 0 ])"
+        for check, largest in (("timeout", MAX_SECONDS), ("memory", MAX_MEGABYTES))
+    )
+    assert evaluate(place, f"[ {accepted} ]") == [[True, False, True, False]] * 2
 
 
 def test_names_are_the_same(place: standin.Place) -> None:

@@ -87,22 +87,6 @@ def test_the_stand_in_for_jail_nix_has_its_combinators(place: standin.Place) -> 
     assert names(place.stand_in_jail) == names(tree)
 
 
-def test_a_unit_test_that_fails_is_told(place: standin.Place) -> None:
-    tests = """{
-      group.testRight = { expr = 1 + 1; expected = 2; };
-      group.testWrong = { expr = 1 + 1; expected = 3; };
-      group.testRaises = { expr = throw "no"; expected = 3; };
-      testRightError = { expr = throw "no way"; expectedError.msg = "no w.y"; };
-      testWrongError = { expr = { }.a; expectedError.msg = "no way"; };
-      testNoError = { expr = 5; expectedError.msg = "no way"; };
-    }"""
-    found = {each.name: each.why for each in failures(place, tests)}
-    assert found.keys() == {"group.testWrong", "group.testRaises", "testWrongError", "testNoError"}
-    assert found["group.testWrong"] == "2 instead of 3"
-    assert "attribute 'a' missing" in found["testWrongError"]
-    assert found["testNoError"] == "5 instead of an error with 'no way'"
-
-
 def test_the_flake_s_check_names_unit_tests_that_fail(place: standin.Place) -> None:
     """Users of real nixpkgs run them with it; `nix flake check` below does so with the stand-in."""
     tests = """{
@@ -118,11 +102,6 @@ def test_the_flake_s_check_names_unit_tests_that_fail(place: standin.Place) -> N
         evaluate(place, f"(import {place.source}/nix/tests/unit/check.nix {given}).drvPath")
     failed = "group.testRaises, group.testWrong, other.testNoError"
     assert caught.value.message.startswith(f"nsm: unit tests that fail: {failed}.")
-
-
-def test_unit_tests_that_are_not_there_are_not_passed(place: standin.Place) -> None:
-    with pytest.raises(AssertionError, match="no tests"):
-        failures(place, "{ }")
 
 
 def test_every_output_of_the_flake_evaluates_for_every_system(place: standin.Place) -> None:

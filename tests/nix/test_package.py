@@ -98,6 +98,7 @@ def test_its_units_start_it(built: Callable[[str], Path]) -> None:
     ).read_text()
 
 
+@pytest.mark.slow
 def test_a_configuration_of_the_modules_is_checked_when_it_is_built(place: standin.Place) -> None:
     given = f"nixpkgs = {place.nixpkgs}; jailLib = import {place.stand_in_jail}/lib;"
     call = f"import {place.source}/nix/tests/config-file.nix {{ {given} settings = %s; }}"
@@ -131,6 +132,7 @@ def test_the_script_of_the_vm_test_is_python(place: standin.Place) -> None:
     assert "vm_client.py --python {python} nsm-mcp" in script
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("node_in_store")
 def test_an_editor_can_start_the_shim_by_nix_run(place: standin.Place) -> None:
     command = [standin.find_nix(), "run", standin.flake(place, "nsm-mcp")]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
 
-@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("forked", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_all_of_it_holds(built: Callable[[str], Path], forked: bool) -> None:
     environment = environment_of(built("presets.python"))
     async with AsyncExitStack() as stack:

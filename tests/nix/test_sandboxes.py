@@ -27,9 +27,13 @@ pytestmark = pytest.mark.jail
 NOBODY = 65534
 
 CODE = [
-    ("presets.bash", "printf '%s' $((6*7))"),
+    pytest.param("presets.bash", "printf '%s' $((6*7))", marks=pytest.mark.slow),
     ("presets.python", "import yaml; print(yaml.safe_load('42'), end='')"),
-    pytest.param("presets.node", "process.stdout.write(String(6 * 7))", marks=pytest.mark.node),
+    pytest.param(
+        "presets.node",
+        "process.stdout.write(String(6 * 7))",
+        marks=[pytest.mark.node, pytest.mark.slow],
+    ),
     ("test-sandbox", "print(6 * 7, end='')"),
 ]
 
@@ -117,6 +121,7 @@ def test_nothing_is_kept_between_executions(built: Callable[[str], Path]) -> Non
     assert run(artifact, "ls -A /workspace /tmp").stdout == "/tmp:\n\n/workspace:\n"
 
 
+@pytest.mark.slow
 def test_the_presets_tools_are_there(built: Callable[[str], Path]) -> None:
     tools = "bash cat sed grep awk find xargs jq tree diff file bc"
     done = run(built("presets.bash"), f"type -t {tools} >/dev/null && echo all")

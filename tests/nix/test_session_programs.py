@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jail
 
-PRESETS: list[tuple[Interpreter, str]] = [
+PRESETS = [
     ("bash", "x=42; echo $x"),
     ("python", "import yaml; print(yaml.safe_load('42'))"),
-    ("node", "console.log(6 * 7)"),
+    pytest.param("node", "console.log(6 * 7)", marks=pytest.mark.slow),
 ]
 
 

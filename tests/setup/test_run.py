@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -27,6 +26,7 @@ pytest_configure = runworkers.join_run
 
 IN_ONE = ()
 BY_WORKERS = ("-p", "xdist", "-n", "2")
+EITHER_WAY = [pytest.param(IN_ONE, marks=pytest.mark.slow), BY_WORKERS]
 
 
 class Clone:
@@ -34,6 +34,7 @@ class Clone:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        (directory / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
         self.write(conftest=CONFTEST)
 
     def write(self, **files: str) -> None:
@@ -70,26 +71,6 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadRun:
-    """Result of one run in CI with everything that fails a run."""
-
-    code: int
-    output: str
-    left_pid: int
-
-
-@pytest.fixture(scope="module", params=[IN_ONE, BY_WORKERS], ids=["in one", "workers"])
-def bad_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BadRun:
-    clone = Clone(tmp_path_factory.mktemp("clone"))
-    clone.write(test_excused=EXCUSED, test_refused=REFUSED, test_module=REFUSED_MODULE)
-    clone.write(test_fails=FAILING, test_leaves=LEAVES, no_grace=NO_GRACE)
-    code, output = clone.run("-p", "no_grace", *request.param, ci=True)
-    left_pid = int((clone.directory / "pid").read_text())
-    os.kill(left_pid, signal.SIGKILL)
-    return BadRun(code=code, output=output, left_pid=left_pid)
-
-
 EXCUSED = """
     import pytest
     def test_excused(): pytest.skip("not here: no cgroups")
@@ -108,49 +89,11 @@ REFUSED_MODULE = """
     def test_never(): pass
 """
 
-
-def test_a_skip_in_ci_fails_and_is_named(clone: Clone) -> None:
-    clone.write(test_it=REFUSED)
-    code, output = clone.run(ci=True)
-    assert code == pytest.ExitCode.TESTS_FAILED, output
-    assert "test_it.py::test_refused: bwrap is missing" in output
-
-
-@pytest.mark.slow
-def test_skips_in_ci_are_listed(bad_run: BadRun) -> None:
-    listed = bad_run.output.partition("= skipped in CI =")[2].splitlines()[1:4]
-    assert sorted(line for line in listed if "not here:" not in line) == [
-        "test_module.py: node is missing",
-        "test_refused.py::test_refused: bwrap is missing",
-    ]
-
-
-def test_a_skip_for_the_machines_sake_is_accepted(clone: Clone) -> None:
-    clone.write(test_excused=EXCUSED)
-    assert clone.run(ci=True)[0] == pytest.ExitCode.OK
-
-
 FAILING = """
     import pytest
     def test_fails(): assert 1 == 2, "the sum"
     def test_later(): pass
 """
-
-
-def test_a_failure_is_shown_when_it_happens(bad_run: BadRun) -> None:
-    assert bad_run.code == pytest.ExitCode.TESTS_FAILED
-    assert (
-        "FAILED test_fails.py::test_fails - AssertionError: the sum"
-        in (bad_run.output.partition("= FAILURES =")[0])
-    )
-
-
-def test_elsewhere_a_skip_is_no_failure(clone: Clone) -> None:
-    clone.write(test_it=REFUSED)
-    code, output = clone.run()
-    assert code == pytest.ExitCode.OK
-    assert "Not run for want of programs: 1 tests." in output
-
 
 LEAVES = """
     import os, subprocess
@@ -164,6 +107,42 @@ LEAVES = """
 NO_GRACE = "import rungates; rungates.LEFTOVER_GRACE_S = 0"
 
 
+@pytest.mark.parametrize("how", EITHER_WAY)
+def test_failures_refused_skips_and_left_processes_are_told_in_ci(
+    clone: Clone, how: tuple[str, ...]
+) -> None:
+    clone.write(test_excused=EXCUSED, test_refused=REFUSED, test_module=REFUSED_MODULE)
+    clone.write(test_fails=FAILING, test_leaves=LEAVES, no_grace=NO_GRACE)
+    code, output = clone.run("-p", "no_grace", *how, ci=True)
+    left_pid = int((clone.directory / "pid").read_text())
+    os.kill(left_pid, signal.SIGKILL)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    failed = "FAILED test_fails.py::test_fails - AssertionError: the sum"
+    assert failed in output.partition("= FAILURES =")[0], "when it happens"
+    skipped = output.partition("= skipped in CI =")[2].splitlines()[1:4]
+    assert sorted(line for line in skipped if "not here:" not in line) == [
+        "test_module.py: node is missing",
+        "test_refused.py::test_refused: bwrap is missing",
+    ]
+    left = output.partition("= processes left behind =")[2].splitlines()
+    assert f"{left_pid}: sleep 1000 " in left, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "ci", "fails"),
+    [(REFUSED, True, True), (REFUSED, False, False), (EXCUSED, True, False)],
+)
+def test_a_skip_fails_a_run_in_ci_unless_the_machine_is_the_reason(
+    clone: Clone, text: str, *, ci: bool, fails: bool
+) -> None:
+    clone.write(test_it=text)
+    code, output = clone.run(ci=ci)
+    assert code == (pytest.ExitCode.TESTS_FAILED if fails else pytest.ExitCode.OK)
+    assert ("1 tests" in output) is (not ci)
+
+
+@pytest.mark.slow
 def test_a_process_left_behind_fails(clone: Clone) -> None:
     clone.write(test_it=LEAVES, no_grace=NO_GRACE)
     code, output = clone.run("-p", "no_grace")
@@ -171,24 +150,19 @@ def test_a_process_left_behind_fails(clone: Clone) -> None:
     assert code == pytest.ExitCode.TESTS_FAILED, output
 
 
-def test_processes_left_behind_are_listed(bad_run: BadRun) -> None:
-    listed = bad_run.output.partition("= processes left behind =")[2].splitlines()
-    assert f"{bad_run.left_pid}: sleep 1000 " in listed, bad_run.output
-
-
-MANY = """
-    import pytest
-    from notes import note
-    @pytest.mark.parametrize("number", range(8))
-    def test_one_of_many(number): note("running")
-"""
-
 NOTES = """
     import os
     def note(what):
         fd = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(fd, f"{os.environ.get('PYTEST_XDIST_WORKER')} {what}\\n".encode())
         os.close(fd)
+"""
+
+MANY = """
+    import pytest
+    from notes import note
+    @pytest.mark.parametrize("number", range(8))
+    def test_one_of_many(number): note("running")
 """
 
 ALONE = """
@@ -202,70 +176,44 @@ ALONE = """
         note("ends")
 """
 
-FIRST = """
+ORDERED = """
     import pytest
     from notes import note
-    @pytest.mark.run_first
-    def test_first(): note("first")
-"""
-
-LAST = """
-    import pytest
-    from notes import note
-    @pytest.mark.run_last
-    def test_last(): note("last")
+    @pytest.mark.run_ORDER
+    def test_ORDER(): note("ORDER")
 """
 
 
-def write_many(clone: Clone) -> None:
-    """Write six files of eight tests, and one each that is to be first and last."""
-    files = {f"test_{number}": MANY for number in range(6)}
-    clone.write(notes=NOTES, test_a=LAST, test_z=FIRST, **files)
-
-
-@pytest.fixture(scope="module")
-def run_by_workers(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Log of a run with files of every kind."""
-    clone = Clone(tmp_path_factory.mktemp("clone"))
-    write_many(clone)
-    clone.write(test_alone=ALONE)
-    return log_of(clone, *BY_WORKERS)
-
-
-@pytest.fixture(scope="module")
-def run_in_one(tmp_path_factory: pytest.TempPathFactory) -> str:
-    clone = Clone(tmp_path_factory.mktemp("clone"))
-    write_many(clone)
-    return log_of(clone, *IN_ONE)
-
-
-def log_of(clone: Clone, *options: str) -> str:
-    code, output = clone.run(*options)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [IN_ONE, BY_WORKERS])
+def test_tests_run_alone_first_or_last_where_they_are_marked_so(
+    clone: Clone, how: tuple[str, ...]
+) -> None:
+    clone.write(
+        **{f"test_{number}": MANY for number in range(6)},
+        notes=NOTES,
+        test_a=ORDERED.replace("ORDER", "last"),
+        test_z=ORDERED.replace("ORDER", "first"),
+        test_alone=ALONE,
+    )
+    code, output = clone.run(*how)
     assert code == pytest.ExitCode.OK, output
-    return (clone.directory / "log").read_text()
-
-
-def test_who_is_alone_is_alone(run_by_workers: str) -> None:
-    assert len(re.findall("^(gw[01]) begins\n\\1 ends$", run_by_workers, re.MULTILINE)) == 3
-    assert run_by_workers.count("running") == 48
-
-
-@pytest.mark.parametrize("made_by", ["run_in_one", "run_by_workers"])
-def test_the_first_and_the_last(request: pytest.FixtureRequest, made_by: str) -> None:
-    """Each in its process; what others do meanwhile is theirs."""
-    log: str = request.getfixturevalue(made_by)
+    log = (clone.directory / "log").read_text()
+    assert len(re.findall("^(None|gw[01]) begins\n\\1 ends$", log, re.MULTILINE)) == 3
     done: dict[str, list[str]] = {}
     for line in log.splitlines():
         worker, what = line.split()
         if what not in {"begins", "ends"}:
             done.setdefault(worker, []).append(what)
     assert sum(map(len, done.values())) == 50
+    # Each in its process; what others do meanwhile is theirs.
     assert [worker for worker, what in done.items() if what[0] == "first"]
     assert [worker for worker, what in done.items() if what[-1] == "last"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes_ends_the_run(clone: Clone) -> None:
-    write_many(clone)
+    clone.write(notes=NOTES, test_many=MANY, test_more=MANY)
     clone.write(test_crash="import os\ndef test_crash(): os._exit(1)\n")
     code, output = clone.run(*BY_WORKERS)
     assert code != pytest.ExitCode.OK
@@ -287,14 +235,11 @@ FAILS_ALWAYS = """
     def test_fails(): assert 1 == 2, "the sum"
 """
 
-MARKERS = "[pytest]\nmarkers = slow"
 
-
-@pytest.mark.parametrize("how", [pytest.param(IN_ONE, marks=pytest.mark.slow), BY_WORKERS])
+@pytest.mark.parametrize("how", EITHER_WAY)
 def test_a_failure_that_does_not_repeat_is_named_and_passes(
     clone: Clone, how: tuple[str, ...]
 ) -> None:
-    (clone.directory / "pytest.ini").write_text(MARKERS)
     clone.write(test_it=FAILS_ONCE)
     code, output = clone.run(*how, "-m", "slow", again=True)
     assert code == pytest.ExitCode.OK, output
@@ -302,21 +247,18 @@ def test_a_failure_that_does_not_repeat_is_named_and_passes(
     assert "AssertionError: the first time" in flaky, output
 
 
-def test_a_failure_that_repeats_fails_beside_a_flaky_one(clone: Clone) -> None:
-    (clone.directory / "pytest.ini").write_text(MARKERS)
-    clone.write(test_it=FAILS_ONCE, test_other=FAILS_ALWAYS)
-    code, output = clone.run("-m", "slow", again=True)
-    assert code == pytest.ExitCode.TESTS_FAILED, output
-    assert "= failed again, alone: test_other.py::test_fails =" in output
-
-
 @pytest.mark.slow
-def test_a_refused_skip_fails_beside_a_flaky_failure(clone: Clone) -> None:
-    (clone.directory / "pytest.ini").write_text(MARKERS)
-    clone.write(test_it=FAILS_ONCE, test_skipped=REFUSED)
+@pytest.mark.parametrize("other", [FAILS_ALWAYS, REFUSED])
+def test_a_failure_that_repeats_or_a_refused_skip_fails_beside_a_flaky_one(
+    clone: Clone, other: str
+) -> None:
+    clone.write(test_it=FAILS_ONCE, test_other=other)
     code, output = clone.run("-m", "slow or not slow", again=True, ci=True)
     assert code == pytest.ExitCode.TESTS_FAILED, output
-    assert "FLAKY test_it.py::test_fails_once" in output
+    if other is FAILS_ALWAYS:
+        assert "= failed again, alone: test_other.py::test_fails =" in output
+    else:
+        assert "FLAKY test_it.py::test_fails_once" in output
 
 
 def test_a_tenth_is_drawn_by_names_and_seed() -> None:
