@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.jail, needs_bwrap]
 STORE = Path("/nix/store")
 
 
+@pytest.mark.slow
 def test_a_check_says_what_is_missing(world: World) -> None:
     done = world.run("claudebox", "--check")
     text = done.stdout.lower()

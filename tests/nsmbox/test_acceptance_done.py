@@ -41,6 +41,7 @@ read line
 """A shell with a child of a child that ended: nobody's, and the box's to end."""
 
 
+@pytest.mark.slow
 def test_python_is_there_where_python3_is(shared_world: World) -> None:
     code = "import sys; print(sys.version_info[0])"
     done = shared_world.box("python", "-c", code)
@@ -64,6 +65,7 @@ def test_arguments_are_claudes_but_for_three(shared_world: World) -> None:
         assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_claude_is_found_before_the_environment_is_cleared(world: World) -> None:
     place = f"{HOME}/work tools/node_modules/@anthropic-ai/claude-code/cli.js"
     world.write(place, "#!/usr/bin/env sh\necho the other claude: $1\n", 0o755)
@@ -78,6 +80,7 @@ def test_claude_is_found_before_the_environment_is_cleared(world: World) -> None
     assert world.run("claudebox", "--yes", variables={"PATH": path}).stdout == "native\n"
 
 
+@pytest.mark.slow
 def test_without_claude_that_is_said(shared_world: World) -> None:
     bare = shared_world.make_directory(f"{HOME}/bare")
     (bare / "claudebox").symlink_to(shared_world.host(f"{HOME}/.local/bin/claudebox").readlink())
@@ -115,6 +118,7 @@ def test_working_directories_of_any_name(world: World) -> None:
     assert (world.host(odd) / "made").read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_a_deleted_working_directory_is_refused(shared_world: World) -> None:
     shared_world.make_directory(f"{HOME}/gone")
     script = 'rmdir "$HOME/gone" && exec claudebox --yes run true'
@@ -162,6 +166,7 @@ def test_git_knows_who_commits_and_nothing_else_of_the_hosts(world: World) -> No
     assert git(world, "log", "--format=%s") == "from the box\nfirst\n"
 
 
+@pytest.mark.slow
 def test_git_works_in_a_linked_worktree(world: World) -> None:
     have_git(world)
     git(world, "worktree", "add", "-q", "-b", "side", f"{HOME}/side")
@@ -209,6 +214,7 @@ git rebase -q --exec false --exec 'touch RAN' HEAD~1 2>/dev/null || true
 """
 
 
+@pytest.mark.slow
 def test_a_rebase_works_and_one_that_is_left_with_commands_is_told_of(world: World) -> None:
     have_git(world)
     done = world.box("sh", "-c", f"{REBASES}git rebase --abort; git log --format=%s -2")
@@ -225,6 +231,7 @@ def test_a_rebase_works_and_one_that_is_left_with_commands_is_told_of(world: Wor
     assert said not in again.stderr, "it was there before"
 
 
+@pytest.mark.slow
 def test_git_has_placeholders_where_nobody_is_named(world: World) -> None:
     world.host(f"{HOME}/.gitconfig").unlink()
     done = world.box("sh", "-c", "git config user.name && git config user.email")
@@ -305,6 +312,7 @@ def test_a_box_ends_with_its_command_and_reaps(shared_world: World) -> None:
     _all_end(fds)
 
 
+@pytest.mark.slow
 def test_process_1_reaps_what_has_lost_its_parent(shared_world: World) -> None:
     """The kernel counts processes until they are reaped; Bash tries again for some seconds."""
     loses = "for i in {1..100}; do (: &); done; echo all"
@@ -337,6 +345,7 @@ def test_a_dry_run_prints_what_can_be_pasted_and_does_nothing(world: World) -> N
     assert world.host(f"{PROJECT}/done").exists()
 
 
+@pytest.mark.slow
 def test_a_command_of_more_words_than_bwrap_takes_is_refused(world: World) -> None:
     assert world.box("sh", "-c", "echo $#", *["x"] * 8000).stdout == "7999\n"
     done = world.box("true", *["x"] * 9000)

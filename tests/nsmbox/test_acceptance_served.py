@@ -151,6 +151,7 @@ def port() -> Generator[int]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_the_doctor_in_a_box_says_what_reaches_in_there(
     served: tuple[World, Supervisor],
 ) -> None:

@@ -283,6 +283,7 @@ def test_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert agreements.answer_to("/p", "add /x") is None, "somebody else could have written it"
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_claudes_option_gives_the_box_that_directory(world: World) -> None:

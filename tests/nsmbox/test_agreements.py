@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from dataclasses import replace
@@ -50,18 +49,6 @@ def test_values_contents_and_arguments_change_nothing() -> None:
     assert found.digest == digest_of(other)
 
 
-def test_the_last_one_of_a_directory_profile_and_program_counts() -> None:
-    agreements.remember(plan())
-    changed = plan(network=Network(mode="none"))
-    agreements.remember(changed)
-    assert digest_of_last() == digest_of(changed)
-    shell = replace(plan(), profile="shell")
-    assert agreements.find(shell) is None
-    agreements.remember(shell)
-    assert digest_of_last() == digest_of(changed)
-    assert agreements.find(plan("/srv/other")) is None
-
-
 def test_another_program_in_the_same_box_needs_no_other_agreement() -> None:
     agreements.remember(plan())
     bash = replace(plan(), command=("/usr/bin/env", "bash"), starter=1)
@@ -82,44 +69,22 @@ def test_another_program_in_the_same_box_needs_no_other_agreement() -> None:
     assert found.digest == digest_of(narrow)
 
 
-def test_programs_of_the_host_that_are_added_are_asked_about() -> None:
-    def covered(given: Plan) -> bool:
-        found = agreements.find(given)
-        assert found is not None
-        return agreements.covers(found, given)
+@pytest.mark.parametrize("of", ["programs", "secrets"])
+def test_programs_and_secrets_that_are_added_are_asked_about(of: str) -> None:
+    def given(*names: str) -> Plan:
+        return replace(plan(), **{of: names})  # type: ignore[arg-type]
 
-    one, two = replace(plan(), programs=("deploy",)), replace(plan(), programs=("deploy", "x"))
+    def covered(these: Plan) -> bool:
+        found = agreements.find(these)
+        return found is not None and agreements.covers(found, these)
+
     agreements.remember(plan())
-    assert not covered(one)
-    agreements.remember(one)
-    assert covered(one)
+    assert not covered(given("one"))
+    agreements.remember(given("one"))
+    assert covered(given("one"))
     assert covered(plan())
-    assert not covered(two)
-    assert not covered(replace(plan(), programs=("x",)))
-    found = agreements.find(two)
-    assert found is not None
-    old = found.plan()
-    assert old is not None
-    assert old.programs == ("deploy",)
-
-
-def test_secrets_that_are_added_are_asked_about() -> None:
-    def covered(given: Plan) -> bool:
-        found = agreements.find(given)
-        return found is not None and agreements.covers(found, given)
-
-    one, two = replace(plan(), secrets=("github",)), replace(plan(), secrets=("github", "npm"))
-    agreements.remember(plan())
-    assert not covered(one)
-    agreements.remember(one)
-    assert covered(one)
-    assert covered(plan())
-    assert not covered(two)
-
-
-def test_without_programs_a_plan_is_what_it_was_before_there_were_any() -> None:
-    assert "programs" not in plan().identity
-    assert replace(plan(), programs=("deploy",)).digest != plan().digest
+    assert not covered(given("one", "two"))
+    assert not covered(given("two"))
 
 
 def test_what_has_changed_since_can_be_told() -> None:
@@ -163,17 +128,6 @@ def test_a_broken_file_holds_nothing_and_is_replaced(file: Path, content: bytes)
     assert digest_of_last() == digest_of(plan())
 
 
-def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path) -> None:
-    agreements.remember(plan())
-    content = json.loads(file.read_text())
-    content["agreements"][0]["identity"] = {"version": 2}
-    file.write_text(json.dumps(content))
-    found = agreements.find(plan())
-    assert found is not None
-    assert found.digest == digest_of(plan())
-    assert found.plan() is None
-
-
 def test_a_file_that_others_can_write_holds_nothing(file: Path) -> None:
     agreements.remember(plan())
     file.chmod(0o620)
@@ -215,12 +169,6 @@ def test_what_a_killed_writer_left_is_no_hindrance(file: Path, tmp_path: Path) -
     with pytest.raises(OSError, match="symbolic"):
         agreements.remember(plan())
     assert victim.read_text() == "precious"
-
-
-def test_where_nothing_can_be_kept_it_is_said(tmp_path: Path) -> None:
-    (tmp_path / "nsm").write_text("no directory")
-    with pytest.raises(OSError, match="not a directory"):
-        agreements.remember(plan())
 
 
 PROJECTS = plan().directory

@@ -146,6 +146,7 @@ def test_without_programs_there_is_no_bridge_in_a_box(served: tuple[World, Super
     assert "deploying" not in done.stdout
 
 
+@pytest.mark.slow
 def test_people_in_a_box_have_the_same_by_the_command_line(
     served: tuple[World, Supervisor],
 ) -> None:
@@ -270,6 +271,7 @@ ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
     assert world.host(f"{TOOLS}/deploy.md").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -289,6 +291,7 @@ def test_what_there_is_not_is_said_at_launch(
     world.host(f"{TOOLS}/broken.md").unlink()
 
 
+@pytest.mark.slow
 def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Supervisor]) -> None:
     world, _ = served
     with world.popen("nsm", "box", "--yes", "--bridge", "restart-db,deploy", "--", "cat") as box:
@@ -308,6 +311,7 @@ def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Super
     assert "program 'deplyo' not found. Available: deploy, restart-db, wipe" in checked.stdout
 
 
+@pytest.mark.slow
 def test_where_nobody_can_start_them_no_box_begins(world: World) -> None:
     furnish(world)
     alone = world.box("echo", "started", options=("--bridge", "deploy"))

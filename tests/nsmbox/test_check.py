@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,7 @@ from box.world import HOME, PROJECT, have_git
 from nsmbox import profiles
 from nsmbox.host import nix_host
 from nsmbox.host.facts import BoxRequest
-from nsmbox.model.plan import BoxError, Network
+from nsmbox.model.plan import BoxError
 from nsmbox.start import check
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from nsm.checks import HostCheck
 
 CLAUDE = BoxRequest(profile=profiles.load("claude"))
-
-
-def with_network(mode: str) -> BoxRequest:
-    return replace(CLAUDE, network=Network(mode=mode))  # type: ignore[arg-type]
 
 
 def row(text: str, name: str) -> str:
@@ -95,11 +90,6 @@ def test_on_macos_nothing_of_linux_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert not names & {"bwrap", "user namespaces", "system calls", "abstract sockets", "box"}
 
 
-def test_machines_without_a_table_of_system_calls_are_told() -> None:
-    assert check.check_system_calls("x86_64").status == "ok"
-    assert check.check_system_calls("s390").status == "warn"
-
-
 def test_the_nix_daemon(tmp_path: Path) -> None:
     store = tmp_path / "store"
     given = {nix_host.STORE_VARIABLE: str(store)}
@@ -136,12 +126,6 @@ def test_names_of_hosts(tmp_path: Path, content: str | None, status: str, words:
     assert (found.status, words in found.detail) == (status, True)
 
 
-@pytest.mark.parametrize(("mode", "words"), [("none", "no network"), ("allow", "the proxy")])
-def test_names_without_the_hosts_network(mode: str, words: str) -> None:
-    found = check.check_names(with_network(mode), "/nonexistent")
-    assert (found.status, words in found.detail) == ("ok", True)
-
-
 def test_certificates(tmp_path: Path) -> None:
     there = tmp_path / "ca.crt"
     there.write_text("x")
@@ -171,28 +155,6 @@ def test_the_supervisors_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "listens on" in check.check_socket(off, needed=True).detail
     monkeypatch.setenv("NSM_SOCKET", "relative")
     assert check.check_socket({}, needed=True).status == "fail"
-
-
-@pytest.mark.parametrize(
-    ("mode", "version", "status"),
-    [("host", 6, "ok"), ("host", 5, "warn"), ("host", 0, "warn"), ("none", 0, "ok")],
-)
-def test_abstract_sockets(mode: str, version: int, status: str) -> None:
-    assert check.check_abstract_sockets(with_network(mode), version).status == status
-
-
-def test_variables_that_are_not_set() -> None:
-    asked = replace(CLAUDE, extra=("A", "B"))
-    found = check.check_variables(asked, {"A": "1"})
-    assert found is not None
-    assert (found.status, found.detail) == (
-        "warn",
-        "not set, so that the box does not have them: B",
-    )
-    found = check.check_variables(asked, {"A": "", "B": ""})
-    assert found is not None
-    assert found.status == "ok"
-    assert check.check_variables(CLAUDE, {}) is None
 
 
 def test_nothing_a_terminal_acts_on_is_printed(
@@ -229,6 +191,7 @@ def test_all_is_well(world: World) -> None:
     assert not world.host(f"{PROJECT}/.git").exists()
 
 
+@pytest.mark.slow
 def test_what_a_launch_makes_is_not_missed_and_not_made(world: World) -> None:
     have_git(world)
     done = world.run("nsm", "box", "--check")
@@ -251,6 +214,7 @@ def test_what_is_missing_is_told_at_once_with_what_to_do(world: World) -> None:
     assert row(done.stdout, "box") == "fail not tried, for what is missing above"
 
 
+@pytest.mark.slow
 def test_a_shell_box_needs_no_command_to_be_checked(world: World) -> None:
     done = world.run("nsm", "box", "--check", "--net", "off")
     assert done.returncode == 0, done.stdout
@@ -263,6 +227,7 @@ def test_a_shell_box_needs_no_command_to_be_checked(world: World) -> None:
     assert os.listdir(world.host(PROJECT)) == ["README.md"]
 
 
+@pytest.mark.slow
 def test_limits_are_told_with_what_enforces_them(world: World) -> None:
     without = row(world.run("claudebox", "--check").stdout, "limits")
     assert without.startswith("warn memory "), without

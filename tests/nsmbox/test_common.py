@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsm.cli.main import load
-from nsm.wire.errors import BadRequestError
 from nsmbox.cli import claudebox, common
-from nsmbox.model.plan import BOUNDS, BoxError, BoxLimits, Network, complete_limits
+from nsmbox.model.plan import BOUNDS, BoxError, BoxLimits, complete_limits
 
 if TYPE_CHECKING:
     pass
@@ -31,63 +28,6 @@ def test_three_words_are_claudeboxs_own(words: str, own: str, others: str) -> No
     assert claudebox.split(words.split()) == (set(own.split()), others.split())
 
 
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        ("full", Network()),
-        ("off", Network(mode="none")),
-        ("host", Network()),
-        ("none", Network(mode="none")),
-        ("a.org", Network(mode="allow", allow=("a.org",))),
-        ("allow=a.org", Network(mode="allow", allow=("a.org",))),
-        ("allow=a.org, *.b.org:443 ,,a.org", Network(mode="allow", allow=("a.org", "*.b.org:443"))),
-    ],
-)
-def test_networks(text: str, means: Network) -> None:
-    assert common.network(text) == means
-
-
-@pytest.mark.parametrize("text", ["", "on", "allow", "allow=", ",", "HOST", "off,a.org"])
-def test_what_is_no_network(text: str) -> None:
-    with pytest.raises(BadRequestError, match=f"The network '{text}' is neither off nor full"):
-        common.network(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        ("", ()),
-        (" , ", ()),
-        ("deploy", ("deploy",)),
-        ("deploy, restart-db ,,deploy", ("deploy", "restart-db")),
-        ("0_a", ("0_a",)),
-    ],
-)
-def test_programs_of_the_host(text: str, means: tuple[str, ...]) -> None:
-    assert common.programs(text) == means
-
-
-@pytest.mark.parametrize(
-    "text", ["*", "a b", "Deploy", "../deploy", "deploy;id", ",".join(f"a{n}" for n in range(65))]
-)
-def test_what_are_no_names_of_programs(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(text)):
-        common.programs(text)
-
-
-def test_names_of_more_variables() -> None:
-    assert common.extra({}) == ()
-    assert common.extra({"CLAUDEBOX_EXTRA_ENV": ""}) == ()
-    assert common.extra({"CLAUDEBOX_EXTRA_ENV": "A, B_1,,A,"}) == ("A", "B_1")
-
-
-@pytest.mark.parametrize("name", ["A=1", "A B", "1A", "É", "--setenv", "A\nB"])
-def test_what_is_no_name_of_a_variable(name: str) -> None:
-    with pytest.raises(BoxError, match="not a variable name") as caught:
-        common.extra({"CLAUDEBOX_EXTRA_ENV": f"OK,{name}"})
-    assert caught.value.exit_code == 2
-
-
 def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> int:
         raise BoxError("no \x1b[2Jclaude", hint="Install it.", exit_code=127)
@@ -104,16 +44,6 @@ def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[s
     assert common.guarded("nsm box", is_full) == 1
     assert "nsm box: /tmp/x: No space left on device\nMake room there.\n" in capsys.readouterr().err
     assert common.guarded("nsm box", lambda: 0) == 0
-
-
-@pytest.mark.parametrize("verb", ["box", "run"])
-def test_a_network_has_one_spelling_that_is_shown_and_another(verb: str) -> None:
-    shown = load(verb).parser()
-    options = [shown.parse_args([option, "off"]) for option in ("--network", "--net")]
-    assert options[0].network == options[1].network is not None
-    assert "--network NETWORK" in shown.format_help()
-    assert not re.search(r"--net\b", shown.format_help().replace("--network", ""))
-    assert "--net" not in [*shown.shown_options(), *shown.descriptions()]
 
 
 def test_defaults_suit_the_machine() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,37 +46,6 @@ def ask(tmp_path: Path) -> Callable[..., Terminal]:
 
 def kept(tmp_path: Path) -> bool:
     return (tmp_path / "nsm" / "boxes.json").exists()
-
-
-def test_yes_is_remembered(ask: Callable[..., Terminal], tmp_path: Path) -> None:
-    with ask(rows=24, columns=80) as terminal:
-        terminal.see("A box for claude", "can change", "variables", "[n]o:")
-        assert "sk-ant" not in terminal.text
-        assert not terminal.emulator.unknown
-        terminal.type("y\r")
-        assert terminal.end() == 0
-        assert "STARTED" in terminal.text
-        assert terminal.mode_after == terminal.mode_before
-    assert kept(tmp_path)
-    with ask() as terminal:
-        assert terminal.end() == 0
-        assert terminal.text.strip() == "STARTED"
-
-
-def test_a_changed_plan_is_asked_for_again(ask: Callable[..., Terminal]) -> None:
-    with ask() as terminal:
-        terminal.see("[n]o:")
-        terminal.type("yes\r")
-        terminal.end()
-    with ask("/srv/more") as terminal:
-        terminal.see("has changed since you agreed to it", "+ can change /srv/more", "[n]o:")
-        terminal.type("n\r")
-        terminal.end()
-        assert "STARTED" not in terminal.text
-        assert "nothing was started. 1" in terminal.text
-    with ask() as terminal:
-        assert terminal.end() == 0
-        assert terminal.text.strip() == "STARTED"
 
 
 def test_once_is_not_remembered(ask: Callable[..., Terminal], tmp_path: Path) -> None:
@@ -161,21 +129,6 @@ def test_streams_that_lead_elsewhere(ask: Callable[..., Terminal], shell: str) -
         terminal.type("o\r")
         assert terminal.end() == 0
         terminal.see("STARTED")
-
-
-def test_without_a_terminal_nobody_is_asked(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env={"XDG_STATE_HOME": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=120,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == ("STARTED\n", "")
-    assert not kept(tmp_path)
 
 
 def test_an_answer_that_cannot_be_kept_is_told(

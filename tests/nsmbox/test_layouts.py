@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box.shims import CMD_SHIM
 from box.world import HOME, PROJECT, World, open_world
 
 if TYPE_CHECKING:
@@ -62,51 +61,18 @@ def test_nvm_has_node_and_claude_in_one_directory(home: World) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_native_installer_has_a_file_for_each_version(home: World) -> None:
     home.write(f"{HOME}/.local/share/claude/versions/2.1.0", NATIVE, 0o755)
     home.link(f"{HOME}/.native/claude", f"{HOME}/.local/share/claude/versions/2.1.0")
     assert version(home, ".native") == ["native --version"]
 
 
+@pytest.mark.slow
 def test_a_program_in_a_directory_of_many_is_shown_alone(home: World) -> None:
     for name in ("claude", "other"):
         home.write(f"{HOME}/bin/{name}", f'#!/bin/sh\necho "alone $2"; ls {HOME}/bin\n', 0o755)
     assert version(home, "bin") == ["alone --version", "claude"]
-
-
-@pytest.mark.slow
-def test_pnpm_has_a_wrapper_and_a_store(home: World) -> None:
-    root = f"{HOME}/.local/share/pnpm"
-    store = "global/5/.pnpm/claude-code@2"
-    home.write(f"{HOME}/.node/v9/bin/node", NODE, 0o755)
-    home.write(f"{root}/{store}/{PACKAGE}/cli.js", SCRIPT, 0o755)
-    home.link(f"{root}/global/5/{PACKAGE}", f"{root}/{store}/{PACKAGE}")
-    wrapper = CMD_SHIM.replace("PLACE", f"global/5/{PACKAGE}/cli.js")
-    home.write(f"{root}/claude", wrapper, 0o755)
-    assert version(home, ".local/share/pnpm", ".node/v9/bin")[0].endswith("runs claude --version")
-
-
-@pytest.mark.slow
-def test_volta_has_shims(home: World) -> None:
-    root = f"{HOME}/.volta"
-    package = f"{root}/tools/image/packages/@anthropic-ai/claude-code"
-    home.write(f"{root}/bin/volta-shim", "#!/bin/sh\nexit 9\n", 0o755)
-    home.link(f"{root}/bin/claude", "volta-shim")
-    home.link(f"{root}/bin/node", "volta-shim")
-    home.write(f"{root}/tools/image/node/20.1.0/bin/node", NODE, 0o755)
-    home.write(f"{package}/lib/{PACKAGE}/cli.js", SCRIPT, 0o755)
-    home.link(f"{package}/bin/claude", f"../lib/{PACKAGE}/cli.js")
-    home.write(f"{root}/tools/user/platform.json", '{"node": {"runtime": "20.1.0"}}')
-    told = '{"name": "claude", "package": "@anthropic-ai/claude-code"}'
-    home.write(f"{root}/tools/user/bins/claude.json", told)
-    assert version(home, ".volta/bin")[0] == "20.1.0 runs claude --version"
-
-
-@pytest.mark.slow
-def test_bun_has_packages_of_its_own(home: World) -> None:
-    home.write(f"{HOME}/.bun/install/global/{PACKAGE}/cli.js", NATIVE, 0o755)
-    home.link(f"{HOME}/.bun/bin/claude", f"../install/global/{PACKAGE}/cli.js")
-    assert version(home, ".bun/bin") == ["native --version"]
 
 
 def test_claude_within_the_hosts_own_claude_directory_is_said_to_be_there(home: World) -> None:
@@ -160,6 +126,7 @@ def test_what_the_project_says_is_no_reason_to_show_the_users(home: World, by: s
         assert (done.returncode, "no box shows" in done.stderr) == (127, True)
 
 
+@pytest.mark.slow
 def test_environments_of_the_project_have_their_python(home: World) -> None:
     """Environments of uv have a link for the minor version, to a directory that no PATH has."""
     root = f"{HOME}/.local/share/uv/python"

@@ -131,6 +131,7 @@ def test_many_directories_may_take_more_descriptors_than_a_shell_allows(world: W
     assert not world.host("/home/shared/of/1/.mcp.json").exists()
 
 
+@pytest.mark.slow
 def test_limits_are_configured(world: World) -> None:
     world.write(f"{HOME}/.config/nsm/config.toml", "[box]\nprocesses = 40\n")
     assert python(world, FORKS).endswith("Resource temporarily unavailable")
@@ -168,6 +169,7 @@ def test_the_process_with_most_memory_ends_and_all_are_told(world: World) -> Non
         )
 
 
+@pytest.mark.slow
 def test_without_a_supervisor_each_process_has_a_limit_of_memory(shared_world: World) -> None:
     code = "try: held = bytes(1) * (200 << 20)\nexcept MemoryError: print('no more')"
     words = ("env", IN_BOX, "-I", "-c", code)
@@ -226,6 +228,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_empty_files_are_limited_too(shared_world: World) -> None:
     """They take no room in the file system, but memory of the kernel's."""
     places = ("/tmp", "/var/tmp", "/dev/shm", HOME)

@@ -47,6 +47,7 @@ def test_secrets_and_guarded_files_are_protected_there_too(world: World) -> None
     assert "Read-only file system" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_left_in_an_added_directory_is_told(world: World) -> None:
     script = f"cd {OTHER_PROJECT} && git init -q new && git -C new config core.fsmonitor ./x"
     done = world.box("sh", "-c", script, options=OTHER)
@@ -74,6 +75,7 @@ def test_read_only_in_a_directory_that_is_written(world: World) -> None:
     assert there == ["a/new", "a/vendor/own/x"]
 
 
+@pytest.mark.slow
 def test_a_directory_around_the_working_directory(world: World) -> None:
     world.write(f"{HOME}/work/shop/file", "text\n")
     world.write(f"{HOME}/work/lib/file", "text\n")
@@ -98,6 +100,7 @@ def test_hidden_files_are_empty_and_stay_in_their_place(world: World) -> None:
         assert world.host(path).read_text() == "TOKEN=1\n"
 
 
+@pytest.mark.slow
 def test_a_hidden_directory_may_have_secrets_in_it(world: World) -> None:
     world.write(f"{HOME}/.config/plain/file", "text\n")
     done = world.box(
@@ -107,6 +110,7 @@ def test_a_hidden_directory_may_have_secrets_in_it(world: World) -> None:
     assert "plain" in done.stdout
 
 
+@pytest.mark.slow
 def test_variables_are_passed_and_set(world: World) -> None:
     options = (
         "--env",
@@ -135,6 +139,7 @@ def test_variables_are_passed_and_set(world: World) -> None:
         assert "secret" not in done.stderr
 
 
+@pytest.mark.slow
 def test_all_of_it_is_in_the_dry_run(world: World) -> None:
     world.write(f"{PROJECT}/.env", "TOKEN=1\n")
     options = (
@@ -154,6 +159,7 @@ def test_all_of_it_is_in_the_dry_run(world: World) -> None:
     assert "tok-1" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_configuration_has_them_for_claudebox(world: World) -> None:
     world.write(f"{PROJECT}/.env", "TOKEN=1\n")
     world.write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
@@ -122,12 +121,6 @@ def test_no_loader(start: bytes) -> None:
     assert nix_host.loader_of(start) == ""
 
 
-def test_the_loader_of_a_real_program() -> None:
-    shell = Path("/bin/sh").resolve()
-    with shell.open("rb") as file:
-        assert Path(nix_host.loader_of(file.read(nix_host.HEADER_BYTES))).exists()
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -243,31 +236,6 @@ def test_without_a_shell_in_the_store_the_host_is_needed(host: NixOS) -> None:
     )
 
 
-def test_the_shell_is_one_that_the_box_has(host: NixOS) -> None:
-    host.add("aa-zsh", "zsh")
-    profile = host.root / "run/current-system/sw/bin"
-    zsh = dict(host.look(SHELL=str(profile / "zsh")).variables)["SHELL"]
-    assert zsh == str(host.store / "aa-zsh/bin/zsh")
-    other = dict(host.look(SHELL="/usr/bin/fish").variables)["SHELL"]
-    assert other == str(host.store / "11-bash/bin/sh")
-    assert "SHELL" not in dict(host.look().variables)
-
-
-def test_locales_and_terminals_of_the_store(host: NixOS) -> None:
-    archive = host.store / "bb-locales/locale-archive"
-    archive.parent.mkdir()
-    archive.touch()
-    (host.root / "archive").symlink_to(archive)
-    nix = host.look(
-        LOCALE_ARCHIVE=str(host.root / "archive"), TERMINFO_DIRS=f"{archive.parent}:/etc/terminfo"
-    )
-    assert dict(nix.variables) == {
-        "LOCALE_ARCHIVE": str(archive),
-        "TERMINFO_DIRS": str(archive.parent),
-    }
-    assert [(each.name, each.value) for each in nix_host.variables(nix)] == list(nix.variables)
-
-
 # The daemon
 
 
@@ -324,9 +292,3 @@ def test_trusted_users(lines: list[str], entry: str) -> None:
 def test_a_configuration_that_includes_itself(host: NixOS) -> None:
     (host.root / "etc/nix/nix.conf").write_text("include nix.conf\ntrusted-users = alice\n")
     assert host.look().trusted == "alice"
-
-
-def test_what_it_looks_up_here_is_whole() -> None:
-    """On the machine of the tests, whatever it is."""
-    nix = nix_host.look(os.environ, os.path.realpath("/bin/sh"))
-    assert nix is None or nix_host.mounts(nix)[0].target == nix.store

@@ -101,6 +101,7 @@ def test_the_programs_run_where_nothing_else_of_nsm_is_shown(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 def test_a_box_can_be_of_a_program_of_nsms_own(shared_world: World) -> None:
     """The caller has the same program on PATH, made for the host."""

@@ -94,6 +94,7 @@ async def test_a_window_that_is_closed_takes_everything_along(shared_world: Worl
             await processes.all_ended()
 
 
+@pytest.mark.slow
 async def test_an_agent_hears_of_a_window_that_is_closed(shared_world: World) -> None:
     done = f"{PROJECT}/hung-up"
     script = f"trap 'echo yes >>{done}; exit' HUP; sleep 600 & echo READY; wait"
@@ -106,6 +107,7 @@ async def test_an_agent_hears_of_a_window_that_is_closed(shared_world: World) ->
     assert shared_world.host(done).read_text() == "yes\n"
 
 
+@pytest.mark.slow
 def test_a_resized_window_is_told(shared_world: World) -> None:
     script = """
     trap 'stty size' WINCH
@@ -137,6 +139,7 @@ def test_a_shell_has_job_control(shared_world: World) -> None:
         assert at.end() == 5
 
 
+@pytest.mark.slow
 def test_output_that_goes_through_a_pipe(shared_world: World) -> None:
     script = "for n in 0 1; do if [ -t $n ]; then echo yes; else echo no; fi; done"
     command = ("nsm", "box", "--", "sh", "-c", script)
@@ -164,6 +167,7 @@ def test_any_kind_of_terminal(shared_world: World, kind: str) -> None:
         assert "\\x1b[2J" in terminal.text if kind == "\x1b[2J" else kind in terminal.text
 
 
+@pytest.mark.slow
 def test_variables_that_are_named_and_not_set_are_told(shared_world: World) -> None:
     named = {"CLAUDEBOX_EXTRA_ENV": "SET, UNSET,", "SET": "here", "OTHER": "not"}
     done = shared_world.run("claudebox", "--yes", "run", "env", variables=named)

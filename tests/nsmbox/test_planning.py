@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from box.facts_made import HOME, KNOWN, NPM, OWN, PROJECT, REPOSITORY, VARIABLES, facts, request
+from box.facts_made import HOME, KNOWN, OWN, PROJECT, REPOSITORY, VARIABLES, facts, request
 from nsmbox.host.added_directories import AddedDirectory
 from nsmbox.host.facts import BoxRequest, Facts, HostPath
 from nsmbox.host.nix_host import HostNix
 from nsmbox.model.plan import Mount, Network, Plan
 from nsmbox.planning import bwrap, planning
-from nsmbox.protection.git_repository import GitFacts
-from nsmbox.protection.guarded_files import Guarded
 from nsmbox.protection.hidden_paths import HiddenPaths
 from nsmbox.protection.secrets import within
 
@@ -161,51 +159,12 @@ def test_nothing_lies_over_the_mask_of_a_secret(name: str) -> None:
             assert there.masks_file is not secret.is_directory
 
 
-def test_of_a_store_that_is_alone_path_is_all_of_it() -> None:
-    plan = planning.plan(*CASES["nixos"])
-    values = {variable.name: variable.value for variable in plan.variables}
-    assert values["PATH"] == "/nix/store/1-bash/bin:/nix/store/2-coreutils/bin"
-    assert values["SHELL"] == "/nix/store/3-zsh/bin/zsh"
-    assert [m.target for m in plan.mounts if within(m.target, "/usr")] == ["/usr/bin/env"]
-    assert seen(plan, "/nix/store/later").kind == "ro-bind"
-    assert seen(plan, "/nix/var/nix/daemon-socket/socket").kind == "bind"
-    assert seen(plan, "/nix/var/nix/profiles/per-user/mia/profile").kind == "ro-bind"
-
-
-def test_a_store_beside_the_system_adds_to_it() -> None:
-    plan, without = (planning.plan(*CASES[name]) for name in ("nix-beside", "claude"))
-    assert plan.variables == without.variables
-    added = [mount.target for mount in plan.mounts if mount not in without.mounts]
-    assert added[:2] == ["/nix/store", "/nix/var/nix"]
-    told = {mount for mount in without.mounts if mount.why == "rules of the box, for the agent"}
-    assert set(without.mounts) - told < set(plan.mounts)
-
-
 def test_secrets_of_what_is_shown_elsewhere_are_masked_there() -> None:
     """A link leads to a directory with a secret in it: the mask is where the box has it."""
     shown = (HostPath(path=f"{HOME}/data", source=f"{HOME}/.config"),)
     known = replace(KNOWN, secrets=(replace(KNOWN.secrets[0], path=f"{HOME}/.config/gcloud"),))
     plan = planning.plan(request("safe"), facts(shown=shown, secrets=known))
     assert seen(plan, f"{HOME}/data/gcloud/credentials.db").kind == "mask"
-
-
-def test_variables_are_those_on_the_list_and_no_others() -> None:
-    given = {v.name: v for v in planning.plan(request(extra=("GH_TOKEN",)), facts()).variables}
-    assert {name for name, v in given.items() if v.inherited} == {
-        *("ANTHROPIC_API_KEY", "EDITOR", "GH_TOKEN", "LANG", "TERM", "USER"),
-    }
-    assert {name for name, v in given.items() if v.secret} == {"ANTHROPIC_API_KEY", "GH_TOKEN"}
-    assert {name: v.value for name, v in given.items() if not v.inherited} == {
-        "CLAUDE_CONFIG_DIR": f"{HOME}/.claude",
-        "DISABLE_AUTOUPDATER": "1",
-        "HOME": HOME,
-        "NSM_AUTOSTART": "0",
-        "NSM_SOCKET": "/run/nsm/box/control.sock",
-        "PATH": "/run/nsm/bin:/run/nsm/tools",
-        "SHELL": "/usr/bin/zsh",
-        "TMPDIR": "/tmp",
-        "XDG_RUNTIME_DIR": "/tmp",
-    }
 
 
 def test_what_is_asked_for_does_not_replace_the_box_s_own() -> None:
@@ -217,37 +176,10 @@ def test_what_is_asked_for_does_not_replace_the_box_s_own() -> None:
     ]
 
 
-def test_no_shell_where_the_caller_has_none() -> None:
-    without = {name: value for name, value in VARIABLES.items() if name not in ("SHELL", "TERM")}
-    given = {v.name for v in planning.plan(request(), facts(variables=without)).variables}
-    assert not given & {"SHELL", "TERM"}
-
-
-def test_what_is_shown_of_a_tool_is_bound_once() -> None:
-    plan = planning.plan(request(), facts())
-    assert [m.target for m in plan.mounts if m.source == NPM] == [NPM]
-    links = {m.target: m.source for m in plan.mounts if m.kind == "symlink"}
-    assert links["/run/nsm/bin/claude"] == f"{NPM}/@anthropic-ai/claude-code/cli.js"
-
-
-def test_the_command_has_its_signals_back() -> None:
-    plan = planning.plan(request(), facts())
-    assert plan.command[:3] == ("/run/nsm/python", "-I", "-S")
-    assert plan.asked == facts().command
-
-
 def test_another_path_to_home_leads_there() -> None:
     plan = planning.plan(request(), facts(home_link="/home/alias"))
     there = seen(plan, "/home/alias")
     assert (there.kind, there.source) == ("symlink", HOME)
-
-
-def test_what_matters_most_is_noted_first() -> None:
-    """A small screen has room for no more."""
-    made = facts(
-        notes=("of Nix",), git=GitFacts(notes=("of git",)), guarded=Guarded(notes=("of guards",))
-    )
-    assert planning.plan(request(), made).notes == ("of guards", "of git", "of Nix")
 
 
 def test_the_digest_is_of_what_a_box_can_do() -> None:

@@ -52,6 +52,7 @@ def test_the_whole_repository_is_asked_for_once(repository: World) -> None:
         assert "[n]o" not in terminal.text
 
 
+@pytest.mark.slow
 def test_without_an_answer_a_part_is_all(repository: World) -> None:
     done = repository.box("sh", "-c", "git log; ls ../..", directory=PART)
     assert "not a git repository" in done.stderr
@@ -64,6 +65,7 @@ def test_without_an_answer_a_part_is_all(repository: World) -> None:
         assert terminal.end() == 128
 
 
+@pytest.mark.slow
 def test_repositories_that_are_none_of_hers_are_not_asked_for(repository: World) -> None:
     part = "/home/shared/project/part"
     repository.make_directory(part)
@@ -103,6 +105,7 @@ def test_worktrees_are_made_where_they_stay(repository: World) -> None:
     assert repository.box("ls", WORKTREES).returncode == 2, "taken back"
 
 
+@pytest.mark.slow
 def test_nothing_is_made_unless_a_box_starts(repository: World) -> None:
     for command in (("--dry-run",), ()):
         arguments = ("nsm", "box", "--worktrees", *command, "--", "true")

@@ -119,6 +119,7 @@ git status --short; echo "status: $?"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_git_says_why_it_does_not_write_its_configuration(world: World) -> None:

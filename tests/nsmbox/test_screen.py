@@ -118,13 +118,6 @@ def test_secrets_come_first_and_are_never_shown() -> None:
     assert "ANTHROPIC_API_KEY=********  ZZ_TOKEN=********" in screen(given_plan, home=HOME)
 
 
-def test_no_network_and_a_list() -> None:
-    none = plan(network=Network(mode="none"))
-    assert "\nnetwork     nothing\n" in screen(none, home=HOME)
-    some = plan(network=Network(mode="allow", allow=("pypi.org", "*.github.com")))
-    assert "\nnetwork     only pypi.org '*.github.com'\n" in screen(some, home=HOME)
-
-
 def test_programs_of_the_host_are_said_near_the_top() -> None:
     given_plan = replace(plan(), programs=("deploy", "restart-db"))
     text = screen(given_plan, home=HOME)
@@ -141,24 +134,6 @@ def test_programs_of_the_host_are_said_near_the_top() -> None:
     crowded = screen(full(), home=HOME, changes=differences(plan(), full(), home=HOME))
     assert "\nchanged     + can start ppp" in crowded
     assert "\ncan start   on this computer, outside of the box:" in crowded
-
-
-def test_secrets_are_named() -> None:
-    given_plan = replace(plan(), secrets=("github", "npm"))
-    text = screen(given_plan, home=HOME)
-    assert "\nsecrets     used without being seen:  github  npm\n" in text
-    assert "uses secrets without seeing them: github, npm\n" in details(given_plan, home=HOME)
-    fewer = replace(plan(), secrets=("npm",))
-    assert differences(fewer, given_plan, home=HOME) == ["+ uses the secret github"]
-    assert differences(given_plan, fewer, home=HOME) == ["- uses the secret github"]
-
-
-def test_notes_are_said() -> None:
-    noted = replace(plan(), notes=("An absent \x1bfile is not protected.",))
-    text = screen(noted, home=HOME)
-    assert "\nnote        An absent \\x1bfile is not protected.\n" in text
-    noted = replace(plan(), notes=("word " * 999,))
-    assert " more words\n" in screen(noted, home=HOME)
 
 
 def test_what_has_changed_is_said_first() -> None:
@@ -201,34 +176,7 @@ def test_protection_and_hiding_that_are_gone_are_said() -> None:
     ]
 
 
-def test_no_sessions_are_said() -> None:
-    other = replace(plan(), sockets=False)
-    assert differences(plan(), other, home=HOME) == ["- sessions of nsm"]
-    assert differences(other, plan(), home=HOME) == ["+ sessions of nsm"]
-
-
-def test_what_starts_the_command_is_not_shown() -> None:
-    started = replace(plan(), command=("/usr/bin/env", "--default-signal=INT", "/bin/x"), starter=2)
-    assert "\nruns        /bin/x\n" in screen(started, home=HOME)
-    assert "command: /bin/x\n" in details(started, home=HOME)
-
-
 def test_a_change_that_gives_nothing_is_told_as_such() -> None:
     old = plan()
     swapped = replace(old, mounts=(old.mounts[0], old.mounts[2], old.mounts[1], *old.mounts[3:]))
     assert differences(old, swapped, home=HOME) == ["only how it is put together"]
-
-
-def test_names_that_cannot_be_made_in_several_directories_are_named_once() -> None:
-    places = (PROJECT, f"{HOME}/docs", "/srv/x")
-    names = [f"{place}/{name}" for place in places for name in (".envrc", ".mcp.json")]
-    stand_ins = [
-        Mount(kind="mask", target=name, stand_in=True) for name in (*names, "/srv/y/.vimrc")
-    ]
-    made = plan(PROJECT, mounts=[*stand_ins])
-    (line, after) = (
-        screen(made, home=HOME, size=(110, 40)).partition("cannot make ")[2].splitlines()[:2]
-    )
-    told = "(the same in ~/docs)  (the same in /srv/x)  .envrc  .mcp.json  /srv/y/.vimrc"
-    assert line == told
-    assert not after.startswith(" ")

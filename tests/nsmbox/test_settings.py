@@ -13,7 +13,6 @@ from nsmbox.model.plan import MODES, BoxError, Network
 from nsmbox.model.settings import BoxSettings, load, parse
 from nsmd.config import config_file
 from nsmd.model import settings as of_supervisor
-from nsmd.model.names import PROGRAM_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,25 +76,11 @@ def test_a_file_gives_all_keys() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("word", "mode"), [("full", "host"), ("off", "none"), ("host", "host"), ("none", "none")]
-)
-def test_the_network_is_a_word(word: str, mode: str) -> None:
-    assert parse(f"[box]\nnet = {word!r}".encode(), "c").net.mode == mode
-
-
 def test_the_older_spelling_of_a_list_is_read_by_both() -> None:
     older = FULL.replace(b"net = [", b"net = { allow = [").replace(b'443"]', b'443"] }')
     assert older != FULL
     assert parse(older, "c") == parse(FULL, "c")
     assert config_file.parse(older, "c") == config_file.parse(FULL, "c")
-
-
-def test_both_make_rules_for_requests_of_hosts() -> None:
-    config = b"[box]\nnet = { allow = ['a.org', 'GET https://b.org/x'], intercept = true }"
-    allow = ("* https://a.org/*", "GET https://b.org/x")
-    assert parse(config, "c").net == Network(mode="allow", allow=allow)
-    assert config_file.parse(config, "c").box.net == allow
 
 
 def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
@@ -105,22 +90,6 @@ def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
     assert MODES[str(its.net)] == default.net.mode
     for name in ours - {"net"}:
         assert getattr(its, name) == getattr(default, name)
-
-
-def test_the_supervisor_takes_what_is_right() -> None:
-    box = config_file.parse(FULL, "c").box
-    assert box.net == ("pypi.org", "*.github.com:443")
-    assert (box.profile, box.protect, box.protect_paths) == (
-        "shell",
-        False,
-        ("Makefile", "ci/hooks"),
-    )
-    assert box.show == ("~/data", "/srv/models")
-    assert box.bridge == ("deploy", "restart-db")
-    assert (box.add, box.hide) == (("~/lib:rw", "/srv/docs"), (".env", "keys/*.pem"))
-    assert (
-        config_file.parse(config_file.render(config_file.parse(FULL, "c")).encode(), "c").box == box
-    )
 
 
 @pytest.mark.parametrize("data", WRONG, ids=lambda data: data.decode())
@@ -134,27 +103,6 @@ def test_what_is_wrong_is_said_by_key_and_by_both(data: bytes) -> None:
         config_file.parse(data, "c.toml")
     assert WRONG[data].partition(":")[0] in told.value.problems[0]
     assert len(told.value.problems) == 1
-
-
-def test_lists_are_bounded_as_with_the_supervisor() -> None:
-    data = f"[box]\nshow = {['/x'] * (settings.MAX_PATHS + 1)}".encode()
-    with pytest.raises(BoxError, match="has 257, expected at most 256"):
-        parse(data, "c")
-    with pytest.raises(config_file.ConfigError):
-        config_file.parse(data, "c")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["a", "0", "a-b_c", "a" * 64, "", "-a", "_a", "a" * 65, "a.b", "a b", "A", "\u00e4", "a/"],
-)
-def test_names_of_programs_are_those_of_the_supervisor(name: str) -> None:
-    assert settings.is_program_name(name) == bool(PROGRAM_NAME.fullmatch(name))
-
-
-def test_hosts_are_checked_by_the_supervisor() -> None:
-    with pytest.raises(config_file.ConfigError, match=r"box\.net: "):
-        config_file.parse(b"[box]\nnet = { allow = ['http://x'] }", "c")
 
 
 def test_files_that_are_missing_broken_or_unreadable(tmp_path: Path) -> None:
@@ -172,10 +120,3 @@ def test_files_that_are_missing_broken_or_unreadable(tmp_path: Path) -> None:
             load(str(path))
     with pytest.raises(BoxError, match="cannot be read: Is a directory"):
         load(str(tmp_path))
-
-
-def test_the_users_own_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "nsm").mkdir()
-    (tmp_path / "nsm" / "config.toml").write_text("[box]\nprotect = false\n")
-    assert load().protect is False

@@ -225,6 +225,7 @@ def test_a_box_makes_nothing_that_runs_and_the_rest_is_told(world: World) -> Non
     assert git(world, "status", "--porcelain") == "?? new/\n?? sub/\n"
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
@@ -265,6 +266,7 @@ def test_git_in_a_box_takes_no_stand_in_for_a_file(world: World) -> None:
     assert "box has left" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_the_project_can_be_copied_in_a_box(world: World) -> None:
@@ -325,6 +327,7 @@ def test_after_a_kill_the_next_box_tells_and_tidies(world: World) -> None:
     assert "killed" not in world.box("true").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_a_list_of_boxes_tells_of_a_killed_one(world: World) -> None:
@@ -342,6 +345,7 @@ def test_a_list_of_boxes_tells_of_a_killed_one(world: World) -> None:
     assert "killed" not in world.run("nsm", "box", "--list").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_a_directory_that_is_renamed_meanwhile_is_tidied_and_looked_at(world: World) -> None:
@@ -370,6 +374,7 @@ def test_what_the_host_removes_meanwhile_is_told_if_the_box_then_makes_it(world:
     assert b"  .zed/settings.json (added): Zed, when it opens the directory" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_a_person_is_shown_the_names(world: World) -> None:
@@ -400,6 +405,7 @@ def test_opencode_has_a_directory_of_its_own(world: World) -> None:
     assert os.listdir(world.host(PROJECT)) == ["README.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_an_opencode_directory_that_is_there_is_kept_and_can_be_written(world: World) -> None:
@@ -443,6 +449,7 @@ def test_whenever_a_box_is_killed_the_next_one_tidies(world: World) -> None:
     assert kept == ["stand-ins.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.jail
 @needs_bwrap
 def test_a_project_that_is_read_only_needs_none(world: World) -> None:

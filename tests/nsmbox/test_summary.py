@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from box.plans import HOME, PROJECT, plan
 from nsmbox.consent.summary import Outline, SummaryItem, outline
 from nsmbox.model.plan import Mount
@@ -36,46 +38,44 @@ def test_an_ordinary_plan() -> None:
     ]
 
 
-def test_the_same_seen_twice_is_said_once() -> None:
-    assert len(of(bind("/p"), bind("/p/.git")).change) == 1
-    assert len(of(bind("/p", "/q"), bind("/p/.git", "/q/.git")).change) == 1
-    assert len(of(bind("/"), bind("/p")).change) == 1
+HIDDEN = Mount(kind="mask", target="/p/keys")
+OVER = Mount(kind="tmpfs", target="/home/x")
+MADE = Mount(kind="ro-file", target="/p/.mcp.json", data=b"{}")
 
 
-def test_another_place_below_is_said() -> None:
-    assert len(of(bind("/p"), bind("/p/.git", "/elsewhere/.git")).change) == 2
-    assert len(of(read_only("/p"), bind("/p/out")).change) == 1
-    assert len(of(bind("/p"), bind("/pp")).change) == 2
+@pytest.mark.parametrize(
+    ("mounts", "change", "read", "protected"),
+    [
+        pytest.param([bind("/p"), bind("/p/.git")], "/p", "", "", id="the same twice"),
+        pytest.param([bind("/p", "/q"), bind("/p/a", "/q/a")], "/p", "", "", id="the same below"),
+        pytest.param([bind("/p"), bind("/p/a", "/q")], "/p /p/a", "", "", id="another below"),
+        pytest.param([read_only("/p"), bind("/p/out")], "/p/out", "/p", "", id="writable below"),
+        pytest.param([bind("/p"), bind("/pp")], "/p /pp", "", "", id="a longer name"),
+        pytest.param(
+            [bind("/p"), HIDDEN, bind("/p/keys/own")], "/p /p/keys/own", "", "", id="below hidden"
+        ),
+        pytest.param(
+            [bind("/home/x/a"), OVER, read_only("/home/x/b")], "", "/home/x/b", "", id="under"
+        ),
+        pytest.param([bind("/p"), read_only("/p")], "", "", "/p", id="read-only over it"),
+        pytest.param(
+            [bind("/p"), read_only("/p/.git/config")], "/p", "", "/p/.git/config", id="protected"
+        ),
+        pytest.param(
+            [bind("/p"), read_only("/p/tool", "/opt/tool")], "/p", "/p/tool", "", id="elsewhere"
+        ),
+        pytest.param([bind("/p"), MADE], "/p", "", "/p/.mcp.json", id="a file that is made"),
+    ],
+)
+def test_what_can_be_changed_read_and_is_protected(
+    mounts: list[Mount], change: str, read: str, protected: str
+) -> None:
+    found = of(*mounts)
+    assert [place.target for place in found.change] == change.split()
+    assert [place.target for place in found.read] == read.split()
+    assert [place.target for place in found.protected] == protected.split()
 
 
-def test_below_something_hidden_it_is_there_again() -> None:
-    hidden = Mount(kind="mask", target="/p/keys")
-    found = of(bind("/p"), hidden, bind("/p/keys/own"))
-    assert [place.target for place in found.change] == ["/p", "/p/keys/own"]
-    assert [place.target for place in found.hidden] == ["/p/keys"]
-
-
-def test_what_later_mounts_lie_over_is_not_there() -> None:
-    found = of(bind("/home/x/a"), Mount(kind="tmpfs", target="/home/x"), read_only("/home/x/b"))
-    assert found.change == ()
-    assert [place.target for place in found.read] == ["/home/x/b"]
-    assert of(bind("/p"), read_only("/p")).change == ()
-
-
-def test_read_only_elsewhere_is_read_and_the_same_place_protected() -> None:
-    found = of(bind("/p"), read_only("/p/.git/config"), read_only("/p/tool", "/opt/tool"))
-    assert [place.target for place in found.protected] == ["/p/.git/config"]
-    assert [place.source for place in found.read] == ["/opt/tool"]
-
-
-def test_made_files_over_the_hosts() -> None:
-    made = Mount(kind="ro-file", target="/p/.mcp.json", data=b"{}")
-    assert [place.target for place in of(bind("/p"), made).protected] == ["/p/.mcp.json"]
-    assert of(Mount(kind="tmpfs", target="/p"), made).protected == ()
-    link = Mount(kind="symlink", target="/p/x", source="y")
-    assert [place.target for place in of(bind("/p"), link).change] == ["/p", "/p/x"]
-
-
-def test_an_empty_directory_over_the_hosts_hides() -> None:
-    found = of(bind("/p"), Mount(kind="tmpfs", target="/p/secret"))
-    assert [place.target for place in found.hidden] == ["/p/secret"]
+def test_masks_and_empty_directories_hide() -> None:
+    found = of(bind("/p"), HIDDEN, Mount(kind="tmpfs", target="/p/secret"))
+    assert [place.target for place in found.hidden] == ["/p/keys", "/p/secret"]

@@ -76,6 +76,7 @@ def test_a_shutdown_is_told_to_the_person_and_the_agent(world: World) -> None:
         assert GONE in said, "it is told at the end, too: agents draw over what comes meanwhile"
 
 
+@pytest.mark.slow
 def test_the_end_of_supervisor_and_holder_is_told(world: World) -> None:
     with world.supervisor() as supervisor, ending(up(world)) as box:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:

@@ -66,6 +66,7 @@ def test_a_box_that_leaves_nothing_is_silent(world: World) -> None:
     assert not world.host(f"{HOME}/.local/state/nsm/box-last").exists()
 
 
+@pytest.mark.slow
 def test_next_to_a_project_in_a_temporary_directory(world: World) -> None:
     world.show(world.make_directory("/home/shared/temporary"), "/var/tmp")
     world.make_directory("/home/shared/temporary/work/shop")
@@ -75,6 +76,7 @@ def test_next_to_a_project_in_a_temporary_directory(world: World) -> None:
     assert told(done.stderr)[0] == "/var/tmp/work/beside (2 bytes)", done.stderr
 
 
+@pytest.mark.slow
 def test_the_last_box_counts_and_a_directory_must_be_new(world: World) -> None:
     for number in (1, 2):
         world.box("sh", "-c", f"echo {number} >~/file-{number}")
@@ -100,6 +102,7 @@ def test_a_box_that_is_ended_tells_too(world: World) -> None:
     assert told(stderr.decode())[0] == "~/work (2 bytes)"
 
 
+@pytest.mark.slow
 def test_many_and_large_files_are_counted(world: World) -> None:
     script = "cd ~; for i in $(seq 20); do echo x >file-$i; done; truncate -s 300M big; echo x >z"
     lines = told(world.box("sh", "-c", script).stderr)
@@ -110,6 +113,7 @@ def test_many_and_large_files_are_counted(world: World) -> None:
     assert done.stdout.startswith("21 files")
 
 
+@pytest.mark.slow
 def test_closed_directories_are_looked_into_and_deep_ones_are_told(world: World) -> None:
     script = """
     cd ~; mkdir shut; echo x >shut/in; chmod 0 shut/in shut
