@@ -237,7 +237,7 @@ def test_a_few_names_are_told_and_all_in_a_dry_run(world: World) -> None:
     assert told is not None, first
     assert told[1].split() == [".claude", ".cursor", ".envrc", ".husky", ".mcp.json", ".vscode"]
     dry = world.run("nsm", "box", "--dry-run", *add, "--", "true").stderr
-    (line,) = (line for line in dry.splitlines() if "stand-ins" in line)
+    (line,) = (line for line in dry.splitlines() if "placeholders" in line)
     names, _, also = line.partition("would run it: ")[2].partition(" (the same in ")
     assert len(names.split()) == 6 + int(told[2])
     assert also.startswith("~/docs) (")

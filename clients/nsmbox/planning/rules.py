@@ -112,8 +112,8 @@ def text(plan: Plan, home: str) -> str:
         lines.append(f"- The tool `execute` starts programs on the user's computer: {programs}.")
     if plan.secrets:
         lines += [
-            f"- Secrets: {_listed(plan.secrets)}. Variables have stand-ins for them. nsm puts the",
-            "  values into headers of HTTPS requests to their hosts, and nowhere else.",
+            f"- Secrets: {_listed(plan.secrets)}. Variables have placeholders. nsm puts the values",
+            "  into headers of HTTPS requests to their hosts, and nowhere else.",
         ]
     return "".join(f"{line}\n" for line in lines)
 

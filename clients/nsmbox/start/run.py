@@ -91,12 +91,12 @@ def _print(plan: Plan, program: str, facts: Facts, way: Way) -> int:
     if plan.sockets:
         tell(way, f"{bwrap.SOCKETS} stands for a directory that is made at launch")
     if said := _not_made(plan, facts.home, all_of_them=True):
-        tell(way, f"at launch there are stand-ins for what {said}")
+        tell(way, f"at launch there are empty placeholders for what {said}")
     if plan.programs:
         tell(way, f"at launch the supervisor is asked to let it start {', '.join(plan.programs)}")
     if plan.secrets:
         told = ", ".join(plan.secrets)
-        tell(way, f"at launch the supervisor gives stand-ins and a certificate for secrets: {told}")
+        tell(way, f"at launch the supervisor gives placeholders and a certificate for: {told}")
     return 0
 
 

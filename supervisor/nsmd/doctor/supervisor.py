@@ -55,7 +55,7 @@ def check_places(host: Host) -> list[HostCheck]:
         ("lock", _lock(host)),
         ("log", _log(host)),
         ("audit", _audit(status.audit) if status else None),
-        ("survival", _survival(status.survival) if status else None),
+        ("restart", _survival(status.survival) if status else None),
         # Without this one, no supervisor starts.
         ("room for runtime", _space(host, runtime, LITTLE_RUNTIME_BYTES, closed=fail)),
         ("room for state", _space(host, host.state, LITTLE_BYTES)),

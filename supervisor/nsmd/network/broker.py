@@ -339,7 +339,7 @@ class BrokeredClient:
         if name is not None:
             raise RefusedError(
                 "secret",
-                f"This request was not sent: it has the stand-in of secret {name}, and nsm puts "
+                f"This request was not sent: it has the placeholder of secret {name}, and nsm puts "
                 "the value in its place with https:// only. Send it with https:// to a host of "
                 "the secret.",
             )

@@ -191,11 +191,11 @@ WELL = samples.status(
         ({"audit": {"enabled": False}}, "audit", "ok", "off, as configured"),
         ({"audit": {"dropped": 3, "problem": "disk full"}}, "audit", "warn", "3 lines of"),
         ({"audit": {"dropped": 3, "problem": "disk full"}}, "audit", "warn", "disk full"),
-        ({"survival": {"kind": "keeper", "problem": ""}}, "survival", "ok", "a holder process"),
-        ({"survival": {"kind": "systemd", "problem": ""}}, "survival", "ok", "systemd"),
-        ({"survival": {"kind": "none", "problem": "why"}}, "survival", "warn", "why"),
-        ({"survival": {"kind": "keeper", "problem": "is silent"}}, "survival", "warn", "silent"),
-        ({"survival": {"unread": "1 x session"}}, "survival", "warn", "1 x session"),
+        ({"survival": {"kind": "keeper", "problem": ""}}, "restart", "ok", "a holder process"),
+        ({"survival": {"kind": "systemd", "problem": ""}}, "restart", "ok", "systemd"),
+        ({"survival": {"kind": "none", "problem": "why"}}, "restart", "warn", "why"),
+        ({"survival": {"kind": "keeper", "problem": "is silent"}}, "restart", "warn", "silent"),
+        ({"survival": {"unread": "1 x session"}}, "restart", "warn", "1 x session"),
     ],
 )
 def test_what_the_supervisor_says_of_its_records(

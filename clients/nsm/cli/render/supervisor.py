@@ -96,7 +96,7 @@ def status_lines(answer: Status) -> str:
     lines.append(("limits", kept))
     if limits.why:
         lines.append(("", limits.why))
-    lines.append(("survival", _SURVIVAL.get(survival.kind, survival.kind)))
+    lines.append(("restart", _SURVIVAL.get(survival.kind, survival.kind)))
     lines += [("", each) for each in (survival.problem, survival.unread) if each]
     lines.append(("audit", audit.path if audit.enabled else "off"))
     if audit.dropped:

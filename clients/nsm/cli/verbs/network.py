@@ -160,12 +160,12 @@ def _open_port(options: Namespace) -> None:
 
 _EPILOG_OF_SECRETS = """\
 Secrets are described in config.toml, [secrets.NAME]. A session or box that is
-granted one sees a stand-in; nsm puts the value into requests to the secret's
+given one sees a placeholder; nsm puts the value into requests to the secret's
 hosts. No command shows a value.
 
   ls                     the secrets, and who has them
   test NAME              read the value as for a session, say what is wrong
-  revoke NAME [TARGET]   make the stand-ins worthless: in all, or in one
+  revoke NAME [TARGET]   make the placeholders worthless: in all, or in one
 
 examples:
   nsm run -e bash --network api.example.org --secret github 'gh api user'

@@ -106,7 +106,7 @@ class HostRules:
         if (name := find(target, stand_ins)) is not None:
             raise RefusedRequestError(
                 "stand-in",
-                f"the stand-in of secret {name} is in the URL, where servers write it to logs; "
+                f"the placeholder of secret {name} is in the URL, where servers write it to logs; "
                 "nsm puts values into headers only",
                 secret=name,
             )
@@ -123,7 +123,7 @@ class HostRules:
             if (name := find_in_header(lower, value, foreign)) is not None:
                 raise RefusedRequestError(
                     "stand-in",
-                    f"the stand-in of secret {name} is worth nothing at {self.host}: the secret "
+                    f"the placeholder of secret {name} is worth nothing at {self.host}: the secret "
                     "is for other hosts, or was revoked",
                     secret=name,
                 )
@@ -151,7 +151,7 @@ class HostRules:
             if (name := find_in_header(lower, value, stand_ins)) is not None:
                 raise RefusedRequestError(
                     "stand-in",
-                    f"the stand-in of secret {name} is in a trailer, behind the body; nsm puts "
+                    f"the placeholder of secret {name} is in a trailer, behind the body; nsm puts "
                     "values into headers only",
                     secret=name,
                 )

@@ -131,7 +131,7 @@ def test_status() -> None:
         "            since root is\\nno jailer",
         "limits      memory by watchdog, processes by rlimit, cpu by none",
         "            cgroup v2 is not mounted",
-        "survival    sessions outlive the supervisor for 10 minutes, kept by a small process",
+        "restart     sessions outlive the supervisor for 10 minutes, kept by a small process",
         "            the holder has no room",
         "audit       /home/user/.local/state/nsm/audit.jsonl",
         "            has lost 3 lines, and is losing more: No space left on device",
