@@ -24,7 +24,7 @@ from typing import Self
 import nsm
 from nsm.wire.errors import NsmError
 from private_supervisor import private_supervisor
-from svgscreen import draw
+from svgscreen import draw, plain
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs/pictures"
 NSM = str(Path(sys.executable).parent / "nsm")
@@ -176,15 +176,24 @@ def captured(variables: Mapping[str, str]) -> str:
     return screen
 
 
-COLUMNS = 100
+COLUMNS = 124
+CONFIGURATION = "[session]\nundo = 5\n"
 RECORDED = """\
 nsm run -e python -s work 'import math; radius = 2'
 nsm run -e python -s work 'round(math.pi * radius ** 2, 3)'
-nsm run -e bash 'wc -w < /project/words.txt'
 nsm run -e bash 'rm /project/words.txt'
-nsm run -e bash -t 1 'sleep 60'
+nsm run -e python -s work 'del radius'
+nsm undo work
+nsm run -e python -s work 'radius'
 nsm ps
 """
+
+READ_S = 1.5
+"""Time between the output of one command and the next command."""
+RUN_S = 0.6
+"""Time between a command and its output, long enough to be seen."""
+END_S = 5.0
+"""Time for the whole screen, before the picture begins again."""
 
 
 def recorded(variables: Mapping[str, str]) -> str:
@@ -198,7 +207,7 @@ def recorded(variables: Mapping[str, str]) -> str:
             done = subprocess.run(
                 ["bash", "-c", command],
                 cwd=directory,
-                env={**os.environ, **variables, "PATH": path},
+                env={**os.environ, **variables, "PATH": path, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -224,11 +233,24 @@ def _breaks(line: str) -> range:
 
 
 def pictures(variables: Mapping[str, str]) -> dict[str, str]:
-    """The pictures by name, of a supervisor without sessions."""
+    """The pictures by name, of a supervisor with `CONFIGURATION` and without sessions."""
     return {
-        "run": draw(recorded(variables), columns=COLUMNS),
+        "run": _film(recorded(variables)),
         "top": draw(captured(variables), columns=96),
     }
+
+
+def _film(recording: str) -> str:
+    """A picture in which commands and their output appear one after another."""
+    times_s: list[float] = []
+    time_s, typed = -1.0, False
+    for line in recording.splitlines():
+        command = plain(line).startswith("$ ")
+        if command or typed:
+            time_s += READ_S if command else RUN_S
+        typed = command
+        times_s.append(time_s)
+    return draw(recording, columns=COLUMNS, times_s=times_s, again_s=time_s + END_S)
 
 
 def form(text: str) -> str:
@@ -242,7 +264,7 @@ def form(text: str) -> str:
 
 def main() -> int:
     """Write the pictures."""
-    with private_supervisor("nsm-screens-") as variables:
+    with private_supervisor("nsm-screens-", CONFIGURATION) as variables:
         drawn = pictures(variables)
     PICTURES.mkdir(exist_ok=True)
     for name, picture in drawn.items():

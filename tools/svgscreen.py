@@ -6,7 +6,7 @@ Only what nsm's programs print is understood: text, bold, reverse and the sixtee
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
 
@@ -46,8 +46,15 @@ class Style:
                 return self
 
 
-def draw(screen: str, *, columns: int) -> str:
-    """An SVG picture of a screen, with colour sequences, `columns` wide."""
+def draw(screen: str, *, columns: int, times_s: Sequence[float] = (), again_s: float = 0) -> str:
+    """An SVG picture of a screen, with colour sequences.
+
+    Args:
+        columns: its width.
+        times_s: when each line appears. Without it, and for readers who want no motion, all lines
+            are there.
+        again_s: when the picture begins again.
+    """
     lines = screen.rstrip("\n").split("\n")
     width = round(columns * CELL_WIDTH + 2 * MARGIN)
     height = len(lines) * LINE_HEIGHT + 2 * MARGIN
@@ -55,6 +62,7 @@ def draw(screen: str, *, columns: int) -> str:
     size = f'width="{width}" height="{height}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {size}>',
+        *(_motion(times_s, again_s) if times_s else ()),
         f'<rect {size} rx="8" fill="{BACKGROUND}"/>',
         f'<g font-family="{fonts}" font-size="14">',
     ]
@@ -73,10 +81,27 @@ def draw(screen: str, *, columns: int) -> str:
                 )
             spans.append(_span(text, look, x))
             column += len(text)
+        step = f' class="{_step(times_s[number])}"' if times_s else ""
         parts.append(
-            f'<text y="{y + LINE_HEIGHT - 5}" xml:space="preserve">{"".join(spans)}</text>'
+            f'<text{step} y="{y + LINE_HEIGHT - 5}" xml:space="preserve">{"".join(spans)}</text>'
         )
     return "\n".join([*parts, "</g>", "</svg>", ""])
+
+
+def _motion(times_s: Sequence[float], again_s: float) -> Iterator[str]:
+    """A style sheet by which lines appear one after another."""
+    yield "<style>"
+    for time_s in sorted(set(times_s)):
+        name = _step(time_s)
+        yield f".{name} {{ animation: {name} {again_s:.1f}s step-end infinite }}"
+        shown = 100 * time_s / again_s
+        yield f"@keyframes {name} {{ 0% {{ opacity: 0 }} {shown:.2f}% {{ opacity: 1 }} }}"
+    yield "@media (prefers-reduced-motion: reduce) { text { animation: none !important } }"
+    yield "</style>"
+
+
+def _step(time_s: float) -> str:
+    return f"t{round(time_s * 1000)}"
 
 
 def text_of(picture: str) -> str:

@@ -27,7 +27,7 @@ needs_tmux = pytest.mark.skipif(
 def test_pictures_show_what_the_programs_show() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="nsm-") as directory,
-        supervisor(Path(directory)) as own,
+        supervisor(Path(directory), config=screens.CONFIGURATION) as own,
     ):
         taken = screens.pictures(own.variables)
     for name, picture in taken.items():
