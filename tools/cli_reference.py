@@ -10,8 +10,8 @@ from nsm.cli.options import Parser
 HEAD = """\
 # Options of every command
 
-`nsm COMMAND --help` prints the same. [Command line](cli.md) has what the commands have in common,
-and their exit codes.
+`nsm COMMAND --help` prints the same. [Exit codes](control-socket.md#exit-codes) are
+the same for all.
 """
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES: Mapping[str, str] = {
     "reference/options": "cli_reference",
+    "reference/operations": "operations_page",
     "reference/metrics": "metrics_page",
     "reference/files-that-run": "autorun_page",
     "contributing/probes": "isolation.page",

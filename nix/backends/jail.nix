@@ -5,7 +5,7 @@
 #
 # All three are one jail: no network, the runtime closure instead of /nix/store, nothing of the
 # caller's environment, a uid without a name on the host, no capabilities. What the caller may ask
-# of it at run time is in ./wrapper.bash, who uses it in docs/reference/artifacts.md.
+# of it at run time is in ./wrapper.bash, who uses it in docs/reference/formats.md.
 { pkgs, jail }:
 let
   inherit (pkgs) lib;

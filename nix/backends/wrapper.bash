@@ -1,5 +1,5 @@
 # What a wrapper does on the host's side, before it becomes bwrap. jail.nix puts it into the script;
-# docs/reference/artifacts.md says what callers give. It starts no program: it runs before every session.
+# docs/reference/formats.md says what callers give. It starts no program: it runs before every session.
 #
 # NSM_MODE (run, session or template), NSM_STORE and NSM_BINDS_DESCRIPTORS are set above.
 

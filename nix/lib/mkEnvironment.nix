@@ -1,7 +1,7 @@
 # An environment as an artifact: its jailed programs and what is to be known about it.
 #
 # Type: { pkgs, backends } -> {...} -> derivation
-#   out/metadata.json, out/bin/run, out/bin/session-run, out/bin/template-run (docs/reference/artifacts.md)
+#   out/metadata.json, out/bin/run, out/bin/session-run, out/bin/template-run (docs/reference/formats.md)
 #   passthru: packages, env, agent, metadata
 #
 # `interpreter` and `stdinMode` are how `bin/run` passes code on; by default as its type does.

@@ -103,7 +103,7 @@ def test_source_distribution_can_be_built_and_tested(built: Path) -> None:
         "benchmarks/constraints.txt",
         "tools/setup.sh",
         "tests/conftest.py",
-        "docs/reference/cli.md",
+        "docs/reference/control-socket.md",
         "agent/sandbox_agent.py",
         "agent/sandbox/workers/node/main.js",
         "LICENSE",

@@ -1,6 +1,6 @@
 """Artifact directories as Nix builds them, written by hand around this host's bwrap and Python.
 
-What a wrapper does with its environment and arguments is `docs/reference/artifacts.md`; these are
+What a wrapper does with its environment and arguments is `docs/reference/formats.md`; these are
 as near to what jail.nix generates as is possible without a store: Bash scripts that collect
 arguments and execute bwrap. `write_artifact` makes one that nsm's Nix library could have made,
 `write_older` one of nix-sandbox-mcp's layout, with an agent that speaks the base protocol only

@@ -143,7 +143,7 @@ def program() -> NoReturn:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Carry out a command. Returns the exit code (docs/reference/cli.md)."""
+    """Carry out a command. Returns the exit code (docs/reference/control-socket.md)."""
     arguments = sys.argv[1:] if argv is None else argv
     while arguments[:1] == ["--host"] or (arguments and arguments[0].startswith("--host=")):
         _, _, host = arguments[0].partition("=")

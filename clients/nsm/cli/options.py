@@ -22,8 +22,8 @@ EXIT_TIMED_OUT = 124
 EXIT_RUN_FAILED = 125
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""Exit codes, docs/reference/cli.md. 124 and 125 as timeout(1) and `docker run` use them,
-130 and 141 as a shell reports SIGINT and SIGPIPE."""
+"""Exit codes, docs/reference/control-socket.md. 124 and 125 as timeout(1) and `docker run` use
+them, 130 and 141 as a shell reports SIGINT and SIGPIPE."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -1,6 +1,6 @@
 """The file of a save: written whole or not at all, and checked while it is read.
 
-The format is in docs/reference/saves.md. A save may come from anywhere. So nothing of it is
+The format is in docs/reference/formats.md. A save may come from anywhere. So nothing of it is
 believed beyond sizes and hashes, and nothing of it is unpacked outside of a session.
 """
 

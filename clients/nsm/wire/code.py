@@ -185,15 +185,30 @@ def run(
     *,
     reset: bool = False,
     argv: tuple[str, ...] = (),
-) -> RunResult: ...
+) -> RunResult:
+    """Run code in a session, or in a fresh jail. With `stream`, events `output {stream, text,
+    skipped?}` come before the answer; with `stdin`, an event `stdin {session, execution_id}`.
+    `argv` has the path of the file that the code is from, and arguments for it.
+    """
+    ...
+
+
 @operation("manage", recorded=None)
-def run_in(target: str, options: OptionFields, code: str) -> RunResult: ...
+def run_in(target: str, options: OptionFields, code: str) -> RunResult:
+    """Run code in a live session of any scope."""
+    ...
+
+
 @operation("manage", own=True)
 def undo(
     target: str,
     options: OptionFields,
     calls: Annotated[int, at_least(1, "a number of calls")] = 1,
-) -> RunResult: ...
+) -> RunResult:
+    """Take back the last calls of a session; `exit_code` is 1 if nothing was undone."""
+    ...
+
+
 @operation("manage", own=True, recorded=None)
 def run_write(
     target: str,
@@ -203,9 +218,19 @@ def run_write(
     data: Data = b"",
     eof: bool = False,
     broken: bool = False,
-) -> dict[str, Any]: ...
+) -> dict[str, Any]:
+    """Write input of code: `{offset, open}`, how much was taken so far, and whether more is taken.
+    `broken` says that the client cannot read the rest; the code is interrupted.
+    """
+    ...
+
+
 @operation("run")
-def result(execution_id: str) -> RunResult: ...
+def result(execution_id: str) -> RunResult:
+    """Return the result of an execution; waits while the code runs."""
+    ...
+
+
 @operation("run")
 def session_open(
     place: PlaceFields,
@@ -216,9 +241,19 @@ def session_open(
     environ: Labels = {},  # noqa: B006
     memory_mb: Count | None = None,
     ends_with_client: bool = False,
-) -> OpenedSession: ...
+) -> OpenedSession:
+    """Make a session. `memory_mb` and `idle_s` may be less than what is configured, not more;
+    there are at most 16 `labels`. With `ends_with_client` it ends when this connection closes.
+    """
+    ...
+
+
 @operation("manage", own=True)
-def session_keep(target: str, *, ends_with_client: bool = False) -> dict[str, Any]: ...
+def session_keep(target: str, *, ends_with_client: bool = False) -> dict[str, Any]:
+    """Let a session outlive this connection, or end with it (`ends_with_client`): `{id}`."""
+    ...
+
+
 @operation("manage", own=True)
 def session_fork(
     target: str,
@@ -227,11 +262,28 @@ def session_fork(
     *,
     execution_id: str = "",
     again: bool = False,
-) -> ForkReport: ...
+) -> ForkReport:
+    """Copy a running Python or Bash session; it is `fork-refused` if that cannot be done."""
+    ...
+
+
 @operation("read", own=True)
-def find(target: str) -> dict[str, Any]: ...
+def find(target: str) -> dict[str, Any]:
+    """Find a session: `{id, name, scope, project, elsewhere}`. `elsewhere` is true if it has
+    another project and only its name matched.
+    """
+    ...
+
+
 @operation("read", own=True)
-def sessions(*, all: bool = False, stream: bool = False) -> dict[str, Any]: ...  # noqa: A002
+def sessions(*, all: bool = False, stream: bool = False) -> dict[str, Any]:  # noqa: A002
+    """List sessions: `{sessions: [SessionRow]}`, with `all` also `ended: [EndedRow]`. With
+    `stream`, the rows come before the answer, in events `sessions {sessions}`: one frame has room
+    for 6,700 rows.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=("targets", "idle_s", "all", "labels"))
 def kill(
     targets: tuple[str, ...] = (),
@@ -239,17 +291,35 @@ def kill(
     idle_s: Number | None = None,
     all: bool = False,  # noqa: A002  # on the wire
     labels: Labels = {},  # noqa: B006  # nobody changes it
-) -> KillReport: ...
+) -> KillReport:
+    """End sessions: one of `targets`, those idle for `idle_s`, `all`, or those with all `labels`.
+    Forks end with their originals.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=("target",))
-def interrupt(target: str, execution_id: str | None = None) -> dict[str, Any]: ...
+def interrupt(target: str, execution_id: str | None = None) -> dict[str, Any]:
+    """Interrupt what runs in a session: `{interrupted, session}`."""
+    ...
+
+
 @operation("manage", recorded=None)
-def logs(
-    target: str, *, executions: Count | None = None, follow: bool = False
-) -> dict[str, Any]: ...
+def logs(target: str, *, executions: Count | None = None, follow: bool = False) -> dict[str, Any]:
+    """Show a transcript in events, then `{id, name, state, end_reason, executions}`."""
+    ...
+
+
 @operation("manage", recorded=None)
-def complete(target: str, code: str, cursor: Count) -> Completions: ...
+def complete(target: str, code: str, cursor: Count) -> Completions:
+    """Complete code; positions count characters."""
+    ...
+
+
 @operation("manage", recorded=None)
-def check(target: str, code: str) -> Check: ...
+def check(target: str, code: str) -> Check:
+    """Say whether code is complete; always `unknown` but for Node."""
+    ...
 
 
 class Language(NamedTuple):

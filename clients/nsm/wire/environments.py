@@ -87,7 +87,12 @@ class EnvironmentRow(NamedTuple):
 
 
 @operation("read", own=True, key="environments")
-def envs(*, preload: bool = False) -> list[EnvironmentRow]: ...
+def envs(*, preload: bool = False) -> list[EnvironmentRow]:
+    """List what there is to run code in. nsm first looks for changes in the sources of
+    environments. With `preload` it also tries to import the modules to preload, which may take
+    20 s.
+    """
+    ...
 
 
 class BuildProgress(NamedTuple):
@@ -227,19 +232,47 @@ def env_add(
     packages: PackageRequest | None = None,
     devices: tuple[str, ...] = (),
     wait: bool = False,
-) -> BuiltRow: ...
+) -> BuiltRow:
+    """Make an environment, of a flake (`reference`) or of `name` and `packages`. With `wait`,
+    events `progress {environment}` come before the answer, until the build has ended.
+    """
+    ...
+
+
 @operation("manage", key="environments", recorded=("targets", "name"))
-def env_update(targets: tuple[str, ...] = (), *, wait: bool = False) -> list[BuiltRow]: ...
+def env_update(targets: tuple[str, ...] = (), *, wait: bool = False) -> list[BuiltRow]:
+    """Build environments again; `wait` as of `env_add`."""
+    ...
+
+
 @operation("manage", key="environments", recorded=None)
-def env_list() -> list[BuiltRow]: ...
+def env_list() -> list[BuiltRow]:
+    """List environments that nsm builds."""
+    ...
+
+
 @operation("manage", recorded=("targets", "name", "reference"))
-def env_remove(targets: Names) -> RemoveReport: ...
+def env_remove(targets: Names) -> RemoveReport:
+    """Remove environments."""
+    ...
+
+
 @operation("manage", key="environment", recorded=None)
-def env_log(target: str, *, follow: bool = False) -> BuiltRow: ...
+def env_log(target: str, *, follow: bool = False) -> BuiltRow:
+    """Show the log of a build in events `log {text}`."""
+    ...
+
+
 @operation("manage")
-def env_gc(*, dry_run: bool = False) -> CollectReport: ...
+def env_gc(*, dry_run: bool = False) -> CollectReport:
+    """Remove what no environment uses."""
+    ...
+
+
 @operation("manage", recorded=("target", "modules", "remove"))
-def env_preload(target: str, modules: Names, *, remove: bool = False) -> PreloadReport: ...
+def env_preload(target: str, modules: Names, *, remove: bool = False) -> PreloadReport:
+    """Choose modules that sessions of an environment find imported."""
+    ...
 
 
 class FoundPackage(NamedTuple):
@@ -283,7 +316,11 @@ class FoundRow(NamedTuple):
 
 
 @operation("manage", key="found", recorded=None)
-def env_found(project: str) -> list[FoundRow]: ...
+def env_found(project: str) -> list[FoundRow]:
+    """List environments and lists of packages that lie in a directory."""
+    ...
+
+
 @operation("manage", key="found", recorded=("project", "path", "name"))
 def env_use(
     project: str,
@@ -295,6 +332,12 @@ def env_use(
     extras: tuple[str, ...] = (),
     groups: tuple[str, ...] = (),
     wait: bool = False,
-) -> FoundRow: ...
+) -> FoundRow:
+    """Let all clients of a project use an environment that lies in it; `wait` as of `env_add`."""
+    ...
+
+
 @operation("manage", key="name", recorded=("project", "target"))
-def env_forget(project: str, target: str) -> str: ...
+def env_forget(project: str, target: str) -> str:
+    """Take that back; `target` is a path or a name."""
+    ...

@@ -241,16 +241,36 @@ def file_open(
     overwrite: bool = True,
     size: Annotated[int, at_least(0)] = 0,
     descriptor: bool = False,
-) -> OpenFile: ...
+) -> OpenFile:
+    """Begin a transfer: `read` or `write` a file; `archive` or `unpack` what is in a directory,
+    as tar. A writer says in `size` how much it will send.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
 def file_read(
     file: Handle,
     bytes: Annotated[int, between(1, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
-) -> FilePiece: ...
+) -> FilePiece:
+    """Read the next piece of a transfer."""
+    ...
+
+
 @operation("manage", own=True, key="size", recorded=None)
-def file_write(file: Handle, data: Data) -> int: ...
+def file_write(file: Handle, data: Data) -> int:
+    """Write the next piece; the answer is how much was written so far."""
+    ...
+
+
 @operation("manage", own=True, recorded=None)
-def file_close(file: Handle, *, keep: bool = False) -> dict[str, Any]: ...
+def file_close(file: Handle, *, keep: bool = False) -> dict[str, Any]:
+    """End a transfer: `{path, size}`, after an archive also `entries, left_out, skipped: [{path,
+    why}]`. A written file appears only with `keep`.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=("target", "path"))
 def file_get(
     target: str,
@@ -258,7 +278,11 @@ def file_get(
     *,
     offset: Annotated[int, between(0, 2**53)] = 0,
     bytes: Annotated[int, between(0, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
-) -> FileContent: ...
+) -> FileContent:
+    """Read a file, or a piece of it."""
+    ...
+
+
 @operation("manage", own=True, recorded=("target", "path", "append"))
 def file_put(
     target: str,
@@ -269,9 +293,19 @@ def file_put(
     overwrite: bool = True,
     append: bool = False,
     parents: bool = False,
-) -> dict[str, Any]: ...
+) -> dict[str, Any]:
+    """Write a file of at most 256 KiB at once, or add to one: `{path, size, permissions}`.
+    `parents` makes missing directories.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
-def file_stat(target: str, path: AskedPath, *, follow: bool = False) -> FileEntry: ...
+def file_stat(target: str, path: AskedPath, *, follow: bool = False) -> FileEntry:
+    """Describe a file; a link itself, unless it is followed."""
+    ...
+
+
 @operation("manage", own=True, recorded=None)
 def file_entries(
     target: str,
@@ -279,21 +313,53 @@ def file_entries(
     *,
     after: Annotated[str, Converted(str | bytes, text_of_path, path_on_wire)] = "",
     count: Annotated[int, between(0, MAX_PAGE)] = MAX_PAGE,
-) -> FileEntries: ...
+) -> FileEntries:
+    """List a directory by name, from behind the name `after`."""
+    ...
+
+
 @operation("manage", own=True, recorded=("target", "path", "recursive"))
-def file_remove(target: str, path: AskedPath, *, recursive: bool = False) -> dict[str, Any]: ...
+def file_remove(target: str, path: AskedPath, *, recursive: bool = False) -> dict[str, Any]:
+    """Remove a file, a link, an empty directory, or with `recursive` any directory but a mount
+    point: `{path, size}`, with `recursive` also `entries, left_out, skipped`.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=("target", "path", "to"))
 def file_rename(
     target: str, path: AskedPath, to: AskedPath, *, overwrite: bool = True
-) -> dict[str, Any]: ...
+) -> dict[str, Any]:
+    """Rename a file or directory: `{path, size}`."""
+    ...
+
+
 @operation("manage", own=True, recorded=("target", "path"))
-def file_mkdir(target: str, path: AskedPath, *, parents: bool = False) -> Directory: ...
+def file_mkdir(target: str, path: AskedPath, *, parents: bool = False) -> Directory:
+    """Make a directory if it is missing, and with `parents` those around it."""
+    ...
+
+
 @operation("manage", own=True, recorded=None)
-def file_watch(target: str, path: AskedPath, *, recursive: bool = False) -> Watching: ...
+def file_watch(target: str, path: AskedPath, *, recursive: bool = False) -> Watching:
+    """Watch a file, or what is in a directory; with `recursive` also in at most 1,000
+    directories below.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
-def file_events(watch: Handle, *, wait_s: Seconds = 0.0) -> FileEvents: ...
+def file_events(watch: Handle, *, wait_s: Seconds = 0.0) -> FileEvents:
+    """Tell what has happened since the last time, or what happens first within `wait_s` seconds,
+    at most 60.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
-def file_unwatch(watch: Handle) -> dict[str, Any]: ...
+def file_unwatch(watch: Handle) -> dict[str, Any]:
+    """End the watching."""
+    ...
 
 
 def path_of(given: bytes) -> str:
@@ -430,12 +496,28 @@ class AgreedRow(NamedTuple):
 
 
 @operation("manage", recorded=None)
-def changes(target: str, paths: tuple[ChangedPath, ...] = ()) -> ChangeEnd: ...
+def changes(target: str, paths: tuple[ChangedPath, ...] = ()) -> ChangeEnd:
+    """List what a session has changed in its copy of the project, in events
+    `changes {changes: [ChangeRow]}`.
+    """
+    ...
+
+
 @operation("manage", recorded=None)
-def change(target: str, path: ChangedPath) -> Contents: ...
+def change(target: str, path: ChangedPath) -> Contents:
+    """Read both sides of a change."""
+    ...
+
+
 @operation("manage", recorded=("target", "force", "changes"))
 def apply(
     target: str, changes: tuple[AgreedRow, ...] = (), *, force: bool = False
-) -> dict[str, Any]: ...
+) -> dict[str, Any]:
+    """Bring changes to the project, as they were shown: `{applied, refused: [{path, why}]}`."""
+    ...
+
+
 @operation("manage", recorded=("target", "paths"))
-def discard(target: str, paths: tuple[ChangedPath, ...] = ()) -> dict[str, Any]: ...
+def discard(target: str, paths: tuple[ChangedPath, ...] = ()) -> dict[str, Any]:
+    """Take changes back: `{discarded, refused: [{path, why}]}`."""
+    ...

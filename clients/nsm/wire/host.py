@@ -57,11 +57,23 @@ def port_open(
     *,
     listen: Annotated[str, at_most(MAX_ADDRESS, "characters")] = "",
     public: bool = False,
-) -> PortRow: ...
+) -> PortRow:
+    """Open a port of a session on the host. `listen` is `HOST:PORT` or `unix:PATH`, absolute;
+    else any port of 127.0.0.1. `public` permits addresses that other machines reach.
+    """
+    ...
+
+
 @operation("manage", key="ports", recorded=None)
-def port_close(target: str, port: PortNumber) -> list[PortRow]: ...
+def port_close(target: str, port: PortNumber) -> list[PortRow]:
+    """Close a port; open connections go on."""
+    ...
+
+
 @operation("read", key="ports")
-def ports(target: str | None = None) -> list[PortRow]: ...
+def ports(target: str | None = None) -> list[PortRow]:
+    """List the ports of one session, or of all, that are open on the host."""
+    ...
 
 
 class SecretRow(NamedTuple):
@@ -143,11 +155,21 @@ class BoxSecrets(NamedTuple):
 
 
 @operation("read")
-def secrets() -> SecretsReport: ...
+def secrets() -> SecretsReport:
+    """List secrets as configured, and which session or box has which. No answer has a value."""
+    ...
+
+
 @operation("manage", key="stand_in", recorded=("name",))
-def secret_test(name: str) -> str: ...
+def secret_test(name: str) -> str:
+    """Read a secret as for a session; the answer is a text like the one that code would see."""
+    ...
+
+
 @operation("manage", key="owners", recorded=None)
-def secret_revoke(name: str, owner: str | None = None) -> tuple[str, ...]: ...
+def secret_revoke(name: str, owner: str | None = None) -> tuple[str, ...]:
+    """Make a secret's placeholders worthless, in all sessions and boxes or in one (`owner`)."""
+    ...
 
 
 class ProgramRow(NamedTuple):
@@ -252,9 +274,17 @@ class ProgramResult(NamedTuple):
 
 
 @operation("bridge")
-def bridge_programs() -> ProgramsReport: ...
+def bridge_programs() -> ProgramsReport:
+    """List programs; in a box only those that it was given, without facts about the host."""
+    ...
+
+
 @operation("bridge")
-def bridge_help(program: object = None) -> ProgramHelp: ...
+def bridge_help(program: object = None) -> ProgramHelp:
+    """Print the documentation of a program."""
+    ...
+
+
 @operation("bridge")
 def bridge_run(
     program: object = None,
@@ -263,7 +293,11 @@ def bridge_run(
     call_id: object = None,
     again: object = None,
     stream: object = None,
-) -> ProgramResult: ...
+) -> ProgramResult:
+    """Start a program of the host. With `stream`, events `output {stream, text, skipped?}` come
+    before the answer, one for each line.
+    """
+    ...
 
 
 MAX_WRITABLE = 256
@@ -393,6 +427,15 @@ def box_open(
         Constraint(_are_absolute, f"at most {MAX_WRITABLE} absolute paths, each as bytes"),
     ] = (),
     limits: RequestedBoxLimits | None = None,
-) -> BoxPlace: ...
+) -> BoxPlace:
+    """Become a box: a row as of `boxes`, `sockets`, a directory with sockets, and
+    `given_secrets: {variables, certificate}` if it has some. Nothing in `writable` is started for
+    it; `limits` are for the asking process and all that it starts. The sockets end with it.
+    """
+    ...
+
+
 @operation("read", key="boxes")
-def boxes() -> list[BoxRow]: ...
+def boxes() -> list[BoxRow]:
+    """List agents in boxes."""
+    ...

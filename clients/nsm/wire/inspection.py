@@ -96,7 +96,11 @@ def read_all_requests(text: str) -> str:
 
 
 @operation("manage", recorded=("target", "action", "hosts"))
-def net(target: str, action: str = "list", hosts: tuple[str, ...] = ()) -> NetworkReport: ...
+def net(target: str, action: str = "list", hosts: tuple[str, ...] = ()) -> NetworkReport:
+    """Show or change what a session may reach. `action` is `list`, `allow`, `deny` or `off`;
+    `allow` and `deny` take `hosts`.
+    """
+    ...
 
 
 class ProcessRow(NamedTuple):
@@ -214,4 +218,6 @@ class Inspection(NamedTuple):
 
 
 @operation("read", own=True)
-def inspect(target: str) -> Inspection: ...
+def inspect(target: str) -> Inspection:
+    """Tell all that is known of a session."""
+    ...

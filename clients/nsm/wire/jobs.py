@@ -177,7 +177,13 @@ def job_start(
     environ: Mapping[str, str] = {},  # nobody changes it
     tty: JobTerminal | None = None,
     wait_s: Seconds = 0.0,
-) -> StartedJob: ...
+) -> StartedJob:
+    """Start a program beside the interpreter. `wait_s` waits for output or an end, at most 1 s,
+    and the answer has `output`. `stdin` says that input follows by `job_write`.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
 def job_read(
     target: str,
@@ -187,7 +193,14 @@ def job_read(
     bytes: Annotated[int, between(0, PIECE_BYTES)] = PIECE_BYTES,  # noqa: A002  # on the wire
     wait_s: Seconds = 0.0,
     hold: bool = False,
-) -> JobOutput: ...
+) -> JobOutput:
+    """Read output from `offset` on. It answers when there is some, when the job has ended, or
+    after `wait_s`, at most 60 s. With `bytes: 0` it only waits for the end. With `hold`, nothing
+    from `offset` on is dropped for a minute, even if the job has to wait.
+    """
+    ...
+
+
 @operation("manage", own=True, recorded=None)
 def job_write(
     target: str,
@@ -197,16 +210,41 @@ def job_write(
     eof: bool = False,
     wait_s: Seconds = 0.0,
     write_id: Key = None,
-) -> WrittenInput: ...
+) -> WrittenInput:
+    """Write input. If there is no room at all, it waits up to `wait_s`. `eof` ends the input if
+    all of `data` was taken. A request with a `write_id` that was there before is not carried out
+    again.
+    """
+    ...
+
+
 @operation("manage", own=True, key="job", recorded=("target", "job", "signal"))
-def job_signal(target: str, job: str, signal: str) -> JobInfo: ...
+def job_signal(target: str, job: str, signal: str) -> JobInfo:
+    """Send a signal, by name or number, to the process group; `INT` in a terminal to what is in
+    the foreground.
+    """
+    ...
+
+
 @operation("manage", own=True, key="job", recorded=("target", "job"))
 def job_stop(
     target: str,
     job: str,
     grace_s: Annotated[float | None, between(0, 1e9, "a number of seconds")] = None,
-) -> JobInfo: ...
+) -> JobInfo:
+    """Interrupt a job; it gets SIGTERM after half of `grace_s`, and is killed after it. The
+    answer comes at once.
+    """
+    ...
+
+
 @operation("manage", own=True, key="job", recorded=None)
-def job_resize(target: str, job: str, rows: Size, columns: Size) -> JobInfo: ...
+def job_resize(target: str, job: str, rows: Size, columns: Size) -> JobInfo:
+    """Change the size of a job's terminal."""
+    ...
+
+
 @operation("manage", own=True, key="jobs", recorded=None)
-def job_list(target: str) -> list[JobInfo]: ...
+def job_list(target: str) -> list[JobInfo]:
+    """List the jobs that run, and the last ones that have ended, oldest first."""
+    ...

@@ -219,18 +219,48 @@ def read_status(wire: Mapping[str, Any]) -> Status:
 
 
 @operation("read", own=True)
-def ping() -> dict[str, Any]: ...
+def ping() -> dict[str, Any]:
+    """Answer with nothing."""
+    ...
+
+
 @operation("read", own=True)
-def status() -> dict[str, Any]: ...
+def status() -> dict[str, Any]:
+    """Describe the supervisor. Without the right `manage`, the answer is shorter; in a box it is
+    `{version}`.
+    """
+    ...
+
+
 @operation("manage", recorded=("timeout_s", "cancel"))
 def drain(
     *,
     timeout_s: Annotated[float | None, at_least(0, "a number of seconds")] = None,
     cancel: bool = False,
-) -> DrainReport: ...
+) -> DrainReport:
+    """Wait until nothing runs, and take no new work. Events `progress` (`DrainProgress`) come
+    before the answer. A `cancel` of the request ends the waiting; `cancel: true` ends the drain.
+    """
+    ...
+
+
 @operation("manage")
-def reload(*, force: bool = False) -> ReloadReport: ...
+def reload(*, force: bool = False) -> ReloadReport:
+    """Become the version that is installed, on the same socket. `start-failed` if that version
+    would not start, or cannot take over some sessions; `force` ends these.
+    """
+    ...
+
+
 @operation("manage")
-def config_reload() -> dict[str, Any]: ...
+def config_reload() -> dict[str, Any]:
+    """Read the configuration again: `{changes: [{key, old, new, applied}], problems}`. With
+    `problems`, nothing was changed.
+    """
+    ...
+
+
 @operation("manage")
-def shutdown() -> dict[str, Any]: ...
+def shutdown() -> dict[str, Any]:
+    """End the supervisor and all sessions."""
+    ...

@@ -77,7 +77,9 @@ class PoolReport(NamedTuple):
 
 
 @operation("read")
-def pool() -> PoolReport: ...
+def pool() -> PoolReport:
+    """Describe the sessions that are kept ready."""
+    ...
 
 
 class Times(NamedTuple):
@@ -169,15 +171,33 @@ def metrics_text(wire: Mapping[str, Any]) -> str:
 
 
 @operation("read")
-def metrics(accept: str = "") -> dict[str, Any]: ...
+def metrics(accept: str = "") -> dict[str, Any]:
+    """Count everything, for Prometheus: `{text, content_type}`. `accept` is as in HTTP."""
+    ...
+
+
 @operation("read")
-def stats() -> Stats: ...
+def stats() -> Stats:
+    """Tell how long things take."""
+    ...
+
+
 @operation("read")
-def http() -> dict[str, Any]: ...
+def http() -> dict[str, Any]:
+    """Describe MCP over HTTP: `{enabled, listen, url, token, problem, connections,
+    max_connections, displaced, refused: {why: count}}`.
+    """
+    ...
+
+
 @operation("manage", key="number", recorded=None)
 def events(
     *,
     last: Annotated[int | None, at_least(0)] = None,
     follow: bool = False,
     session: str | None = None,
-) -> int: ...
+) -> int:
+    """Tell what happens: events `event` (`Occurrence`), and `missed {count}` where some were
+    dropped; then the number of the last one. The last 4096 are kept.
+    """
+    ...

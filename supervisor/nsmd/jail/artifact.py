@@ -1,7 +1,7 @@
 """Launcher of jails by the programs of artifacts, which bring bwrap, agent and interpreter with
 them.
 
-`docs/reference/artifacts.md` says what such a program takes. Programs of schema 1 tell the process
+`docs/reference/formats.md` says what such a program takes. Programs of schema 1 tell the process
 id of the jail as bwrap does, take the project as a descriptor, and have templates. Older ones do
 none of this; their jail is found below them once their agent speaks.
 

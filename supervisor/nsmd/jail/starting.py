@@ -6,7 +6,7 @@ the text on descriptor 2 explains why.
 
 Artifacts' programs of schema 1 take the project as a descriptor beside their channel, and report
 their jail on another one; an artifact's metadata says which further ones they take
-(docs/reference/artifacts.md). Older programs get the project's path.
+(docs/reference/formats.md). Older programs get the project's path.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def has_nvidia(shown: ShownDevices | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """Programs that Nix built, each of which makes a jail of its own (docs/reference/artifacts.md).
+    """Programs that Nix built, each of which makes a jail of its own (docs/reference/formats.md).
 
     Attributes:
         run: absolute path of the program for one execution, which gets code on standard input.
