@@ -1,4 +1,4 @@
-"""Links between pages lead to files that exist."""
+"""Links between pages lead to pages and sections that there are."""
 
 from __future__ import annotations
 
@@ -20,3 +20,26 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_links_to_sections_lead_somewhere() -> None:
+    sections = {page: set(map(anchor, headings(page))) for page in PAGES}
+    broken = [
+        f"{page.relative_to(ROOT)} links to {target}#{name}"
+        for page in PAGES
+        for target, name in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+        if name not in sections.get((page.parent / target).resolve() if target else page, {name})
+    ]
+    assert not broken
+
+
+def headings(page: Path) -> list[str]:
+    """The headings of a page; comments in its examples are none."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    return re.findall(r"(?m)^#+ (.*)$", text)
+
+
+def anchor(heading: str) -> str:
+    """The name of a section in links, as GitHub and Sphinx make it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+    return re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
