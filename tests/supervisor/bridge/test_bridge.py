@@ -26,7 +26,6 @@ from nsmd.bridge import bridge as bridge_module
 from nsmd.bridge import calls as call_module
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
-from nsmd.bridge.calls import ProgramCall
 from nsmd.model.lifecycle import How
 from nsmd.model.settings import BridgeSettings
 from nsmd.restart.drain import Draining
@@ -87,15 +86,6 @@ async def test_a_client_knows_what_it_was_granted_and_no_more(bench: Bench) -> N
     assert caught.value.message == "Program 'deploy' not found. Available: restart-db"
     (record,) = bench.records()
     assert (record["event"], record["decision"]) == ("refused", "refused")
-
-
-async def test_characters_are_looked_at_before_anything_else(bench: Bench) -> None:
-    async with bench.open() as bridge:
-        with pytest.raises(BadRequestError) as caught:
-            await bridge.submit(ANYONE, "nothing", ["a;b"]).wait()
-    assert caught.value.message == "Invalid character in argument: semicolon (;) not allowed"
-    (record,) = bench.records()
-    assert (record["event"], record["reason"]) == ("refused", caught.value.message)
 
 
 async def test_what_cannot_be_written_down_is_not_started(bench: Bench) -> None:
@@ -419,20 +409,6 @@ async def test_of_calls_that_are_over_no_arguments_are_kept(bench: Bench) -> Non
     assert bench.records()[0]["argument_chars_in_all"] == 200_000
 
 
-async def test_of_what_are_no_arguments_little_is_written_down(bench: Bench) -> None:
-    nothing: list[object] = []
-    given: list[object] = ["x", 7, [nothing for _ in range(100)], {"a": "b"}, *["y"] * 96, ";"]
-    async with bench.open() as bridge:
-        with pytest.raises(BadRequestError, match="Argument 2 must be text"):
-            await bridge.submit(ANYONE, "deploy", given).wait()
-        with pytest.raises(BadRequestError):
-            await bridge.submit(ANYONE, nothing, None).wait()
-    refused, nameless = bench.records()
-    assert refused["arguments"] == ["x", "7", "<list>", "<dict>", *["y"] * 96]
-    assert refused["arguments_in_all"] == 101
-    assert nameless["program"] == "<list>"
-
-
 async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
     began, go = waiting(bench)
     changes: list[bool] = []
@@ -459,22 +435,3 @@ async def until_off(bridge: BridgeService) -> None:
     if bridge.enabled:
         await off.wait()
     unsubscribe()
-
-
-async def test_a_bridge_that_is_off_has_nothing(bench: Bench) -> None:
-    bench.script("deploy", "true")
-    async with bench.open(enabled=False) as bridge:
-        assert bridge.programs(ANYONE) == ()
-        assert not bridge.enabled
-    assert not bench.ledger.exists()
-
-
-async def test_two_clients_at_once(bench: Bench) -> None:
-    bench.script("says", 'echo "$1"')
-    async with bench.open() as bridge:
-        calls: list[ProgramCall] = []
-        for number in range(6):
-            who = replace(ANYONE, scope=f"client-{number % 2}")
-            calls.append(bridge.submit(who, "says", [str(number)]))
-        assert [(await call.wait()).stdout for call in calls] == [f"{n}\n" for n in range(6)]
-    assert sorted(record["event"] for record in bench.records()) == ["end"] * 6 + ["start"] * 6

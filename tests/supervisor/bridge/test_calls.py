@@ -61,31 +61,6 @@ async def test_so_many_bytes_are_kept_and_the_oldest_go(monkeypatch: pytest.Monk
         assert kept.get(key(3)) is None
 
 
-async def test_the_last_one_is_kept_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KEPT_BYTES", KEPT_OF_ONE)
-    kept = FinishedCalls()
-    async with trio.open_nursery() as nursery:
-        for name in ("small", "large"):
-            kept.add(key(name), over(nursery, name, "x" * (KEPT_OF_ONE if name == "large" else 1)))
-        assert kept.get(key("small")) is None
-        assert kept.get(key("large")) is not None
-        # Room is made for as many as there were before: nothing of it counts any more.
-        for name in ("a", "b"):
-            kept.add(key(name), over(nursery, name, "x"))
-        assert kept.get(key("large")) is None
-        assert kept.get(key("a")) is not None
-
-
-async def test_the_same_one_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KEPT_BYTES", 5 * KEPT_OF_ONE)
-    kept = FinishedCalls()
-    async with trio.open_nursery() as nursery:
-        kept.add(key("other"), over(nursery, "other", "x"))
-        for _ in range(3):
-            kept.add(key("same"), over(nursery, "same", "x" * KEPT_OF_ONE))
-    assert kept.get(key("other")) is not None
-
-
 async def test_a_flood_of_refused_calls_pushes_no_answer_away() -> None:
     kept = FinishedCalls()
     async with trio.open_nursery() as nursery:

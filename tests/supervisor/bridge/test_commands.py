@@ -19,7 +19,6 @@ from definition_files import SCRIPT, executable, program
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge import commands
 from nsmd.bridge.commands import open_command
-from nsmd.bridge.path_walk import why_any_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,12 +43,6 @@ def reason(command: Path | str, writable: Sequence[Path | str] = (), **others: s
     return str(error.data["reason"])
 
 
-def output(command: Path | str, *arguments: str) -> str:
-    """Execute the open file by its descriptor and return its output."""
-    with open_command(program(command)) as held:
-        return run(held, *arguments)
-
-
 def run(held: commands.Command, *arguments: str) -> str:
     return subprocess.run(
         [held.path, *arguments],
@@ -61,21 +54,6 @@ def run(held: commands.Command, *arguments: str) -> str:
     ).stdout
 
 
-def test_programs_and_scripts(tmp_path: Path) -> None:
-    script = executable(tmp_path / "hello")
-    with open_command(program(script)) as held:
-        assert (held.path, held.script) == (str(script), True)
-        assert why_any_other(held.ways) is None
-        assert not os.get_inheritable(held.fd)
-        assert "script" in repr(held)
-    assert held.fd == -1
-    held.close()
-    with open_command(program(LS)) as held:
-        assert not held.script
-    assert output(script) == "hello\n"
-    assert output(LS, "-d", "/") == "/\n"
-
-
 def test_links_to_programs_keep_the_name_that_was_written(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/list").symlink_to("../there/list")
@@ -85,13 +63,6 @@ def test_links_to_programs_keep_the_name_that_was_written(tmp_path: Path) -> Non
     with open_command(program(tmp_path / "bin/list")) as held:
         assert held.path == str(tmp_path / "bin/list")
         assert run(held, "-d", "/") == "/\n"
-
-
-def test_one_that_may_only_be_executed(tmp_path: Path) -> None:
-    copy = tmp_path / "list"
-    shutil.copy(os.path.realpath(LS), copy)
-    copy.chmod(0o111)
-    assert output(copy, "-d", "/") == "/\n"
 
 
 def fifo(path: Path) -> None:
@@ -258,43 +229,6 @@ def test_access_lists(tmp_path: Path) -> None:
         assert f"{part} has an access list that lets others write" in reason(script)
         os.removexattr(part, "system.posix_acl_access")
         part.chmod(0o755)
-
-
-def replaced(path: Path) -> None:
-    executable(path.parent / "other", "#!/bin/sh\necho evil\n").rename(path)
-
-
-def folder_replaced(path: Path) -> None:
-    path.parent.rename(path.parent.parent / "away")
-    executable(path, "#!/bin/sh\necho evil\n")
-
-
-def link_replaced(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(executable(path.parent / "other", "#!/bin/sh\necho evil\n"))
-
-
-@pytest.mark.parametrize("swap", [replaced, folder_replaced, link_replaced])
-def test_a_program_that_is_swapped_after_the_check(
-    swap: Callable[[Path], None], tmp_path: Path
-) -> None:
-    """A binary runs from the file that was checked; a script's change is noticed."""
-    path = tmp_path / "bin/tool"
-    path.parent.mkdir()
-    shutil.copy(os.path.realpath(LS), path)
-    with open_command(program(path)) as held:
-        swap(path)
-        assert "leads to another file" in (why_any_other(held.ways) or "")
-        assert run(held, "-d", "/") == "/\n"
-    assert subprocess.check_output([path]) == b"evil\n"
-
-
-def test_a_script_that_is_written_to_after_the_check(tmp_path: Path) -> None:
-    script = executable(tmp_path / "run")
-    with open_command(program(script)) as held:
-        while script.stat().st_ctime_ns == held.ways[0][1][-1]:  # a tick of some kernels' clock
-            os.utime(script, ns=(0, 0))
-        assert "was changed after it had been checked" in (why_any_other(held.ways) or "")
 
 
 WRITABLE = "the client that asks can write"

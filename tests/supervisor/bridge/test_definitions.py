@@ -73,121 +73,67 @@ def test_everything_a_definition_can_say(tmp_path: Path) -> None:
     )
 
 
-def test_what_holds_where_nothing_is_said(tmp_path: Path) -> None:
-    found = of_lines(tmp_path, *HEAD)
-    assert isinstance(found, Program)
-    assert (found.timeout_s, found.cwd, found.env, found.max_args, found.allow_options) == (
-        300.0,
-        None,
-        (),
-        None,
-        False,
-    )
-
-
-@pytest.mark.parametrize("name", ["a", "'0'", "deploy_prod", "x-", "a" * 64, "7b"])
-def test_names(name: str, tmp_path: Path) -> None:
-    found = of_lines(tmp_path, "---", f"name: {name}", *HEAD[2:])
-    assert isinstance(found, Program)
-    assert found.name == name.strip("'")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Deploy", "_x", "-x", "x.y", "x/y", "../x", "a" * 65, "d\u00e9ploy", "\uff44eploy", "a b"],
-)
-def test_what_is_no_name(name: str, tmp_path: Path) -> None:
-    line, reason = problem(of_lines(tmp_path, "---", f"name: {name}", *HEAD[2:]))
-    assert line == 2
-    assert "expected 1 to 64 lower-case letters, digits, `_` and `-`" in reason
-
-
 @pytest.mark.parametrize(
     ("line", "why"),
     [
         ("name: 7", "name is 7, expected 1 to 64 lower-case letters"),
-        ("name: yes", "name is True, expected 1 to 64"),
-        ("name:", "name is None, expected 1 to 64"),
-        ("name: [deploy]", "name is ['deploy'], expected 1 to 64"),
-        ("name: ''", "name is '', expected 1 to 64"),
+        ("name: 7b_x-", ""),
+        ("name: Deploy", "expected 1 to 64"),
+        ("name: -x", "expected 1 to 64"),
+        ("name: ../x", "expected 1 to 64"),
+        ("name: d\u00e9ploy", "expected 1 to 64"),
+        ("name: " + "a" * 64, ""),
+        ("name: " + "a" * 65, "expected 1 to 64"),
+        (f"name: 0x{'f' * 8000}", "name is a number of 32000 bits, expected 1 to 64"),
         ('name: "deploy\\n"', ""),
         ('name: "dep\\nloy"', "name is 'dep\\nloy', expected 1 to 64"),
         ('name: "a\\0"', "name is 'a\\x00', expected 1 to 64"),
-        ("description: 7", "description is 7, expected text"),
         ("description: ' '", "expected text that is not empty"),
         ('description: "\\e[31mred"', "expected text without control characters"),
         ('description: "\\ud800"', "expected text without control characters"),
         ('description: "a\\u2028b"', ""),
         ("description: " + "x" * 501, "expected at most 500 characters"),
         ("description: \U0001f468\u200d\U0001f469 \u00a0ok", ""),
-        ("command: 7", "command is 7, expected text"),
-        ("command: ls", "command is 'ls', expected an absolute path, or `~/...`"),
         ("command: bin/ls", "command is 'bin/ls', expected an absolute path"),
-        ("command: ./ls", "command is './ls', expected an absolute path"),
         ("command: $HOME/ls", "command is '$HOME/ls', expected an absolute path"),
         ("command: /usr/../bin/ls", "command is '/usr/../bin/ls', expected a path without `..`"),
-        ("command: ~/../ls", "expected a path without `..`"),
         ("command: /bin/..", "expected a path without `..`"),
         ("command: /bin/a..b", "expected a path without `..`"),
-        ("command: ..", "expected an absolute path"),
         ("command: ~root/ls", "expected an absolute path, or `~/...`"),
-        ("command: ~+/ls", "expected an absolute path, or `~/...`"),
         ('command: "~\\u200b/ls"', "expected an absolute path, or `~/...`"),
-        ("command: \uff5e/ls", "expected an absolute path"),
         ("command: '~'", "`command`: {home} is no file"),
         ('command: "/bin/ls\\0x"', "expected text without control characters"),
-        ('command: "/bin/\\nls"', "expected text without control characters"),
         ('command: "/bin/\\udc80"', "expected text without control characters"),
         ("command: /" + "x" * 5000, "File name too long"),
         ("command: /bin/ls -l", "`command`: /bin/ls -l: No such file or directory"),
-        ("command: /bin/ls/", "`command`: /bin/ls/: Not a directory"),
-        ("command: /no/such", "`command`: /no/such: No such file or directory"),
         ("command: /etc/passwd", "`command`: /etc/passwd is not executable"),
-        ("command: /", "`command`: / is no file"),
         ("command: /dev/null", "`command`: /dev/null is writable by everyone"),
         ("timeout_seconds: '7'", "expected a number of seconds"),
-        ("timeout_seconds: 300s", "expected a number of seconds"),
         ("timeout_seconds: true", "expected a number of seconds"),
-        ("timeout_seconds: [7]", "expected a number of seconds"),
-        ("timeout_seconds:", ""),
         ("timeout_seconds: 0", "expected a number of seconds, more than 0 and at most 86400"),
-        ("timeout_seconds: -5", "expected a number of seconds, more than 0 and at most 86400"),
         ("timeout_seconds: 86401", "expected a number of seconds, more than 0 and at most 86400"),
         ("timeout_seconds: .inf", "timeout_seconds is inf, expected a number"),
         ("timeout_seconds: " + "9" * 400, "expected a number of seconds"),
         ("timeout_seconds: 0.5", ""),
         ("cwd: src", "cwd is 'src', expected an absolute path"),
-        ("cwd: ~/../x", "expected a path without `..`"),
         ("cwd: /no/such", "`cwd` is /no/such, which is no directory"),
-        ("cwd: /etc/passwd", "`cwd` is /etc/passwd, which is no directory"),
         ("cwd: /etc", ""),
         ("env: LANG", "env is 'LANG', expected a list of at most 64 names"),
-        ("env:", ""),
         ("env: [7]", "env[0] is 7, expected the name of a variable"),
         ("env: [A=b]", "env[0] is 'A=b', expected the name of a variable"),
-        ("env: ['']", "env[0] is '', expected the name of a variable"),
         ('env: ["A\\0"]', "expected the name of a variable"),
-        ("env: [\u00c4]", "expected the name of a variable"),
         (f"env: [{'V, ' * 64}V]", "expected a list of at most 64 names"),
         ("env: []", ""),
         ("env: [[A]]", "lists and keys within these are not taken"),
         ("env: {A: b}", "env is {{'A': 'b'}}, expected a list"),
-        ("max_args: 1.0", "expected a whole number from 0 to 1000"),
         ("max_args: true", "expected a whole number from 0 to 1000"),
-        ("max_args:", ""),
-        ("max_args: -1", "max_args is -1, expected a whole number from 0 to 1000"),
         ("max_args: 1001", "max_args is 1001, expected a whole number from 0 to 1000"),
         ("max_args: 0", ""),
-        ("allow_options: 1", "expected true or false"),
         ("allow_options: 'true'", "expected true or false"),
-        ("allow_options:", ""),
-        ("allow_options: [true]", "expected true or false"),
         ("timeout: 5", "`timeout` is not known; there are `name`, `description`,"),
-        ("Name: x", "`Name` is not known"),
-        ("__proto__: x", "`__proto__` is not known"),
     ],
 )
-def test_each_key(line: str, why: str, tmp_path: Path) -> None:
+def test_each_key_is_taken_or_refused_with_its_line(line: str, why: str, tmp_path: Path) -> None:
     """Alone or in place of the usual line of that key; the line at fault is told."""
     key = line.partition(":")[0]
     others = [each for each in HEAD if not each.startswith(f"{key}:")]
@@ -201,33 +147,10 @@ def test_each_key(line: str, why: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "description", "command"])
-def test_what_must_be_there(key: str, tmp_path: Path) -> None:
+def test_a_definition_needs_these_keys(key: str, tmp_path: Path) -> None:
     lines = [each for each in HEAD if not each.startswith(f"{key}:")]
     assert problem(of_lines(tmp_path, *lines))[0] == 1
     assert problem(of_lines(tmp_path, *lines))[1].startswith(f"{key} is missing, expected")
-
-
-def test_a_home_that_leads_up(tmp_path: Path) -> None:
-    found = of_lines(tmp_path, *HEAD[:3], "command: ~/x", home="/a/../b")
-    assert problem(found) == (4, "command is '/a/../b/x', expected a path without `..`")
-
-
-def test_the_name_is_told_where_it_is_known(tmp_path: Path) -> None:
-    found = of_lines(tmp_path, *HEAD, "max_args: x")
-    assert isinstance(found, Problem)
-    assert found == Problem(
-        source=str(tmp_path / "deploy.md"),
-        line=5,
-        reason="max_args is 'x', expected a whole number from 0 to 1000",
-        name="deploy",
-    )
-
-
-def test_a_number_that_python_does_not_write_is_one_mistake(tmp_path: Path) -> None:
-    found = of_lines(tmp_path, "---", f"name: 0x{'f' * 8000}", *HEAD[2:])
-    line, why = problem(found)
-    assert line == 2
-    assert why.startswith("name is a number of 32000 bits, expected 1 to 64 ")
 
 
 # Files that are none.
@@ -273,30 +196,14 @@ NO_FILES: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("make", "why"), NO_FILES)
-def test_what_is_no_definition_file(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+def test_only_a_file_of_the_users_is_a_definition(
+    make: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
     path = tmp_path / "deploy.md"
     make(path)
     before = os.listdir("/proc/self/fd")
     assert problem(read(path)) == (None, why.format(path=path))
     assert os.listdir("/proc/self/fd") == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="not here: root reads everything")
-def test_an_unreadable_file(tmp_path: Path) -> None:
-    path = definition(tmp_path, "deploy", LS)
-    path.chmod(0)
-    assert problem(read(path)) == (None, "Permission denied")
-
-
-def test_a_file_behind_links(tmp_path: Path) -> None:
-    """Links are made the way home-manager makes them."""
-    definition(tmp_path / "store", "deploy", LS)
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "generation").symlink_to("store")
-    (tmp_path / "tools/x.md").symlink_to(tmp_path / "generation/deploy.md")
-    found = read(tmp_path / "tools/x.md")
-    assert isinstance(found, Program)
-    assert found.source == str(tmp_path / "tools/x.md")
 
 
 def test_a_file_as_large_as_it_may_be(tmp_path: Path) -> None:
@@ -360,7 +267,7 @@ def test_a_half_written_front_matter_is_none(tmp_path: Path) -> None:
             assert (found.command, found.max_args) == (whole.command, whole.max_args)
 
 
-def test_of_those_that_share_a_name_none_is_there(tmp_path: Path) -> None:
+def test_definitions_that_share_a_name_are_all_refused(tmp_path: Path) -> None:
     found = [read(definition(tmp_path / folder, name, LS)) for folder, name in PLACES]
     programs, problems = unique(found)
     assert [each.name for each in programs] == ["backup"]
@@ -372,15 +279,3 @@ def test_of_those_that_share_a_name_none_is_there(tmp_path: Path) -> None:
 
 
 PLACES = [("a", "deploy"), ("b", "backup"), ("c", "deploy")]
-
-
-def test_what_it_depends_on_is_watched(tmp_path: Path) -> None:
-    trail = Trail(trusted_owners())
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/deploy").symlink_to(tmp_path / "gone/deploy")
-    path = definition(tmp_path / "tools", "deploy", tmp_path / "bin/deploy", "cwd: /no/such")
-    read_definition(str(path), trail, "/")
-    places = trail.places
-    assert "deploy.md" in places[str(tmp_path / "tools")]
-    assert "deploy" in places[str(tmp_path / "bin")]
-    assert "gone" in places[str(tmp_path)]

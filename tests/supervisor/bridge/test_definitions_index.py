@@ -20,7 +20,6 @@ from nsmd.bridge.definitions import (
     read_directory,
     render,
 )
-from nsmd.bridge.programs import Problem
 from nsmd.host import source_watcher
 from nsmd.host.source_watcher import open_source_watcher
 
@@ -109,12 +108,6 @@ def test_of_too_many_definitions_the_first_are_read(
     assert MAX_DEFINITIONS == 256
 
 
-def test_odd_names_of_files_are_told_as_they_can_be(tmp_path: Path) -> None:
-    (tmp_path / "a\n\x1b[31m.md").write_text("")
-    (problem,) = read_directory(str(tmp_path)).problems
-    assert render(problem).startswith(f"{tmp_path}/a\ufffd\ufffd[31m.md:1: ")
-
-
 async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
     tools = tmp_path / "config/nsm/tools"
     async with watching(tools) as it:
@@ -188,28 +181,6 @@ async def test_nobody_is_told_of_what_stays_the_same(
     assert told == [f"{tmp_path}/bad.md:1", f"{tmp_path}/worse.md:1"]
 
 
-async def test_each_subscriber_ends_its_own(tmp_path: Path) -> None:
-    async with watching(tmp_path) as it:
-        told: list[str] = []
-
-        def tell() -> None:
-            told.append("x")
-
-        first, second = it.index.subscribe(tell), it.index.subscribe(tell)
-        definition(tmp_path, "a", LS)
-        await it.index.read_again()
-        assert len(told) == 2
-        first()
-        first()
-        definition(tmp_path, "b", LS)
-        await it.index.read_again()
-        assert len(told) == 3
-        second()
-        definition(tmp_path, "c", LS)
-        await it.index.read_again()
-        assert len(told) == 3
-
-
 async def test_a_look_that_hangs_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,14 +210,3 @@ async def test_a_fault_of_ours_is_a_problem(
     async with watching(tmp_path) as it:
         assert it.reasons == ["nsm failed to look at it; the supervisor's log has the details"]
         assert "RecursionError" in caplog.text
-
-
-def test_where_nothing_can_be_watched(tmp_path: Path) -> None:
-    index = DefinitionsIndex(str(tmp_path), watcher=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    index.use_scan(
-        DefinitionsScan(problems=(Problem(source="/x.md", reason="bad"),)), "no watches are left"
-    )
-    assert [render(problem) for problem in index.problems] == [
-        "/x.md: bad",
-        f"{tmp_path}: no watches are left; it is looked at when somebody runs `nsm bridge ls`",
-    ]

@@ -59,16 +59,6 @@ def test_what_is_right_and_what_is_wrong(
     assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", f"{told}\n")
 
 
-@pytest.mark.parametrize("settings", [OFF, None])
-def test_what_is_off_is_said_to_be(
-    settings: Settings | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert definitions.report(str(tmp_path), settings, as_json=False) == 0
-    none, off = capsys.readouterr().out.splitlines()
-    assert none == f"{tmp_path} has no definitions (*.md)"
-    assert "`enabled = true` in `[bridge]`" in off
-
-
 def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     enable(tools)
     good = definition(tools, "deploy", LS, "cwd: /etc", "env: [LANG]", "max_args: 1")
@@ -99,16 +89,6 @@ def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
             }
         ],
     }
-
-
-def test_what_keeps_a_strict_supervisor_from_starting(tmp_path: Path) -> None:
-    definition(tmp_path, "deploy", LS)
-    assert not definitions.mistakes(str(tmp_path), ON)
-    told = [broken(tmp_path, name) for name in "abcde"]
-    assert definitions.mistakes(str(tmp_path), ON) == "; ".join(
-        [*told[:3], "and 2 more: run `nsm bridge check`"]
-    )
-    assert not definitions.mistakes(str(tmp_path), OFF)
 
 
 @pytest.mark.parametrize("option", ["--try", None])

@@ -6,7 +6,6 @@ import sys
 from contextlib import suppress
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # it has none
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,12 +59,9 @@ def test_ends_of_lines_and_byte_order_marks_are_nobodys_business(end: str, mark:
         ("", 1, "it does not begin with front matter"),
         ("# Deploy\n", 1, "it does not begin with front matter"),
         ("\n---\nname: x\n---\n", 1, "it does not begin with front matter"),
-        (" ---\nname: x\n---\n", 1, "it does not begin with front matter"),
         ("----\nname: x\n----\n", 1, "it does not begin with front matter"),
         ("---\nname: x\n", 1, "its front matter has no end"),
-        ("---\nname: x\n --- \n", 1, "its front matter has no end"),
         ("---\n---\n", 1, "its front matter is empty"),
-        ("---\n# only this\n---\n", 1, "its front matter is empty"),
     ],
 )
 def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
@@ -78,37 +74,24 @@ def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
     ("lines", "line", "why"),
     [
         (["a: !!python/object/apply:os.system [id]"], 2, "tags"),
-        (["a: !!python/name:os.system x"], 2, "tags"),
         (["x: y", "a: !ruby/object:X {}"], 3, "tags"),
-        (["a: !!str 7"], 2, "tags"),
         (["!!map {a: b}"], 2, "tags"),
-        (["!x a: b"], 2, "tags"),
         (["a:", "- b", "- !x c"], 4, "tags"),
         (["a: &x b"], 2, "anchors"),
-        (["&x a: b"], 2, "anchors"),
         (["a: &x [b]"], 2, "anchors"),
-        (["a: [b, &x c]"], 2, "anchors"),
         (["a: *x"], 2, "aliases"),
-        (["*x : b"], 2, "aliases"),
         (["a: [*x]"], 2, "aliases"),
         (["a: [[b]]"], 2, "lists and keys within these"),
         (["a: [{b: c}]"], 2, "lists and keys within these"),
         (["? [a]", ": b"], 2, "a key must be one word"),
-        (["{a: b}: c"], 2, "a key must be one word"),
         (["just text"], 2, "its front matter must be keys"),
-        (["- a", "- b"], 2, "its front matter must be keys"),
         (["a: b", "c: d", "a: e"], 4, "`a` is there twice, first in line 2"),
-        (["a: b", '"a": e'], 3, "`a` is there twice, first in line 2"),
         (["a: b: c"], 2, "no valid YAML"),
         (["a: b", "\tc: d"], 3, "no valid YAML"),
         (["a: 'b"], 3, "no valid YAML"),
-        (["a: [b"], 3, "no valid YAML"),
-        (["a: b", "c"], 4, "no valid YAML"),
         (["a: @b"], 2, "no valid YAML"),
         (["a: b", "...", "c: d"], 4, "no valid YAML"),
         (["%YAML 1.1", "--- "], 2, "directives"),
-        (["%TAG ! tag:x,2000:", "--- {a: b}"], 2, "directives"),
-        (["a: b", "--- c"], 3, "no valid YAML"),
         (["a: " + "9" * 5000], None, "no valid YAML"),
         (["a: 2026-13-45"], None, "no valid YAML"),
     ],
@@ -133,22 +116,12 @@ BOMB = [
     [
         BOMB,
         ["[" * 16_000],
-        ["a: " + "[" * 16_000],
-        ["a: " + "{" * 16_000],
-        ["- " * 8_000],
         ["? " * 8_000],
         [" " * n + "a:" for n in range(150)],
         ["a: " + "!" * 16_000],
-        ["a: " + "&" * 16_000],
         ["a: '" + "''" * 8_000],
         ['a: "' + "\\" * 15_999],
         ["a: " + "|" * 16_000],
-        ["a: |" + "9" * 16_000],
-        ["%" * 16_000],
-        ["#" * 16_000],
-        [":" * 16_000],
-        ["a" * 16_000],
-        [", " * 8_000],
     ],
     ids=lambda lines: lines[0][:12],
 )
@@ -183,11 +156,9 @@ def test_a_large_front_matter_is_not_parsed() -> None:
         (b"\xff\xfe-\0-\0-\0\n\0", 1, "it is not UTF-8 (byte 0xff)"),
         (b"---\nname: \xe9\n---\n", 2, "it is not UTF-8 (byte 0xe9)"),
         (b"---\nname: \xed\xa0\x80\n---\n", 2, "it is not UTF-8 (byte 0xed)"),
-        (b"---\nname: \xc0\xaf\n---\n", 2, "it is not UTF-8 (byte 0xc0)"),
         (b"---\nname: a\0b\n---\n", 2, "control character U+0000"),
         (b"---\nname: a\n---\nx\x1b[31m\n", 4, "control character U+001B"),
         ("---\nname: a\u2028b: c\n---\n".encode(), 2, "control character U+2028"),
-        ("---\nname: a\x85b: c\n---\n".encode(), 2, "control character U+0085"),
         ("---\nname: \ufffe\n---\n".encode(), None, "no valid YAML: unacceptable character"),
     ],
 )
@@ -197,44 +168,7 @@ def test_what_is_no_text(data: bytes, line: int | None, why: str) -> None:
     assert at == line
 
 
-def test_truth_is_as_yaml_has_it() -> None:
-    truths = values("a: true", "b: Yes", "c: on", "d: false", "e: NO", "f: 'true'", "g: y")
-    assert truths == {
-        "a": True,
-        "b": True,
-        "c": True,
-        "d": False,
-        "e": False,
-        "f": "true",
-        "g": "y",
-    }
-
-
-def test_text_and_what_is_empty() -> None:
-    assert values("b: '7'", "c: ~", "d: 0o17") == {"b": "7", "c": None, "d": "0o17"}
-
-
 @given(st.text(st.characters(codec="utf-8"), max_size=60))
 def test_anything_is_values_or_a_reason(text: str) -> None:
     with suppress(DefinitionError):
         parse(front(text).encode())
-
-
-PLAIN = st.dictionaries(
-    st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True),
-    st.one_of(
-        st.booleans(),
-        st.integers(-(10**9), 10**9),
-        st.text(st.characters(categories=("L", "N", "P", "S")), max_size=20),
-        st.lists(st.text("abc:#-[]{}&*! '\"", max_size=8), max_size=4),
-    ),
-    min_size=1,
-)
-
-
-@given(PLAIN, st.booleans())
-def test_what_other_programs_write_is_read(
-    data: dict[str, bool | int | str | list[str]], flow: bool
-) -> None:
-    text = yaml.safe_dump(data, default_flow_style=flow, sort_keys=False, allow_unicode=True)
-    assert parse(f"---\n{text}---\n".encode())[0] == data

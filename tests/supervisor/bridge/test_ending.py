@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import bridge_programs
-from bridge_programs import LONG_S, Told, outcome_of_shell
+from bridge_programs import LONG_S, outcome_of_shell
 from nsm.wire.errors import BadProgramError
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.bridge.running import Stop
@@ -85,31 +85,10 @@ async def test_it_is_asked_to_end_first(gate: Gate, why: str) -> None:
     assert ended.left == 0
 
 
-async def test_the_first_reason_is_the_one() -> None:
-    stop = Stop()
-    stop.ask("shutdown")
-    stop.ask("cancelled")
-    ended = await outcome_of_shell("sleep 100", stop=stop)
-    assert (ended.signal, ended.why_stopped) == (signal.SIGTERM, "shutdown")
-
-
 async def test_a_limit_of_time() -> None:
     ended = await outcome_of_shell("sleep 100", timeout_s=0.1)
     assert (ended.why_stopped, ended.signal) == ("timeout", signal.SIGTERM)
     assert 0.1 <= ended.duration_s < LONG_S
-
-
-async def test_output_so_far_of_a_stopped_program() -> None:
-    stop, told = Stop(), Told()
-
-    def on_line(stream: str, line: str) -> None:
-        told(stream, line)
-        stop.ask("cancelled")
-
-    ended = await outcome_of_shell("echo so far; sleep 100", on_line=on_line, stop=stop)
-    assert (ended.why_stopped, ended.signal) == ("cancelled", signal.SIGTERM)
-    assert ended.stdout == "so far\n"
-    assert told.lines["stdout"] == ["so far"]
 
 
 async def test_what_has_ended_by_itself_is_not_stopped() -> None:
@@ -244,14 +223,6 @@ def reader_of(pid: int) -> int:
     return reader
 
 
-async def test_what_holds_no_output_is_not_waited_for(gate: Gate) -> None:
-    with trio.fail_after(LONG_S):
-        ended = await outcome_of_shell(f"cat <{gate.path} >/dev/null 2>&1 & exit 0")
-        assert (ended.exit_code, ended.left) == (0, 1)
-        async with await trio.open_file(gate.path, "w"):
-            pass  # it ends now
-
-
 async def test_a_killed_monitor_takes_its_program_along(gate: Gate) -> None:
     """The program, by the kernel; those in its session by the supervisor."""
     code = f"sleep 100 & echo $$ $! >{gate.path}; wait"
@@ -313,20 +284,6 @@ async def test_a_monitor_that_its_program_has_stopped_ends_it_nevertheless(gate:
     )
     ended = await ended_by(gate, code, step_s=SOON_S)
     assert (ended.signal, ended.why_stopped) == (signal.SIGTERM, "cancelled")
-
-
-async def test_a_killed_program(gate: Gate) -> None:
-    found: list[ProgramEnd] = []
-
-    async def run() -> None:
-        found.append(await outcome_of_shell(f"echo $$ >{gate.path}; exec sleep 100"))
-
-    with trio.fail_after(LONG_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run)
-            (pid,) = await gate.pids()
-            os.kill(pid, signal.SIGKILL)
-    assert (found[0].signal, found[0].why_stopped) == (signal.SIGKILL, None)
 
 
 SUPERVISOR = """

@@ -20,13 +20,11 @@ from nsm.wire.errors import AuditFailedError
 from nsmd.audit import journal as journal_module
 from nsmd.audit.journal import AuditFile
 from nsmd.bridge import ledger as ledger_module
-from nsmd.bridge.ledger import Ledger, ended, find_fate, newest_first, not_started, open_ledger
+from nsmd.bridge.ledger import ended, find_fate, newest_first, not_started, open_ledger
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-CALLER = Caller(client="claude-code", scope="box-1", way="mcp", peer=(77, 1000))
 
 
 @pytest.fixture
@@ -115,15 +113,6 @@ async def test_a_refused_call_is_one_short_line(path: Path) -> None:
     assert len(path.read_bytes()) < 10_000
 
 
-async def test_where_nothing_is_asked_for_there_is_no_file_and_nothing_wakes(
-    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
-) -> None:
-    async with open_ledger(str(path), max_mb=1):
-        await trio.sleep(100)
-        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
-    assert beside(path) == []
-
-
 async def test_it_is_on_disk_before_begin_returns(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,27 +140,6 @@ async def test_it_is_on_disk_before_begin_returns(
         assert synced == [str(path)]
         await ledger.end(asked("a"), ended(ProgramEnd(exit_code=0)))
         await ledger.end(asked("b"), ended(ProgramEnd(exit_code=0)))
-
-
-async def test_starts_that_come_together_are_synced_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    syncs: list[int] = []
-    fdatasync = os.fdatasync
-
-    def counted(descriptor: int) -> None:
-        syncs.append(descriptor)
-        fdatasync(descriptor)
-
-    monkeypatch.setattr(os, "fdatasync", counted)
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        async with trio.open_nursery() as nursery:
-            for number in range(50):
-                nursery.start_soon(ledger.begin, asked(str(number)))
-        assert len(syncs) == 1
-        assert {each["id"] for each in lines(path)} == {str(number) for number in range(50)}
-        for number in range(50):
-            await ledger.end(asked(str(number)), not_started("test"))
 
 
 # What a disk does.
@@ -343,18 +311,6 @@ async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
         await ledger.end(asked("b"), ended(ProgramEnd(exit_code=0)))
 
 
-async def test_a_file_that_was_taken_away_in_between_is_made_again(path: Path) -> None:
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        await ledger.begin(asked("a"))
-        await ledger.end(asked("a"), ended(ProgramEnd(exit_code=0)))
-        path.unlink()
-        await ledger.begin(asked("b"))
-        path.rename(path.with_name("taken"))
-        await ledger.end(asked("b"), ended(ProgramEnd(exit_code=0)))
-        assert ledger.problem == ""
-    assert story(path) == [("end", "b", None)]
-
-
 class Disk:
     """Threads that write, as tasks: they begin when the disk answers."""
 
@@ -401,19 +357,6 @@ async def test_a_disk_that_hangs_refuses_calls_and_says_so(
         ("start", "a", None),
         ("start", "b", None),
     ]
-
-
-async def test_a_disk_that_hangs_does_not_keep_the_supervisor(
-    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
-) -> None:
-    began_s = trio.current_time()
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        disk.hang()
-        with trio.move_on_after(1):
-            await ledger.begin(asked())
-    assert trio.current_time() - began_s == pytest.approx(1 + journal_module.LAST_LINES_S)
-    with pytest.raises(AuditFailedError, match="supervisor ends"):
-        await ledger.begin(asked())
 
 
 async def test_a_call_that_is_taken_back_meanwhile_was_not_started(path: Path, disk: Disk) -> None:
@@ -469,30 +412,6 @@ async def test_a_large_one_is_set_aside_and_nothing_is_deleted(path: Path) -> No
     assert path.with_name("audit.log.7").read_bytes() == b"older\n"
     assert [call_id for event, call_id, _ in story(path) if event == "start"] == list("01234567")
     assert [call_id for event, call_id, _ in story(path) if event == "end"] == list("01234567")
-
-
-async def test_two_supervisors_write_and_rotate_together(path: Path) -> None:
-    async with (
-        open_ledger(str(path), max_mb=1) as first,
-        open_ledger(str(path), max_mb=1) as second,
-        trio.open_nursery() as nursery,
-    ):
-
-        async def work(ledger: Ledger, name: str) -> None:
-            for number in range(12):
-                call = asked(f"{name}{number}", "x" * 200_000)
-                await ledger.begin(call)
-                await ledger.end(call, ended(ProgramEnd(exit_code=0)))
-
-        for ledger, name in ((first, "a"), (first, "b"), (second, "c"), (second, "d")):
-            nursery.start_soon(work, ledger, name)
-    ids = [f"{name}{number}" for name in "abcd" for number in range(12)]
-    written = story(path)
-    assert sorted(i for event, i, _ in written if event == "start") == sorted(ids)
-    assert sorted(i for event, i, _ in written if event == "end") == sorted(ids)
-    for each in path.parent.iterdir():
-        assert each.stat().st_size < 1 << 21  # one may fill what the other has seen room in
-    assert len(beside(path)) >= 9
 
 
 async def test_starts_of_one_scope_that_come_too_fast_wait_or_are_counted(
@@ -568,22 +487,6 @@ async def test_a_flood_of_refused_calls_waits_and_adds_little(
     assert times == sorted(times)
 
 
-async def test_the_last_lines_wait_for_nothing_but_the_disk(
-    path: Path, disk: Disk, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "REFUSED_BURST_BYTES", 1000)
-    async with open_ledger(str(path), max_mb=1) as ledger, trio.open_nursery() as nursery:
-        for number in range(20):
-            nursery.start_soon(ledger.refuse, asked(str(number)), "no")
-        await trio.testing.wait_all_tasks_blocked()
-        began_s = trio.current_time()
-        assert len(lines(path)) < 10
-        ledger.hurry()
-        nursery.start_soon(ledger.refuse, asked("late"), "no")
-    assert trio.current_time() == began_s
-    assert len(lines(path)) == 21
-
-
 async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
     async with open_ledger(str(path), max_mb=1) as ledger:
         mine, other = asked("a"), asked("a", scope="box-2")
@@ -594,49 +497,6 @@ async def test_ids_of_others_are_nothing_to_a_client(path: Path) -> None:
         assert await ledger.fate("a", "box-2") == "under-way"
         await ledger.end(other, not_started("changed"))
         assert await ledger.fate("a", "box-2") == "ended"
-
-
-async def test_calls_are_looked_up_one_after_the_other_and_not_for_ever(
-    path: Path, disk: Disk, autojump_clock: trio.abc.Clock
-) -> None:
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        disk.hang()
-        began_s = trio.current_time()
-
-        async def look(call_id: str) -> None:
-            with pytest.raises(AuditFailedError, match="too long"):
-                await ledger.fate(call_id, "box-1")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(look, "a")
-            nursery.start_soon(look, "b")
-        assert trio.current_time() == pytest.approx(began_s + ledger_module.FATE_S)
-        disk.answers.set()
-
-
-async def test_who_waits_for_its_own_pace_lets_others_look_up_their_calls(path: Path) -> None:
-    all_of_it = ledger_module.BURST_BYTES // ledger_module.FATE_BYTES + 30
-    answers: list[str] = []
-
-    async with open_ledger(str(path), max_mb=1) as ledger:
-
-        async def look(call_id: str) -> None:
-            answers.append(await ledger.fate(call_id, "box-1"))
-
-        async with trio.open_nursery() as nursery:
-            for number in range(all_of_it):
-                nursery.start_soon(look, str(number))
-            await trio.testing.wait_all_tasks_blocked()
-            assert await ledger.fate("a", "box-2") == "never"
-            assert len(answers) < all_of_it, "it is not the last one"
-            nursery.cancel_scope.cancel()
-
-
-async def test_an_audit_that_cannot_be_read_says_nothing(path: Path) -> None:
-    path.mkdir()
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        with pytest.raises(AuditFailedError, match="Is a directory"):
-            await ledger.fate("a", "box-1")
 
 
 # After a killed supervisor.

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from nsmd.bridge.monitor import (
     BATCH_CHARS,
     BATCH_LINES,
-    MAX_WAITING_CHARS,
     MAX_WAITING_LINES,
     PIECE_CHARS,
     OutputLines,
@@ -36,14 +35,6 @@ def test_however_it_comes(text: str, sizes: list[int]) -> None:
     assert found == [line.removesuffix("\r") for line in whole] + ([rest] if rest else [])
 
 
-@given(data=st.binary(max_size=200), sizes=st.lists(st.integers(0, 30), max_size=12))
-def test_any_bytes_are_some_text(data: bytes, sizes: list[int]) -> None:
-    lines = OutputLines()
-    found = [line for chunk in chunks(data, sizes) for line in lines.add(chunk)] + lines.end()
-    ends = data.count(b"\n")
-    assert ends <= len(found) <= ends + 1
-
-
 def test_a_long_line_comes_in_pieces() -> None:
     lines = OutputLines()
     line = "é" * (2 * PIECE_CHARS) + "x"
@@ -53,14 +44,6 @@ def test_a_long_line_comes_in_pieces() -> None:
     # One that ends with a piece is ended by an empty one, so that it can be put together again.
     assert lines.add(b"y" * PIECE_CHARS) == ["y" * PIECE_CHARS]
     assert lines.add(b"\n") == [""]
-
-
-def test_a_line_without_end_is_told_before_it_is_complete() -> None:
-    lines = OutputLines()
-    pieces = [piece for _ in range(100) for piece in lines.add(b"\0" * 1000)]
-    assert pieces == ["\0" * PIECE_CHARS] * (100_000 // PIECE_CHARS)
-    assert lines.end() == ["\0" * (100_000 % PIECE_CHARS)]
-    assert lines.end() == []
 
 
 def test_what_is_skipped_is_counted() -> None:
@@ -112,11 +95,3 @@ def test_what_is_left_out_is_said_where_it_is_missing() -> None:
     assert told[-3:] == [("stdout", 7), ("stdout", "later"), ("stdout", 1)]
     # Once full, it has room when half of it is told: one gap, not hundreds.
     assert len(told) < MAX_WAITING_LINES // 2 + BATCH_LINES
-
-
-def test_few_lines_may_be_many_characters() -> None:
-    waiting = Waiting()
-    for _ in range(MAX_WAITING_CHARS // PIECE_CHARS):
-        assert waiting.has_room
-        waiting.add("stdout", ["x" * PIECE_CHARS])
-    assert not waiting.has_room

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def parts_of(path: str) -> list[str]:
-    parts: list[str] = []
-    os.close(walk(path, lambda part, _, __: parts.append(part)))
-    return parts
-
-
 def inode_at(path: str, step: Callable[[str], None] = lambda _: None) -> int:
     fd = walk(path, lambda part, _, __: step(part))
     try:
@@ -32,25 +26,6 @@ def inode_at(path: str, step: Callable[[str], None] = lambda _: None) -> int:
 
 def below(path: Path) -> list[str]:
     return [str(part) for part in (*reversed(path.parents), path)]
-
-
-def test_each_part_of_the_way_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a/b").mkdir(parents=True)
-    (tmp_path / "a/b/file").touch()
-    (tmp_path / "far").symlink_to(tmp_path / "a")
-    (tmp_path / "near").symlink_to("./far/../a/b//")
-    assert parts_of(f"{tmp_path}//a/./b/file") == below(tmp_path / "a/b/file")
-    assert parts_of(f"{tmp_path}/far/b/file") == [
-        *below(tmp_path / "far"),
-        *below(tmp_path / "a/b/file")[1:],
-    ]
-    assert parts_of(f"{tmp_path}/near/file") == [
-        *below(tmp_path / "near"),
-        str(tmp_path / "far"),
-        *below(tmp_path / "a")[1:],
-        str(tmp_path),
-        *below(tmp_path / "a/b/file")[len(tmp_path.parts) :],
-    ]
 
 
 @pytest.mark.parametrize("path", ["a", "a/", "a/b", "l", "l/b", "up", "top"])
@@ -64,31 +39,6 @@ def test_it_leads_where_the_kernel_goes(path: str, tmp_path: Path) -> None:
     fd = walk(str(tmp_path / path))
     assert state_of(os.fstat(fd)) == state_of(expected)
     os.close(fd)
-
-
-@pytest.mark.parametrize(
-    ("path", "number"),
-    [
-        ("missing", errno.ENOENT),
-        ("missing/x", errno.ENOENT),
-        ("file/x", errno.ENOTDIR),
-        ("broken", errno.ENOENT),
-        ("loop", errno.ELOOP),
-        ("x" * 256, errno.ENAMETOOLONG),
-    ],
-)
-def test_where_nothing_is(path: str, number: int, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "broken").symlink_to("missing")
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match=os.strerror(number)):
-        walk(str(tmp_path / path))
-
-
-def test_a_path_is_no_path(tmp_path: Path) -> None:
-    for path in (f"{tmp_path}/a\0b", f"{tmp_path}/\ud800"):
-        with pytest.raises(ValueError, match=r"null byte|surrogates"):
-            walk(path)
 
 
 def test_links_that_become_endless_on_the_way_end(tmp_path: Path) -> None:
@@ -199,14 +149,6 @@ def test_what_is_changed_is_told(change: Callable[[Path], None], why: str, tmp_p
     next_tick(tmp_path / "clock", expected[-1])
     change(path if change is not link_exchanged_and_back else path.parent)
     assert why_another(str(path), expected) == why.format(path=path)
-
-
-def test_what_happens_beside_it_is_no_change(tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    expected = way_to(str(tmp_path / "run"))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "run").read_bytes()
-    assert why_another(str(tmp_path / "run"), expected) is None
 
 
 def next_tick(clock: Path, after_ns: int) -> None:
