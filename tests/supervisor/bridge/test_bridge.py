@@ -88,7 +88,7 @@ async def test_a_client_knows_what_it_was_granted_and_no_more(bench: Bench) -> N
     assert (record["event"], record["decision"]) == ("refused", "refused")
 
 
-async def test_what_cannot_be_written_down_is_not_started(bench: Bench) -> None:
+async def test_a_call_that_cannot_be_recorded_is_not_started(bench: Bench) -> None:
     marker = bench.home / "it-ran"
     bench.script("deploy", f"touch {marker}")
     async with bench.open() as bridge:
@@ -125,7 +125,7 @@ async def test_a_call_that_is_asked_for_again_is_the_same_call(bench: Bench) -> 
     assert [record["event"] for record in bench.records()] == ["start", "end", "refused"]
 
 
-async def test_what_an_earlier_supervisor_has_started_is_not_started_again(bench: Bench) -> None:
+async def test_a_call_of_an_earlier_supervisor_is_not_started_again(bench: Bench) -> None:
     marker = bench.home / "runs"
     bench.script("deploy", f"echo once >>{marker}")
     async with bench.open() as bridge:
@@ -248,7 +248,7 @@ async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: B
         assert (await calls[1].wait()).why_stopped == "shutdown"
 
 
-async def test_whoever_ends_it_is_told_what_it_waits_for(
+async def test_the_end_of_a_supervisor_names_running_programs(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -340,7 +340,7 @@ async def test_refused_calls_that_wait_for_their_lines_hold_up_no_end(
     assert [each["event"] for each in bench.records()].count("refused") == len(refused)
 
 
-async def test_of_one_whose_file_is_wrong_the_user_learns_why_and_no_box(bench: Bench) -> None:
+async def test_a_user_learns_why_a_definition_is_wrong_and_a_box_does_not(bench: Bench) -> None:
     where = bench.describe("restart-db", command="/nowhere/restart-db")
     async with bench.open() as bridge:
         with pytest.raises(UnknownProgramError) as caught:
@@ -379,7 +379,7 @@ async def test_one_client_takes_half_of_what_may_run_at_most(bench: Bench) -> No
         assert (await call.wait()).succeeded
 
 
-async def test_who_floods_is_refused_counted_and_in_nobodys_way(bench: Bench) -> None:
+async def test_a_client_that_floods_is_refused_and_counted(bench: Bench) -> None:
     bench.script("quick", "true")
     async with bench.open(max_running=2) as bridge:
         calls = [bridge.submit(ANYONE, "none", []) for _ in range(MAX_CALLS_OF_ONE)]
@@ -409,7 +409,7 @@ async def test_of_calls_that_are_over_no_arguments_are_kept(bench: Bench) -> Non
     assert bench.records()[0]["argument_chars_in_all"] == 200_000
 
 
-async def test_it_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
+async def test_the_bridge_is_turned_off_and_on_while_programs_run(bench: Bench) -> None:
     began, go = waiting(bench)
     changes: list[bool] = []
     async with bench.open() as bridge:

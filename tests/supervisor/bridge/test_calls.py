@@ -30,7 +30,7 @@ def key(name: object) -> tuple[str, str]:
     return "scope", str(name)
 
 
-async def test_as_many_are_kept_and_the_oldest_go() -> None:
+async def test_a_number_of_answers_is_kept_and_the_oldest_go() -> None:
     kept = FinishedCalls()
     async with trio.open_nursery() as nursery:
         for number in range(MAX_KEPT + 2):
@@ -41,7 +41,9 @@ async def test_as_many_are_kept_and_the_oldest_go() -> None:
     assert newest.asked.arguments == ()
 
 
-async def test_so_many_bytes_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_of_answers_are_bounded_and_the_oldest_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each has as much as that again of its other stream, and some bytes besides."""
     monkeypatch.setattr(module, "MAX_KEPT_BYTES", 5 * KEPT_OF_ONE)
     kept = FinishedCalls()

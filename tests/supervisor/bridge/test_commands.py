@@ -109,7 +109,7 @@ NO_PROGRAMS: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("make", "why"), NO_PROGRAMS)
-def test_what_is_no_program_of_the_users(
+def test_only_a_program_of_the_users_is_started(
     make: Callable[[Path], None], why: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
@@ -138,11 +138,11 @@ def test_what_is_no_program_of_the_users(
     ],
     ids=repr,
 )
-def test_first_lines(text: str, why: str, tmp_path: Path) -> None:
+def test_a_script_names_its_interpreter(text: str, why: str, tmp_path: Path) -> None:
     assert why in reason(executable(tmp_path / "run", text))
 
 
-def test_interpreters_are_looked_at_as_scripts_are(tmp_path: Path) -> None:
+def test_an_interpreter_is_checked_like_a_script(tmp_path: Path) -> None:
     inner = executable(tmp_path / "inner")
     outer = executable(tmp_path / "outer", f"#! {inner} -x\n")
     with open_command(program(outer)) as held:
@@ -183,7 +183,7 @@ def _foreign_group() -> int:
     return others[0]
 
 
-def test_a_sticky_directory_of_everybodys(tmp_path: Path) -> None:
+def test_a_program_directly_in_a_shared_directory_is_refused(tmp_path: Path) -> None:
     """Below /tmp others cannot exchange what is ours; in it, they could have taken the name."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -195,7 +195,7 @@ def test_a_sticky_directory_of_everybodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_files_of_others(tmp_path: Path) -> None:
+def test_a_program_of_another_user_is_refused(tmp_path: Path) -> None:
     run_ = executable(tmp_path / "a/run")
     for part in (run_, tmp_path / "a"):
         os.chown(part, 12345, -1)
@@ -206,7 +206,9 @@ def test_files_of_others(tmp_path: Path) -> None:
     assert reason(tmp_path / "link") == f"{tmp_path}/link belongs to user 12345"
 
 
-def test_one_that_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_with_rights_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """nsm could not stop such a program, which would have rights that the user lacks."""
     tool = executable(tmp_path / "tool", mode=0o4755)
     open_command(program(tool)).close()  # as oneself is nothing new
@@ -215,7 +217,7 @@ def test_one_that_runs_as_another_user(tmp_path: Path, monkeypatch: pytest.Monke
     assert reason(tool).startswith(f"{tool} runs as user {os.getuid()} (set-user-ID)")
 
 
-def test_access_lists(tmp_path: Path) -> None:
+def test_a_program_whose_access_list_lets_others_write_is_refused(tmp_path: Path) -> None:
     """`setfacl -m u:12345:rw`, without that program: acl(5), <linux/posix_acl_xattr.h>."""
     script = executable(tmp_path / "bin/run")
     entries = [(1, 7, -1), (2, 6, 12345), (4, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
@@ -234,7 +236,7 @@ def test_access_lists(tmp_path: Path) -> None:
 WRITABLE = "the client that asks can write"
 
 
-def test_what_lies_where_the_client_can_write(tmp_path: Path) -> None:
+def test_a_program_that_the_client_can_write_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "project"
     script = executable(project / "bin/run")
     for writable in (project, f"{project}/", f"{tmp_path}/x/../project", project / "bin", script):
@@ -247,7 +249,7 @@ def test_what_lies_where_the_client_can_write(tmp_path: Path) -> None:
     open_command(program(LS), [str(project), str(evil), "/nowhere"]).close()
 
 
-def test_links_and_interpreters_where_the_client_can_write(tmp_path: Path) -> None:
+def test_a_link_or_interpreter_that_the_client_can_write_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "project"
     tool = executable(tmp_path / "bin/tool")
     (tmp_path / "bin/one").symlink_to("../project/two")
@@ -259,7 +261,7 @@ def test_links_and_interpreters_where_the_client_can_write(tmp_path: Path) -> No
     assert reason(script, [project]).startswith(f"its interpreter: {project} lies where the client")
 
 
-def test_a_definition_where_the_client_can_write(tmp_path: Path) -> None:
+def test_a_definition_that_the_client_can_write_is_refused(tmp_path: Path) -> None:
     """A client could name any program there, such as `sh`."""
     project = tmp_path / "dotfiles"
     project.mkdir()
@@ -287,7 +289,7 @@ def test_other_programs_are_not_looked_for_where_the_client_can_write(
     open_command(program(LS, cwd=str(project)), [str(project)], search_path="/usr/bin").close()
 
 
-def test_a_second_name_where_the_client_can_write(
+def test_a_second_name_that_the_client_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsmd.bridge.commands._writer", os.getuid)
@@ -329,7 +331,7 @@ except Exception as error:
     return done.stdout
 
 
-def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
+def test_a_mount_of_what_the_client_can_write_is_refused(tmp_path: Path) -> None:
     executable(tmp_path / "project/sub dir/run")
     (tmp_path / "mounted here").mkdir()
     mount = f"mount --bind '{tmp_path}/project/sub dir' '{tmp_path}/mounted here'"
@@ -339,7 +341,7 @@ def test_the_same_directory_mounted_elsewhere(tmp_path: Path) -> None:
     assert not in_namespace(mount, command, tmp_path / "project/other")
 
 
-def test_a_file_system_where_nothing_is_executed(tmp_path: Path) -> None:
+def test_a_program_on_a_noexec_file_system_is_refused(tmp_path: Path) -> None:
     why = in_namespace(
         f"mount -t tmpfs -o noexec,mode=755 x {tmp_path}", tmp_path / "run", Path("/nowhere")
     )

@@ -38,7 +38,7 @@ def problem(found: Program | Problem) -> tuple[int | None, str]:
     return found.line, found.reason
 
 
-def test_everything_a_definition_can_say(tmp_path: Path) -> None:
+def test_every_key_of_a_definition_is_read(tmp_path: Path) -> None:
     home = tmp_path / "home user"
     executable(home / "bin/deploy")
     (home / "src").mkdir()

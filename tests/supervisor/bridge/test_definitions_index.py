@@ -68,7 +68,7 @@ async def watching(directory: Path) -> AsyncGenerator[Watched]:
         index.end()
 
 
-def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:
+def test_only_definitions_of_a_directory_are_read(tmp_path: Path) -> None:
     for name in ("b", "a"):
         definition(tmp_path, name, LS)
     for name in (".hidden.md", ".#lock.md", "notes.txt", "c.md~", "d.MD", "md"):
@@ -81,7 +81,7 @@ def test_a_directory_with_whatever_lies_in_one(tmp_path: Path) -> None:
     assert render(problem) == f"{tmp_path}/bad.md:1: description is missing, expected text"
 
 
-def test_no_directory_and_none_that_can_be_read(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     assert not read_directory(str(tmp_path / "gone")).problems
     (tmp_path / "file").touch()
     for path, why in ((tmp_path / "file", "Not a directory"), (tmp_path / "open", "is writable")):
@@ -127,7 +127,7 @@ async def test_definitions_come_change_and_go(tmp_path: Path) -> None:
         await it.until(lambda: it.names == [])
 
 
-async def test_what_definitions_name_is_watched_too(tmp_path: Path) -> None:
+async def test_files_that_definitions_name_are_watched(tmp_path: Path) -> None:
     """A command that is made, closed to others, opened to them, removed, or led elsewhere."""
     tools, command = tmp_path / "tools", tmp_path / "bin/deploy"
     definition(tools, "deploy", command, f"cwd: {tmp_path}/work")
@@ -151,7 +151,7 @@ async def test_what_definitions_name_is_watched_too(tmp_path: Path) -> None:
         await it.until(lambda: it.names == [])
 
 
-async def test_a_directory_that_is_a_link_far_away(tmp_path: Path) -> None:
+async def test_a_directory_behind_a_link_is_watched(tmp_path: Path) -> None:
     """Links are exchanged the way home-manager exchanges them."""
     for generation in ("one", "two"):
         definition(tmp_path / "store" / generation, generation, LS)
@@ -163,9 +163,7 @@ async def test_a_directory_that_is_a_link_far_away(tmp_path: Path) -> None:
         await it.until(lambda: it.names == ["two"])
 
 
-async def test_nobody_is_told_of_what_stays_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_only_changes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     definition(tmp_path, "deploy", LS)
     (tmp_path / "bad.md").write_text("bad")

@@ -48,9 +48,11 @@ def enable(tools: Path) -> None:
     (tools.parent / "config.toml").write_text("[bridge]\nenabled = true\n")
 
 
-def test_what_is_right_and_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_and_problems_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert definitions.report(str(tmp_path), OFF, as_json=False) == 0
+    none, off = capsys.readouterr().out.splitlines()
+    assert none == f"{tmp_path} has no definitions (*.md)"
+    assert "`enabled = true` in `[bridge]`" in off
     good = definition(tmp_path, "deploy", LS)
     assert definitions.report(str(tmp_path), ON, as_json=False) == 0
     assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", "")
@@ -59,7 +61,7 @@ def test_what_is_right_and_what_is_wrong(
     assert capsys.readouterr() == (f"deploy: {LS} ({good})\n", f"{told}\n")
 
 
-def test_for_programs(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_programs_and_problems(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     enable(tools)
     good = definition(tools, "deploy", LS, "cwd: /etc", "env: [LANG]", "max_args: 1")
     broken(tools, "bad")
@@ -101,7 +103,9 @@ def test_a_strict_supervisor_does_not_start_with_a_bad_definition(
     assert told in capfd.readouterr().err
 
 
-def test_others_start(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_starts_without_strict_mistake_or_bridge(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without `--strict`, without a mistake, and while the bridge is off."""
     started: list[Startup] = []
 

@@ -26,7 +26,7 @@ def values(*lines: str) -> dict[str, object]:
     return parse(front(*lines).encode())[0]
 
 
-def test_what_people_write() -> None:
+def test_front_matter_is_read_with_its_lines() -> None:
     found, lines, body = parse(
         b"---\n# how we deploy\nname: deploy\ntimeout_seconds: 600\nratio: 2.5\n"
         b"env: [A, B]\nlist:\n- x\n- y\nallow_options: true\n"
@@ -64,7 +64,7 @@ def test_ends_of_lines_and_byte_order_marks_are_nobodys_business(end: str, mark:
         ("---\n---\n", 1, "its front matter is empty"),
     ],
 )
-def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
+def test_a_definition_begins_with_front_matter(text: str, line: int, why: str) -> None:
     at, reason = refusal(text)
     assert at == line
     assert reason.startswith(why)
@@ -96,7 +96,9 @@ def test_where_front_matter_is_expected(text: str, line: int, why: str) -> None:
         (["a: 2026-13-45"], None, "no valid YAML"),
     ],
 )
-def test_what_is_not_taken(lines: list[str], line: int | None, why: str) -> None:
+def test_yaml_beyond_keys_and_lists_is_refused_with_its_line(
+    lines: list[str], line: int | None, why: str
+) -> None:
     at, reason = refusal(front(*lines))
     assert why in reason
     assert at == line
@@ -162,7 +164,7 @@ def test_a_large_front_matter_is_not_parsed() -> None:
         ("---\nname: \ufffe\n---\n".encode(), None, "no valid YAML: unacceptable character"),
     ],
 )
-def test_what_is_no_text(data: bytes, line: int | None, why: str) -> None:
+def test_a_file_that_is_no_text_is_refused(data: bytes, line: int | None, why: str) -> None:
     at, reason = refusal(data)
     assert reason.startswith(why)
     assert at == line

@@ -78,20 +78,20 @@ TIDIES = f"{sys.executable} -I -S -c '{TIDY}'"
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shutdown"])
-async def test_it_is_asked_to_end_first(gate: Gate, why: str) -> None:
+async def test_a_program_is_asked_to_end_first(gate: Gate, why: str) -> None:
     ended = await ended_by(gate, f"exec {TIDIES} {gate.path} /dev/stdout", why)
     assert (ended.exit_code, ended.why_stopped) == (5, why)
     assert ended.stdout == "begun\ntidied\n"
     assert ended.left == 0
 
 
-async def test_a_limit_of_time() -> None:
+async def test_a_program_has_a_limit_of_time() -> None:
     ended = await outcome_of_shell("sleep 100", timeout_s=0.1)
     assert (ended.why_stopped, ended.signal) == ("timeout", signal.SIGTERM)
     assert 0.1 <= ended.duration_s < LONG_S
 
 
-async def test_what_has_ended_by_itself_is_not_stopped() -> None:
+async def test_a_program_that_has_ended_is_not_stopped() -> None:
     """Asked for while something that it has left holds its output open."""
     stop = Stop()
 
@@ -103,7 +103,7 @@ async def test_what_has_ended_by_itself_is_not_stopped() -> None:
     assert (ended.exit_code, ended.why_stopped) == (0, None)
 
 
-async def test_what_heeds_no_signal_is_killed(gate: Gate) -> None:
+async def test_a_program_that_heeds_no_signal_is_killed(gate: Gate) -> None:
     code = f"trap '' TERM INT HUP; (sleep 100 & echo $$ $! >{gate.path}; wait); sleep 100"
     ended = await ended_by(gate, code, step_s=SOON_S)
     assert (ended.signal, ended.why_stopped, ended.left) == (signal.SIGKILL, "cancelled", 0)
@@ -116,7 +116,7 @@ LEAVES = (
 """A session and a group of its own, an orphan, deaf, and stopped."""
 
 
-async def test_whoever_left_its_group_and_session(gate: Gate) -> None:
+async def test_processes_in_another_session_are_killed(gate: Gate) -> None:
     code = f"exec 3>{gate.path}; {LEAVES} exec 3>&-; wait"
     ended = await ended_by(gate, code, step_s=SOON_S)
     assert (ended.why_stopped, ended.left) == ("cancelled", 0)
@@ -150,14 +150,14 @@ while True:
 """Starts another for each that ends."""
 
 
-async def test_what_starts_others_as_fast_as_they_are_killed(gate: Gate) -> None:
+async def test_processes_that_start_others_all_the_time_are_killed(gate: Gate) -> None:
     python = f"{sys.executable} -I -S -c"
     code = f"{python} '{CHAIN}' & {python} '{HYDRA}' {gate.path} & wait"
     ended = await ended_by(gate, code, step_s=SOON_S)
     assert (ended.why_stopped, ended.left) == ("cancelled", 0)
 
 
-async def test_what_it_started_has_time_to_tidy_up(gate: Gate, tmp_path: Path) -> None:
+async def test_children_have_time_to_tidy_up(gate: Gate, tmp_path: Path) -> None:
     """Also when the program itself has ended at once, and the other has left its group."""
     await ended_by(gate, f"setsid {TIDIES} {gate.path} {tmp_path}/tidied & sleep 100")
     assert (tmp_path / "tidied").read_text() == "tidied\n"
@@ -178,7 +178,7 @@ async def test_cancelling_leaves_nothing(gate: Gate) -> None:
                     await watched.all_ended()
 
 
-async def test_what_it_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None:
+async def test_a_process_that_a_program_leaves_behind_goes_on(gate: Gate, tmp_path: Path) -> None:
     """`restart-db`: the database goes on, and has the program's output for as long as it lives."""
     written, go = tmp_path / "written", tmp_path / "go"
     os.mkfifo(go)

@@ -113,7 +113,7 @@ async def test_a_refused_call_is_one_short_line(path: Path) -> None:
     assert len(path.read_bytes()) < 10_000
 
 
-async def test_it_is_on_disk_before_begin_returns(
+async def test_a_start_is_on_disk_before_the_program_starts(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line, and for a new file its name, too."""
@@ -146,7 +146,7 @@ async def test_it_is_on_disk_before_begin_returns(
 
 
 @pytest.mark.parametrize("kind", ["no-directory", "link", "fifo", "directory", "full"])
-async def test_what_cannot_be_written_is_refused(path: Path, kind: str) -> None:
+async def test_a_ledger_that_cannot_be_written_refuses_calls(path: Path, kind: str) -> None:
     other = path.with_name("other")
     match kind:
         case "no-directory":
@@ -348,6 +348,8 @@ async def test_a_disk_that_hangs_refuses_calls_and_says_so(
             nursery.start_soon(begin, "a")
             nursery.start_soon(begin, "b")
         assert trio.current_time() == pytest.approx(began_s + journal_module.WRITE_S)
+        with pytest.raises(AuditFailedError, match="too long"):
+            await ledger.fate("a", "box-1")
         disk.answers.set()
         await ledger.refuse(asked("r"), "reason")  # what hung is written by then
     assert sorted(story(path)) == [  # both were in the disk's hands

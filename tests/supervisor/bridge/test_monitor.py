@@ -27,7 +27,7 @@ def chunks(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(text=TEXTS, sizes=st.lists(st.integers(0, 9), max_size=12))
-def test_however_it_comes(text: str, sizes: list[int]) -> None:
+def test_lines_are_the_same_however_bytes_are_cut(text: str, sizes: list[int]) -> None:
     lines = OutputLines()
     found = [line for data in chunks(text.encode(), sizes) for line in lines.add(data)]
     found += lines.end()
@@ -46,7 +46,7 @@ def test_a_long_line_comes_in_pieces() -> None:
     assert lines.add(b"\n") == [""]
 
 
-def test_what_is_skipped_is_counted() -> None:
+def test_skipped_lines_are_counted() -> None:
     lines = OutputLines()
     assert lines.add(b"one\ntw") == ["one"]
     assert lines.skip(b"o\nthree\nfo") == 2
@@ -79,7 +79,7 @@ def test_batches_are_bounded_and_in_order() -> None:
     assert waiting.batch() == []
 
 
-def test_what_is_left_out_is_said_where_it_is_missing() -> None:
+def test_lines_left_out_are_counted_where_they_are_missing() -> None:
     waiting = Waiting()
     waiting.add("stdout", ["x"] * MAX_WAITING_LINES)
     assert not waiting.has_room

@@ -29,7 +29,7 @@ def below(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["a", "a/", "a/b", "l", "l/b", "up", "top"])
-def test_it_leads_where_the_kernel_goes(path: str, tmp_path: Path) -> None:
+def test_a_walk_leads_where_the_kernel_goes(path: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/b").touch()
     (tmp_path / "l").symlink_to("a")
@@ -53,7 +53,7 @@ def test_links_that_become_endless_on_the_way_end(tmp_path: Path) -> None:
         walk(str(tmp_path / "link"), lambda part, _, __: step(part))
 
 
-def test_what_is_exchanged_behind_us_is_of_no_matter(tmp_path: Path) -> None:
+def test_a_directory_exchanged_behind_the_walk_does_not_matter(tmp_path: Path) -> None:
     """The directory that was looked at is the one that the way goes on in."""
     (tmp_path / "good").mkdir()
     (tmp_path / "evil").mkdir()
@@ -135,7 +135,9 @@ ANOTHER = "{path} leads to another file than the one that was checked"
         (removed, "{path} is not what was checked any more: No such file or directory"),
     ],
 )
-def test_what_is_changed_is_told(change: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+def test_a_change_on_the_way_is_noticed(
+    change: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
     """Also what is as before by the time somebody looks."""
     (tmp_path / "real").mkdir()
     (tmp_path / "evil").mkdir()

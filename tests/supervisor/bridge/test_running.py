@@ -54,7 +54,7 @@ OF_THE_C_LIBRARY = 1 << 32 - 1 | 1 << 33 - 1
 """Signals that glibc keeps to itself, and lets nobody set: below GNU make, they are ignored."""
 
 
-async def test_its_surroundings(tmp_path: Path) -> None:
+async def test_a_program_has_no_descriptor_terminal_or_input(tmp_path: Path) -> None:
     """No descriptor, no terminal, no input and no odd signals; whatever the supervisor has."""
     os.set_inheritable(kept := os.open("/", os.O_RDONLY), True)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -231,7 +231,9 @@ async def test_a_binary_that_was_exchanged_is_the_one_that_was_checked(tmp_path:
         ("#!/etc/passwd\n", "Permission denied"),
     ],
 )
-async def test_what_cannot_be_executed(tmp_path: Path, text: str, problem: str) -> None:
+async def test_a_file_that_cannot_be_executed_is_told(
+    tmp_path: Path, text: str, problem: str
+) -> None:
     with pytest.raises(BadProgramError) as caught:
         await outcome(script(tmp_path / "tool", text))
     assert f"{tmp_path}/tool' cannot be executed: {problem}." in caught.value.message
@@ -307,14 +309,14 @@ async def test_a_gigabyte_on_both_outputs(tmp_path: Path) -> None:
     assert most_kib < 200 * 1024
 
 
-async def test_one_that_closes_its_output_goes_on(tmp_path: Path) -> None:
+async def test_a_program_that_closes_its_output_goes_on(tmp_path: Path) -> None:
     code = f"exec >&- 2>&-; head -c 1000 /dev/zero | tr '\\0' x > {tmp_path}/later; exit 7"
     ended = await outcome_of_shell(code)
     assert (ended.exit_code, ended.stdout) == (7, "")
     assert (tmp_path / "later").stat().st_size == 1000
 
 
-async def test_it_gives_its_descriptors_back() -> None:
+async def test_a_run_leaves_no_descriptor() -> None:
     before = os.listdir("/proc/self/fd")
     for code in ("true", "exit 1"):
         await outcome_of_shell(code)
@@ -329,7 +331,7 @@ def free_numbers(taken: list[str], count: int) -> list[int]:
     return list(itertools.islice(found, count))
 
 
-async def test_too_few_descriptors() -> None:
+async def test_without_descriptors_a_program_runs_or_says_why_not() -> None:
     """However few there are, it runs or says why not, and none is lost."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     outcomes: list[str] = []
@@ -363,7 +365,7 @@ async def test_too_few_descriptors() -> None:
 MINIMUM = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG"}
 
 
-def test_a_fixed_minimum() -> None:
+def test_a_program_has_a_fixed_minimum_of_variables() -> None:
     own = {"HOME": "/home/me", "PATH": "/opt/odd", "SECRET": "x", "LD_PRELOAD": "y", "USER": "z"}
     found = variables_of(program("/x", env=()), own)
     assert found.keys() == MINIMUM
@@ -380,7 +382,7 @@ def test_the_language_and_the_time_zone() -> None:
     assert found["LANG"] == "de_DE.UTF-8"
 
 
-def test_what_the_definition_names_is_passed_on() -> None:
+def test_variables_that_the_definition_names_are_passed_on() -> None:
     own = {"PATH": "/opt/odd", "TOKEN": "t", "EMPTY": "", "SECRET": "x"}
     found = variables_of(program("/x", env=("TOKEN", "EMPTY", "PATH", "UNSET")), own)
     assert found.keys() == MINIMUM | {"TOKEN", "EMPTY"}
