@@ -41,13 +41,6 @@ def names(catalog: Catalog, client: ClientIdentity = EVERYONE) -> list[str]:
     return [environment.name for environment in catalog.environments(client)]
 
 
-def test_sources_add_up_in_the_order_in_which_they_came() -> None:
-    catalog = Catalog([PYTHON, BASH, BROKEN])
-    catalog.put(DIRECTORY, [built("science")])
-    assert names(catalog) == ["python", "bash", "node", "science"]
-    assert catalog.find(EVERYONE, "science") == built("science")
-
-
 def test_the_higher_rank_wins_in_the_place_of_the_lower(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -64,21 +57,6 @@ def test_the_higher_rank_wins_in_the_place_of_the_lower(
     assert row.hides == ("preset", "/METADATA/python", "/BUILT/python")
     assert "python of /DIRECTORY/python is new" in caplog.text
     assert "of /DIRECTORY/python hides that of preset, /METADATA/python, /BUILT" in caplog.text
-
-
-def test_one_that_could_not_be_used_is_not_missed() -> None:
-    catalog = Catalog([BROKEN])
-    catalog.put(DIRECTORY, [built("node")])
-    assert catalog.view(EVERYONE).hides == {}
-    assert catalog.find(EVERYONE, "node") == built("node")
-
-
-def test_nor_the_same_artifact_by_another_way() -> None:
-    catalog = Catalog([PYTHON])
-    catalog.put(DIRECTORY, [built("science", "/own")])
-    catalog.put(OWN_DIRECTORY, [built("science", "/own")])
-    assert catalog.view(OWN).hides == {}
-    assert [row.hides for row in catalog.listed()] == [(), (), ()]
 
 
 def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
@@ -101,15 +79,6 @@ def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
     catalog.drop(OWN_DIRECTORY)
     catalog.drop(OWN_DIRECTORY)
     assert names(catalog, OWN) == ["python", "meta"]
-
-
-def test_an_older_name_is_known_unless_something_bears_it() -> None:
-    catalog = Catalog([PYTHON, BASH])
-    assert catalog.find(EVERYONE, "shell") == BASH
-    assert catalog.view(EVERYONE).aliases(BASH) == ["shell"]
-    catalog.put(DIRECTORY, [built("shell")])
-    assert catalog.find(EVERYONE, "shell") == built("shell")
-    assert catalog.view(EVERYONE).aliases(BASH) == []
 
 
 def test_what_models_call_languages_is_understood_and_not_listed() -> None:
@@ -196,18 +165,6 @@ def test_one_that_is_gone_is_remembered_until_it_is_back() -> None:
         catalog.find(EVERYONE, "science")
 
 
-def test_what_an_earlier_client_had_is_not_remembered_for_the_next() -> None:
-    catalog = Catalog([PYTHON])
-    catalog.put(OWN_DIRECTORY, [built("mine", "/own")])
-    catalog.put(OWN_DIRECTORY, [])
-    with pytest.raises(UnknownEnvironmentError, match="was removed"):
-        catalog.find(OWN, "mine")
-    catalog.drop(OWN_DIRECTORY)
-    catalog.put(OWN_DIRECTORY, [])
-    with pytest.raises(UnknownEnvironmentError, match="No environment 'mine'"):
-        catalog.find(OWN, "mine")
-
-
 def test_what_nobody_can_reach_any_more() -> None:
     catalog = Catalog([PYTHON, BASH])
     catalog.put(DIRECTORY, [built("python")])
@@ -261,19 +218,6 @@ def test_a_projects_own_comes_after_all_others_and_hides_none() -> None:
     catalog.subscribe(lambda: told.append(None))
     shells.changed()
     assert told == [None]
-
-
-def test_a_list_of_everything_for_people() -> None:
-    catalog = Catalog([PYTHON, BASH])
-    broken = EnvironmentProblem(name=None, where="/own", why="it is missing")
-    catalog.put(OWN_DIRECTORY, [built("mine", "/own")], [broken])
-    rows = [(row.item, row.only_for, row.aliases) for row in catalog.listed()]
-    assert rows == [
-        (PYTHON, None, ()),
-        (BASH, None, ("shell",)),
-        (built("mine", "/own"), "clients with NIX_SANDBOX_DIR=/own", ()),
-        (broken, "clients with NIX_SANDBOX_DIR=/own", ()),
-    ]
 
 
 def test_a_password_in_a_clients_reference_is_not_shown_to_others() -> None:

@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,8 @@ import pytest
 
 from nsmd.environments.host_presets import find_environments
 from nsmd.jail import interpreters
-from nsmd.jail.interpreters import RESERVED_BY_NODE_MB, reserved_mb
-from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
-from nsmd.model.values import Environment, Interpreter, ReadOnlyBind, SessionLimits
+from nsmd.model.settings import EnvironmentSettings, Settings
+from nsmd.model.values import Environment, ReadOnlyBind
 
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 
@@ -124,29 +122,12 @@ def test_a_python_outside_usr_brings_its_prefix_and_nothing_else(host: Host) -> 
     assert python.source == "preset"
 
 
-def test_a_shim_is_asked_where_it_leads(host: Host) -> None:
-    real = host.python("home/.pyenv/versions/3.12.1")
-    host.program("home/.pyenv/shims/python3", f'echo "pyenv: hello"; exec {real} "$@"')
-    python = host.find("home/.pyenv/shims")["python"]
-    assert python.program == str(real)
-    assert binds(python) == [str(host.home / ".pyenv/versions/3.12.1")]
-
-
 def test_a_virtual_environment_on_path_is_not_taken_but_its_base(host: Host) -> None:
     base = host.python("opt/python")
     host.python("home/nsm/.venv", venv_of="opt/python")
     python = host.find("home/nsm/.venv/bin")["python"]
     assert python.program == str(base)
     assert binds(python) == [str(host.base / "opt/python")]
-
-
-def test_our_own_virtual_environment_is_not_taken() -> None:
-    folder = os.path.dirname(sys.executable)
-    found = {e.name: e for e in find_environments(Settings(), folder, home="/nonexistent")}
-    if found["python"].problem is None:
-        assert not found["python"].program.startswith(sys.prefix + "/") or (
-            sys.prefix == sys.base_prefix
-        )
 
 
 def test_a_virtual_environment_that_was_configured_is_taken_with_its_base(host: Host) -> None:
@@ -161,56 +142,6 @@ def test_a_virtual_environment_that_was_configured_is_taken_with_its_base(host: 
     assert environment.source == "config.toml"
 
 
-def test_nested_prefixes_are_bound_once(host: Host) -> None:
-    host.python("home/conda")
-    venv = host.python("home/conda/envs/a", venv_of="home/conda")
-    environment = host.find(settings=configured("a", venv))["a"]
-    assert binds(environment) == [str(host.home / "conda")]
-
-
-def test_a_node_of_nvm(host: Host) -> None:
-    host.node("home/.nvm/versions/node/v20.11.0")
-    node = host.find("home/.nvm/versions/node/v20.11.0/bin", system=True)["node"]
-    assert node.problem is None
-    assert node.description == "Node.js 20.11.0"
-    assert str(host.home / ".nvm/versions/node/v20.11.0") in binds(node)
-    assert node.path.startswith(f"{host.home}/.nvm/versions/node/v20.11.0/bin:")
-
-
-@pytest.mark.parametrize(
-    ("interpreter", "version", "reserved"),
-    [
-        ("node", (22, 23, 3), 0),
-        ("node", (24, 21, 0), RESERVED_BY_NODE_MB),
-        ("node", None, RESERVED_BY_NODE_MB),
-        ("python", (24,), 0),
-        ("bash", None, 0),
-    ],
-)
-def test_what_newer_nodes_set_aside_is_not_counted(
-    interpreter: Interpreter, version: tuple[int, ...] | None, reserved: int
-) -> None:
-    assert reserved_mb(interpreter, version) == reserved
-    environment = Environment(name="x", interpreter=interpreter, memory_mb=5, reserved_mb=reserved)
-    limits = SessionLimits().of_interpreters(environment)
-    assert limits["data_bytes"] == (5 + reserved) << 20
-
-
-def test_programs_of_a_store_bring_the_store(host: Host) -> None:
-    store = "/nix/store/abc-python3/bin/python3.12"
-    answer = {
-        "version": (3, 12, 1),
-        "prefix": "/nix/store/abc-python3",
-        "base_prefix": "/nix/store/abc-python3",
-        "executable": store,
-        "base_executable": store,
-    }
-    program = host.answering("bin/python3", answer)
-    found = interpreters.ask_python(str(program), {}, keep_venv=False)
-    assert found.prefixes == ("/nix/store",)
-    assert found.program == store
-
-
 @pytest.mark.parametrize("name", ["python", "bash", "node"])
 def test_one_that_is_missing_says_how_to_get_it(name: str, host: Host) -> None:
     environment = host.find("nothing")[name]
@@ -218,13 +149,6 @@ def test_one_that_is_missing_says_how_to_get_it(name: str, host: Host) -> None:
     assert "on PATH" in environment.problem
     assert "install" in environment.problem
     assert environment.program == environment.agent_python == ""
-
-
-def test_the_rest_works_when_one_is_missing(host: Host) -> None:
-    host.node("opt/node")
-    found = host.find("opt/node/bin")
-    assert found["bash"].problem is not None
-    assert found["node"].problem is None
 
 
 def test_what_others_could_have_put_there_is_not_run(host: Host) -> None:
@@ -378,27 +302,6 @@ def test_variables_of_an_environment(host: Host) -> None:
     assert "hush" not in repr(found)
 
 
-def test_settings_of_an_environment(host: Host) -> None:
-    host.python("opt/python")
-    settings = Settings(
-        defaults=Defaults(timeout_seconds=7.0, memory_mb=100),
-        environments={
-            "python": EnvironmentSettings(timeout_seconds=60.0),
-            "science": EnvironmentSettings(
-                preset="python", memory_mb=4096, description="numpy and friends"
-            ),
-        },
-    )
-    found = host.find("opt/python/bin", settings=settings)
-    assert list(found) == ["python", "bash", "node", "science"]
-    assert (found["python"].timeout_s, found["python"].memory_mb) == (60.0, 100)
-    assert (found["science"].timeout_s, found["science"].memory_mb) == (7.0, 4096)
-    assert found["science"].description == "numpy and friends"
-    assert found["python"].source == found["science"].source == "config.toml"
-    # Asked once, although two environments use it.
-    assert host.ran().count("opt/python/bin/python3") == 1
-
-
 def test_a_preset_is_there_while_nix_has_not_built_what_is_to_replace_it(host: Host) -> None:
     flake = EnvironmentSettings(flake="github:me/envs#x")
     settings = Settings(environments={"bash": flake, "science": flake})
@@ -406,13 +309,6 @@ def test_a_preset_is_there_while_nix_has_not_built_what_is_to_replace_it(host: H
     assert list(found) == ["python", "bash", "node"]
     assert found["bash"].problem is None
     assert found["bash"].source == "preset"
-
-
-def test_a_configured_interpreter_overrides_path(host: Host) -> None:
-    host.python("on-path")
-    chosen = host.python("chosen")
-    settings = configured("python", chosen)
-    assert host.find("on-path/bin", settings=settings)["python"].program == str(chosen)
 
 
 def test_a_configured_interpreter_that_does_not_work_is_not_replaced(host: Host) -> None:
@@ -433,40 +329,6 @@ def test_what_the_jails_user_cannot_read_is_passed_over(host: Host) -> None:
 
     found = host.find("closed/bin", "open/bin", unreadable=unreadable)
     assert found["python"].program == str(opened)
-
-
-def test_without_any_python_nothing_can_run(host: Host) -> None:
-    host.node("opt/node")
-    node = str(host.base / "opt/node")
-    found = host.find("opt/node/bin", unreadable=lambda p: None if p.startswith(node) else "no")
-    assert "no Python 3.9 or newer" in (found["node"].problem or "")
-
-
-def test_they_are_asked_at_the_same_time(host: Host) -> None:
-    """Each waits for the other: one after the other they would never answer."""
-    for name in ("one", "two"):
-        os.mkfifo(host.base / name)
-    host.python("py")
-    host.node("js")
-    meet = 'echo x > {base}/{mine} & read x < {base}/{other}; wait; exec {real} "$@"'
-    for name, mine, other, real in (
-        ("python3", "one", "two", "py/bin/python3"),
-        ("node", "two", "one", "js/bin/node"),
-    ):
-        script = meet.format(base=host.base, mine=mine, other=other, real=host.base / real)
-        host.program(f"bin/{name}", script)
-    found = host.find("bin")
-    assert found["python"].problem is None
-    assert found["node"].problem is None
-
-
-def test_it_can_be_called_in_a_thread(host: Host) -> None:
-    host.python("opt/python")
-    results: list[dict[str, Environment]] = []
-    thread = threading.Thread(target=lambda: results.append(host.find("opt/python/bin")))
-    thread.start()
-    thread.join()
-    assert results[0]["python"].problem is None
 
 
 def test_what_is_installed_for_a_python_is_known_from_its_files(tmp_path: Path) -> None:

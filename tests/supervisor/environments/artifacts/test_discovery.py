@@ -13,9 +13,7 @@ from dummy_artifacts import artifact
 from nsmd.environments.artifacts.discovery import (
     MAX_ARTIFACTS,
     MAX_METADATA_BYTES,
-    ArtifactError,
     Scan,
-    read_artifact,
     scan_directory,
     scan_metadata,
 )
@@ -74,23 +72,6 @@ def test_a_directory_of_artifacts(tmp_path: Path) -> None:
     assert (newer.program, newer.description) == ("/p/python3", "Python with things")
     assert (newer.preload, newer.timeout_s, newer.memory_mb) == (("numpy",), 7.0, 64)
     assert newer.source == str(tmp_path / "b")
-
-
-def test_one_that_has_no_sessions(tmp_path: Path) -> None:
-    (artifact(tmp_path) / "bin/session-run").unlink()
-    (environment,) = scan(tmp_path).environments
-    assert not environment.keeps_state
-
-
-def test_a_missing_directory_is_a_problem_only_where_somebody_named_it(tmp_path: Path) -> None:
-    assert only_problem(scan(tmp_path / "none")) == "there is no such directory (yet)"
-    missing = str(tmp_path / "none/of/these")
-    assert scan_directory(missing, DEFAULTS, OWNERS, expected=False).problems == ()
-
-
-def test_the_name_in_the_metadata_counts(tmp_path: Path) -> None:
-    artifact(tmp_path, "Some Directory", name="science")
-    assert names(scan(tmp_path)) == ["science"]
 
 
 def test_of_two_with_one_name_the_first_directory_wins(tmp_path: Path) -> None:
@@ -230,14 +211,6 @@ def test_links_in_a_circle_and_links_to_nothing(tmp_path: Path) -> None:
     assert "garbage collection" in whys[2]
 
 
-def test_names_of_any_bytes_can_be_told(tmp_path: Path) -> None:
-    os.mkdir(os.fsencode(tmp_path) + b"/\xff\x1b[31m")
-    (problem,) = scan(tmp_path).problems
-    assert problem.name is None
-    assert problem.where.isprintable()
-    problem.where.encode()
-
-
 def test_a_directory_that_others_may_write_to_has_no_environments(tmp_path: Path) -> None:
     artifact(tmp_path / "open", "science")
     (tmp_path / "open").chmod(0o1777)
@@ -264,17 +237,6 @@ def test_nor_what_a_link_of_another_user_leads_to(tmp_path: Path) -> None:
     os.chown(tmp_path / "link", 4242, 4242, follow_symlinks=False)
     (folder / "science").symlink_to("../link")
     assert "link belongs to user 4242" in only_problem(scan(folder))
-
-
-def test_a_shared_sticky_directory_on_the_way_is_no_reason(tmp_path: Path) -> None:
-    """One such directory is /nix/store, to which the builders' group may write."""
-    store = tmp_path / "store"
-    built = artifact(store, "abc-science", name="science")
-    store.chmod(0o1775)
-    folder = tmp_path / "sandboxes"
-    folder.mkdir()
-    (folder / "science").symlink_to(built)
-    assert names(scan(folder)) == ["science"]
 
 
 def test_more_than_anybody_means_to_have(tmp_path: Path) -> None:
@@ -326,41 +288,6 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
     assert "its name is 'Bad Name'" in (whys[None] or "")
 
 
-def test_metadata_in_its_first_form_has_no_wrapper(tmp_path: Path) -> None:
-    run = str(artifact(tmp_path) / "bin/run")
-    entry = {"backend": "jail", "exec": run, "timeout_seconds": 7, "memory_mb": 64}
-    told = {"python": entry, "shell": entry, "gone": {"backend": "jail", "exec": "/nowhere/run"}}
-    found = scan_metadata(json.dumps(told), DEFAULTS, OWNERS)
-    assert [(e.name, e.interpreter, e.timeout_s) for e in found.environments] == [
-        ("python", "python", 7.0),
-        ("shell", "bash", 7.0),
-    ]
-    assert only_problem(found) == "interpreter_type is missing, expected python or bash or node"
-
-
-def test_metadata_with_a_misspelt_key_is_complained_about() -> None:
-    found = scan_metadata('{"enviroments": {"x": {"exec": "/x/run"}}}', DEFAULTS, OWNERS)
-    assert [problem.name for problem in found.problems] == ["enviroments"]
-
-
-def test_metadata_that_is_none(tmp_path: Path) -> None:
-    found = scan_metadata("{", DEFAULTS, OWNERS)
-    assert only_problem(found).startswith("it is not valid JSON")
-    assert found.environments == ()
-    surrogate = scan_metadata('{"environments": {"x": {"artifact": "/\\ud800"}}}', DEFAULTS, OWNERS)
-    assert "expected an absolute path" in only_problem(surrogate)
-
-
-def test_one_artifact_can_be_read_alone(tmp_path: Path) -> None:
-    path = artifact(tmp_path)
-    environment = read_artifact(str(path), DEFAULTS, OWNERS, source="nsm env add")
-    assert (environment.name, environment.source) == ("science", "nsm env add")
-    with pytest.raises(ArtifactError, match="it is no directory"):
-        read_artifact(str(path / "bin/run"), DEFAULTS, OWNERS)
-    with pytest.raises(ArtifactError, match=r"metadata\.json: it is missing"):
-        read_artifact(str(tmp_path), DEFAULTS, OWNERS)
-
-
 def test_what_the_jails_user_cannot_go_to_is_a_problem(tmp_path: Path) -> None:
     artifact(tmp_path)
     found = scan_directory(
@@ -371,19 +298,3 @@ def test_what_the_jails_user_cannot_go_to_is_a_problem(tmp_path: Path) -> None:
         only_problem(found)
         == f"bin/run: {tmp_path}/science/bin/run is closed, the user that jails run as"
     )
-
-
-def test_everything_on_the_way_is_to_be_watched(tmp_path: Path) -> None:
-    built = artifact(tmp_path / "store", "science")
-    folder = tmp_path / "sandboxes"
-    folder.mkdir()
-    (tmp_path / "result").symlink_to(built)
-    (folder / "science").symlink_to("../result")
-    places = scan(folder).places
-    assert places[str(folder)] >= {""}
-    assert "result" in places[str(tmp_path)]
-    assert places[str(built)] == {"metadata.json"}
-    assert places[str(built / "bin")] == {"run", "session-run"}
-    assert places[str(tmp_path.parent)] == set()  # but for being moved as a whole
-    missing = scan(tmp_path / "not/yet").places
-    assert missing[str(tmp_path)] == {"not"}

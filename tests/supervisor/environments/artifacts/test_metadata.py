@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsmd.environments.artifacts.metadata import (
     TEMPLATE_PROTOCOL,
@@ -56,21 +54,6 @@ def test_all_that_it_can_say() -> None:
         description="Python with [31mpandas",
         preload=("numpy", "a.b"),
         forks=True,
-    )
-
-
-def test_what_more_its_programs_take() -> None:
-    assert parsed(takes=["policy", "newer", 7]).takes == {"policy", "newer"}
-    assert parsed().takes == frozenset()
-    assert parsed(schema=0, takes=["policy"]).takes == frozenset()
-    with pytest.raises(MetadataError, match="takes is 'policy', expected a list of texts"):
-        parsed(takes="policy")
-
-
-def test_the_older_layout_says_less_and_limits_have_defaults() -> None:
-    older = b'{"name": "old", "interpreter_type": "bash", "preload": ["numpy"], "template": 1}'
-    assert parse_file(older, DEFAULTS) == Metadata(
-        name="old", interpreter="bash", timeout_s=20.0, memory_mb=300
     )
 
 
@@ -131,34 +114,6 @@ def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
         parse_file(data, DEFAULTS)
 
 
-def test_a_template_of_another_protocol_is_not_used() -> None:
-    assert not parsed(template=TEMPLATE_PROTOCOL + 1).forks
-    assert not parsed(template="2").forks
-    assert not parsed().forks
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
-
-
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys([*NEWER, "preload", "template"], JSON)))
-def test_garbage_gives_the_one_error_or_sound_values(changes: dict[str, Any]) -> None:
-    said: Metadata | str
-    try:
-        said = parse_file(json.dumps({**NEWER, **changes}).encode(), DEFAULTS)
-    except MetadataError as error:
-        said = str(error)
-    if isinstance(said, str):
-        assert said.isprintable()
-        return
-    assert 0 < said.timeout_s <= 366 * 86400
-    assert said.memory_mb >= 1
-    assert said.description.isprintable()
-
-
 def test_an_entry_names_its_programs() -> None:
     entry = {
         "backend": "jail",
@@ -169,10 +124,6 @@ def test_an_entry_names_its_programs() -> None:
     said = parse_entry("shell", entry, DEFAULTS)
     expected = Metadata(name="shell", interpreter="bash", timeout_s=5.0, memory_mb=300)
     assert said == (expected, ProgramPaths(run="/s/run", session_run="/s/session-run"))
-
-
-def test_an_entry_may_name_an_artifact_instead() -> None:
-    assert parse_entry("science", {"artifact": "/nix/store/x"}, DEFAULTS) == "/nix/store/x"
 
 
 @pytest.mark.parametrize(

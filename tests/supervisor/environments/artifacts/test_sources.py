@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import trio
 
 from dummy_artifacts import artifact
 from nsmd.environments.artifacts import discovery
-from nsmd.environments.artifacts.discovery import ArtifactDiscovery, Scan, sources_of
+from nsmd.environments.artifacts.discovery import ArtifactDiscovery, Scan
 from nsmd.environments.catalog import Catalog
 from nsmd.host import source_watcher
 from nsmd.host.paths import trusted_owners
@@ -43,15 +42,6 @@ def names(catalog: Catalog, own: Sources | None = None) -> list[str]:
     return [environment.name for environment in catalog.environments(client)]
 
 
-def test_variables_that_name_nothing_are_no_sources() -> None:
-    assert sources_of({"NIX_SANDBOX_DIR": "", "NIX_SANDBOX_ENVS": " , "}) is None
-    named = sources_of({"NIX_SANDBOX_METADATA": "{}", "NIX_SANDBOX_ENVS": "a#b , c"})
-    assert named == Sources(metadata="{}", flakes=("a#b", "c"))
-    many = sources_of({"NIX_SANDBOX_ENVS": ",".join(map(str, range(100_000)))})
-    assert many is not None
-    assert len(many.flakes) == discovery.MAX_FLAKES
-
-
 async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path: Path) -> None:
     artifact(tmp_path / "usual", "one")
     artifact(tmp_path / "named", "two")
@@ -59,22 +49,6 @@ async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path
         assert names(catalog) == ["one"]
     async with discovering(tmp_path, Sources(directory="~/named")) as (_, catalog):
         assert names(catalog) == ["two"]
-
-
-async def test_metadata_and_directory_together(tmp_path: Path) -> None:
-    built = artifact(tmp_path / "store", "x")
-    artifact(tmp_path / "usual", "one")
-    text = json.dumps({"environments": {"meta": {"artifact": str(built)}}})
-    async with discovering(tmp_path, Sources(metadata=text)) as (_, catalog):
-        assert names(catalog) == ["meta", "one"]
-
-
-async def test_a_directory_without_a_root_is_refused(tmp_path: Path) -> None:
-    own = Sources(directory="sandboxes\x1b[31m")
-    async with discovering(tmp_path) as (found, catalog), found.opened(own):
-        (row,) = catalog.listed()
-        assert "no absolute path" in str(row.item)
-        assert (row.only_for or "\n").isprintable()
 
 
 async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsmd.environments import saved_records
 from nsmd.environments.builds.build_files import SavedBuild, load_builds
@@ -24,11 +22,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert load_builds(str(path)) == {"a1": ROW}
     assert path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-
-
-def test_none_is_nothing(tmp_path: Path) -> None:
-    assert load_builds(str(tmp_path / "environments.json")) == {}
-    assert load_builds(str(tmp_path)) == {}  # a directory
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"version": 9, "environments": []}'])
@@ -65,10 +58,3 @@ def test_a_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         saved_records.save(str(path), "environments", [])
     assert load_builds(str(path)) == {"a1": ROW}
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_survived(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.mktemp("state") / "environments.json"
-    path.write_bytes(data)
-    load_builds(str(path))

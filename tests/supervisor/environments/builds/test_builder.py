@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -142,14 +141,6 @@ async def test_nix_is_not_given_a_local_repository(it: Bench) -> None:
     assert it.nix.calls() == []
 
 
-async def test_it_has_the_name_that_it_was_given(it: Bench) -> None:
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as builder:
-        await ended(builder.add(reference, "lab"))
-        assert it.names() == {"lab"}
-        assert builder.find("lab").state == "ready"
-
-
 async def test_it_is_there_at_once_after_a_restart(it: Bench) -> None:
     reference = it.nix.builds("science", ("out", it.artifact()))
     async with it.open() as builder:
@@ -172,21 +163,6 @@ async def test_it_is_built_again_where_the_store_has_lost_it(it: Bench) -> None:
         await ended(builder.find(reference))
         assert it.names() == {"science"}
         assert list(it.roots().values()) == [str(elsewhere)]
-
-
-async def test_adding_the_same_again_joins(it: Bench) -> None:
-    gate = it.folder / "gate"
-    os.mkfifo(gate)
-    reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
-    async with it.open() as builder:
-        first = builder.add(reference)
-        assert builder.add(reference) is first
-        async with await trio.open_file(gate, "w"):
-            assert builder.add(reference, "science") is first
-        await ended(first)
-        assert builder.add(reference) is first
-        assert first.attempt is None
-    assert len(it.nix.calls()) == 1
 
 
 async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
@@ -213,25 +189,6 @@ async def test_a_failed_build_says_why_and_the_rest_works(it: Bench) -> None:
         builder.add(bad)
         await ended(building)
         assert it.names() == {"science", "bad"}
-
-
-async def test_one_that_is_being_built_says_so(it: Bench) -> None:
-    gate = it.folder / "gate"
-    os.mkfifo(gate)
-    reference = it.nix.builds("science", ("gate", str(gate)), ("out", it.artifact()))
-    async with it.open() as builder:
-        building = builder.add(reference)
-        assert re.search(r"it waits for other builds, for \d+ s so far", it.why("science"))
-        attempt = building.attempt
-        assert attempt is not None
-        await until(building, lambda: "building science" in attempt.progress.activity)
-        said = it.why("science")
-        so_far = r"it is being built, for \d+ s so far, 0 of 1 built \(building science\)"
-        assert re.search(so_far, said)
-        assert "`nsm env log science`" in said
-        async with await trio.open_file(gate, "w"):
-            pass
-        await ended(building)
 
 
 @pytest.mark.parametrize(
@@ -341,18 +298,6 @@ async def test_a_build_goes_on_with_the_next_supervisor_however_many_end_in_orde
             await until_building(builder.find(reference))
 
 
-async def test_an_update_goes_on_with_the_next_supervisor(it: Bench) -> None:
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as builder:
-        await ended(building := builder.add(reference))
-        it.nix.builds("science", ("hang", None))
-        builder.update([])
-        await until_building(building)
-    async with it.open() as builder:
-        await until_building(builder.find(reference))
-        assert it.names() == {"science"}
-
-
 async def test_a_build_that_supervisors_were_killed_in_does_not_begin_for_ever(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,15 +332,6 @@ async def until_building(building: Building) -> None:
     await until(building, lambda: attempt.started_s is not None)
 
 
-async def test_a_limit_of_time(it: Bench) -> None:
-    reference = it.nix.builds("slow", ("hang", None))
-    async with it.open(timeout_s=0.3) as builder:
-        building = builder.add(reference)
-        await ended(building)
-        assert building.failed is not None
-        assert "was stopped after 0.3 s" in building.failed.cause
-
-
 async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED", 1)
     references = [it.nix.builds(f"slow{n}", ("hang", None)) for n in range(4)]
@@ -419,13 +355,6 @@ async def test_names_are_checked(it: Bench, name: str) -> None:
             builder.add("science")
         assert "`nsm env add science --pip PACKAGES`" in refused.value.hint
         assert builder.buildings == []
-
-
-@pytest.mark.parametrize("name", ["Lab", ""])
-async def test_packages_have_no_name_of_their_own(it: Bench, name: str) -> None:
-    async with it.open() as builder:
-        with pytest.raises(BadRequestError, match="no name"):
-            builder.add_packages(WantedPackages(pip=("six",)), name)
 
 
 async def test_modules_to_preload_that_no_package_has_are_told_at_once(
@@ -476,20 +405,6 @@ async def test_a_name_that_several_have_means_none_of_them(it: Bench) -> None:
             await builder.remove("lab")
         await builder.remove(one)
         assert builder.find("lab").reference == "path:/three#lab"
-
-
-async def test_all_that_is_known_may_be_updated_at_once(
-    it: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    references = [it.nix.builds(f"x{i}", ("out", it.artifact(f"x{i}"))) for i in range(4)]
-    async with it.open() as builder:
-        for reference in references:
-            await ended(builder.add(reference))
-        monkeypatch.setattr(module, "MAX_QUEUED", 0)
-        for building in builder.update([]):
-            await ended(building)
-            assert building.failed is None
-    assert len(it.nix.calls()) == 8
 
 
 async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(

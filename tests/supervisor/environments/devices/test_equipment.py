@@ -31,11 +31,6 @@ def environment(*devices: str, memory_mb: int = 512, image: bool = False) -> Env
     )
 
 
-def test_without_a_wish_nothing_is_looked_for(tmp_path: Path) -> None:
-    world = nvidia_world(tmp_path / "nowhere")
-    assert DeviceFinder(world.host).equip(environment()) == environment()
-
-
 def test_memory_of_one_process(tmp_path: Path) -> None:
     world = nvidia_world(tmp_path)
     for memory_mb, least in ((512, 4096), (8192, 8192)):

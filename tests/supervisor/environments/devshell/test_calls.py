@@ -13,14 +13,13 @@ from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
 from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
-from nsm.client.places import place_of
 from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
 from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.on_demand import EnvironmentPendingError, patiently
 from nsmd.manager.run_service import RunService
 from nsmd.manager.session_manager import SessionManager
-from nsmd.model.limits import MAX_INHERITED_BYTES, check_inherited
+from nsmd.model.limits import check_inherited
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest
 from nsmd.sessions import agent_session
@@ -95,15 +94,6 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
     assert results[0].env == "project"
 
 
-async def test_a_failed_evaluation_is_an_error_of_the_call(world: World) -> None:
-    world.nix.builds(ATTRIBUTE, ("fail", "undefined variable 'foo'"))
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
-        with pytest.raises(EnvironmentUnavailableError, match="undefined variable 'foo'"):
-            await run(run_service, world.client())
-        request = RunRequest(client=world.client(), env="bash", code="x")
-        assert (await run_service.submit(request).wait()).outcome.exit_code == 0
-
-
 async def test_without_a_flake_it_is_said_what_is_missing(world: World) -> None:
     (world.project / "flake.nix").unlink()
     async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
@@ -158,38 +148,6 @@ async def test_a_session_outlives_a_change_of_the_flake(world: World) -> None:
             await run(run_service, world.client(), "b")
 
 
-async def test_spares_of_an_older_shell_go(world: World) -> None:
-    world.has_shell()
-    settings = Settings(pool=PoolSettings(min_spares=1))
-    async with (
-        launching(able) as launcher,
-        registry_of(world, settings=settings, launcher=launcher) as run_service,
-    ):
-        await run(run_service, world.client())
-        (older,) = [
-            k
-            for k in run_service.session_manager.pool.kinds
-            if k.spec.environment.name == "project"
-        ]
-        (world.project / "flake.nix").write_text("{ }")
-        world.nix.builds(ATTRIBUTE, *shell_of(world, "other-env"))
-        await run(run_service, world.client())
-        (newer,) = [
-            k
-            for k in run_service.session_manager.pool.kinds
-            if k.spec.environment.name == "project"
-        ]
-        assert newer.spec != older.spec
-
-
-def shell_of(world: World, name: str) -> list[tuple[str, object]]:
-    root = world.store / name
-    root.mkdir()
-    world.nix.builds(str(root), ("print", f"{root}\n"))
-    sample = (Path(__file__).parent / "samples" / "nix-2.8.json").read_text()
-    return [("profile", str(root)), ("print", sample)]
-
-
 async def test_an_agent_that_is_too_old_is_said_to_be(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,19 +167,6 @@ async def test_an_agent_that_is_too_old_is_said_to_be(
 # Waiting, without anything to wait for.
 
 
-async def test_patience_ends(autojump_clock: MockClock) -> None:
-    tries = 0
-
-    def submit() -> None:
-        nonlocal tries
-        tries += 1
-        raise EnvironmentPendingError("project", "it takes its time", trio.Event())
-
-    with pytest.raises(EnvironmentPendingError, match="it takes its time"):
-        await patiently(submit)
-    assert (trio.current_time() - autojump_clock.current_time(), tries) == (0, 2)
-
-
 async def test_waiting_can_be_cancelled(autojump_clock: MockClock) -> None:
     def submit() -> None:
         raise EnvironmentPendingError("project", "it takes its time", trio.Event())
@@ -236,22 +181,3 @@ async def test_waiting_can_be_cancelled(autojump_clock: MockClock) -> None:
 def test_what_cannot_be_a_variable_is_refused(value: object) -> None:
     with pytest.raises(BadRequestError, match="value of A"):
         check_inherited(["A"], {"A": value})
-
-
-def test_only_what_was_asked_for_counts() -> None:
-    assert check_inherited(["B", "A", "C"], {"A": "1", "B": "\udcff", "X": 3}) == (
-        ("A", "1"),
-        ("B", "\udcff"),
-    )
-    with pytest.raises(BadRequestError, match="at most"):
-        check_inherited(["A"], {"A": "x" * (MAX_INHERITED_BYTES + 1)})
-
-
-def test_the_command_line_tells_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN", "secret")
-    monkeypatch.setenv("ODD", "\udcff")
-    monkeypatch.delenv("UNSET", raising=False)
-    asked = ("TOKEN", "ODD", "UNSET")
-    assert place_of(env="project", inherit=asked).variables == {"TOKEN": "secret"}
-    assert not place_of(env="python", inherit=asked).variables
-    assert not place_of(env="project").variables

@@ -25,18 +25,6 @@ def key(project: Path, known: FlakeState | None = None) -> str:
     return state.key
 
 
-def test_a_project_without_flake(tmp_path: Path) -> None:
-    assert read_flake(str(tmp_path)) is None
-    (tmp_path / "flake.nix").mkdir()
-    assert read_flake(str(tmp_path)) is None
-    assert read_flake(str(tmp_path / "gone")) is None
-
-
-def test_nothing_changed(flake: Path) -> None:
-    first = read_flake(str(flake))
-    assert read_flake(str(flake), first) is first
-
-
 @pytest.mark.parametrize(
     "name",
     ["flake.nix", "flake.lock", "devshell.toml", "shell.nix", "nix/a.nix", "nix/shells/b.nix"],
@@ -71,12 +59,6 @@ def test_other_files_make_no_difference(flake: Path) -> None:
     (flake / "README.md").write_text("x")
     (flake / "src" / "x.nix").write_text("x")
     assert key(flake, first) == first.key
-
-
-def test_it_goes(flake: Path) -> None:
-    first = read_flake(str(flake))
-    (flake / "flake.nix").unlink()
-    assert read_flake(str(flake), first) is None
 
 
 def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:

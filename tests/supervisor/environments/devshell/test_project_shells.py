@@ -13,7 +13,6 @@ import trio
 from fake_nix import FakeNix
 from flake_world import ATTRIBUTE, BASH, OLDER_ATTRIBUTE, Gate, QuickNix, World
 from nsmd.environments.devshell import evaluation, project_shells
-from nsmd.model.values import ClientIdentity, Environment
 
 
 @pytest.fixture
@@ -25,17 +24,6 @@ def world(tmp_path: Path) -> World:
 def slow_world(tmp_path: Path) -> World:
     """World whose nix is a process."""
     return World(tmp_path, FakeNix(tmp_path / "nix"))
-
-
-async def test_no_flake_no_shell(world: World) -> None:
-    (world.project / "flake.nix").unlink()
-    async with world.shells() as shells:
-        assert shells.environment(world.client()) is None
-        assert shells.environment(replace(world.client(), project=None)) is None
-        shells.expect(ClientIdentity(name="editor", scope="s"))
-        shells.expect(world.client())
-        assert shells.rows() == []
-    assert world.nix.calls() == []
 
 
 async def test_a_shell_is_evaluated_in_the_background(world: World) -> None:
@@ -144,12 +132,6 @@ async def test_a_change_while_nix_is_at_it_counts(world: World) -> None:
         assert world.told == 1
 
 
-async def test_the_older_attribute(world: World) -> None:
-    world.has_shell(attribute=OLDER_ATTRIBUTE)
-    async with world.shells() as shells:
-        assert (await world.settled(shells)).problem is None
-
-
 async def test_a_flake_without_shell(world: World) -> None:
     async with world.shells() as shells:
         problem = str((await world.settled(shells)).problem)
@@ -189,15 +171,6 @@ async def test_a_flake_that_is_mended_is_tried_at_once(world: World) -> None:
         assert shells.environment(world.client()) is None
 
 
-@pytest.mark.parametrize(
-    ("printed", "told"), [("not JSON", "it is not JSON"), ("x" * 20_000_000, "printed more than")]
-)
-async def test_nonsense_of_nix_is_told(printed: str, told: str, world: World) -> None:
-    world.nix.builds(ATTRIBUTE, ("profile", str(world.store)), ("print", printed))
-    async with world.shells() as shells:
-        assert told in str((await world.settled(shells)).problem)
-
-
 async def test_one_that_hangs_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT_S", 0.3)
     world.nix.builds(ATTRIBUTE, ("hang", None))
@@ -210,20 +183,6 @@ async def test_too_many_paths_for_a_jail(world: World, monkeypatch: pytest.Monke
     world.has_shell()
     async with world.shells() as shells:
         assert "needs 2 store paths" in str((await world.settled(shells)).problem)
-
-
-async def test_without_nix(world: World) -> None:
-    assert isinstance(world.nix, QuickNix)
-    world.nix.missing = True
-    async with world.shells() as shells:
-        assert "This needs Nix" in str((await world.settled(shells)).problem)
-
-
-async def test_without_bash(world: World) -> None:
-    world.has_shell()
-    broken = Environment(name="bash", interpreter="bash", problem="no bash on PATH")
-    async with world.shells(base=lambda: broken) as shells:
-        assert (await world.settled(shells)).problem == "no bash on PATH"
 
 
 async def test_a_bash_of_nix_s_store_comes_with_what_it_needs(world: World) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nsmd.environments.devshell import script
-from nsmd.environments.devshell.script import DevEnvError, ShellVariable, parse, setup_steps
+from nsmd.environments.devshell.script import DevEnvError, parse, setup_steps
 from nsmd.model.values import SetupStep
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -100,12 +100,6 @@ def test_a_shell_has_what_the_flake_says(version: str, project: Path, workspace:
     ]
 
 
-def test_functions_do_what_they_did(project: Path, workspace: Path) -> None:
-    steps = steps_of(sample("nix-2.8.json"), project, workspace)[:1]
-    show = 'buildPhase works 2>&1; rmdir "$NIX_BUILD_TOP"'
-    assert run(steps, show, workspace) == "here works\ndone\n"
-
-
 def test_structured_attributes_are_files_of_the_session(
     project: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,12 +128,6 @@ def test_a_hook_decides_where_the_session_begins(project: Path, workspace: Path)
         assert told == f"{place}\n"
 
 
-def test_the_steps_have_names(project: Path) -> None:
-    names = [step.name for step in steps_of(sample("nix-2.8.json"), project, project)]
-    assert names == ["the development shell", "shellHook", "the end"]
-    assert len(steps_of(env(), project, project)) == 2
-
-
 def test_every_text_comes_through(project: Path, workspace: Path) -> None:
     texts = ["", "'", "$(echo no)", "`echo no`", "a\nb\n", '"\\"', "*", "ü € 𝄞", "-n", "!x", "\x01"]
     data = env(
@@ -161,28 +149,6 @@ def env(**variables: Any) -> bytes:
     out = {"type": "exported", "value": "/nix/store/x-env"}
     all_of_them = {"outputs": outputs, "out": out, **variables}
     return json.dumps({"variables": all_of_them, "bashFunctions": {}}).encode()
-
-
-def test_kinds_of_variables() -> None:
-    told = parse(
-        env(
-            a={"type": "exported", "value": "1"},
-            b={"type": "var", "value": "2"},
-            c={"type": "array", "value": ["3"]},
-            d={"type": "associative", "value": {"k": "4"}},
-            e={"type": "unknown"},
-            f={"type": "of tomorrow", "value": 5},
-        )
-    )
-    assert [told.variables.get(name) for name in "abcdef"] == [
-        *(
-            ShellVariable("exported", "1"),
-            ShellVariable("var", "2"),
-            ShellVariable("array", ("3",)),
-            ShellVariable("associative", {"k": "4"}),
-        ),
-        *(None, None),
-    ]
 
 
 def test_names_that_would_be_code_are_left_out() -> None:

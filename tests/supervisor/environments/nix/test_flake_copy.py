@@ -53,12 +53,6 @@ async def test_nix_sees_what_git_tracks_and_no_configuration(project: Path, tmp_
     assert not (tmp_path / "proof").exists()
 
 
-async def test_without_a_repository_nix_looks_for_none(tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    async with flake_copy(str(tmp_path / "project"), str(tmp_path / "tree"), VARIABLES) as found:
-        assert found == (str(tmp_path / "project"), "path:.")
-
-
 async def test_a_broken_repository_is_not_evaluated(project: Path, tmp_path: Path) -> None:
     (project / ".git" / "index").write_text("garbage")
     with pytest.raises(NixFailedError, match=f"The files of {project} are not known: git says"):

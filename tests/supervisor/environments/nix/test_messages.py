@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from nsm.wire.decode import decode
 from nsmd.environments.nix.messages import (
-    MAX_ACTIVITY_CHARS,
     MAX_ERROR_CHARS,
     NixLogReader,
 )
-from nsmd.host.command_monitor import MAX_LINE_CHARS, CommandProgress
+from nsmd.host.command_monitor import CommandProgress
 
 DRV = "/nix/store/ki9x7ywdi5yykaw8wvv59a813afa3jh7-pandas-2.2.drv"
 
@@ -54,40 +53,6 @@ def test_a_build_with_its_log() -> None:
     )
 
 
-def test_counts_go_on_when_an_activity_ends() -> None:
-    reader, _ = read(
-        start(1, 102),
-        start(2, 104),
-        result(2, 105, 2, 2, 0, 0),
-        {"action": "stop", "id": 2},
-        start(3, 104),
-        result(3, 105, 1, 4, 1, 0),
-    )
-    assert (reader.progress.built, reader.progress.to_build) == (3, 6)
-
-
-def test_downloads() -> None:
-    reader, _ = read(
-        start(1, 102),
-        start(2, 103),
-        result(2, 105, 1, 5, 1, 0),
-        result(1, 106, 101, 9000),
-        start(3, 101, "downloading 'https://cache/nar/1'", 4),
-        result(3, 105, 700, 1000),
-    )
-    progress = reader.progress
-    assert progress.phase == "downloading"
-    assert (progress.copied, progress.to_copy) == (1, 5)
-    assert (progress.downloaded_bytes, progress.to_download_bytes) == (700, 9000)
-    assert progress.activity == "downloading 'https://cache/nar/1'"
-
-
-def test_what_is_evaluated_is_fetched_first() -> None:
-    reader, _ = read(start(1, 101, "downloading 'https://example.org/flake.tar.gz'", 4))
-    assert reader.progress.phase == "fetching"
-    assert NixLogReader().progress.phase == "evaluating"
-
-
 def test_errors_are_kept_from_their_end() -> None:
     message = {"action": "msg", "level": 0, "msg": "\x1b[31;1merror:\x1b[0m no such luck"}
     reader, text = read({"action": "msg", "level": 1, "msg": "warning: old"}, message)
@@ -105,16 +70,6 @@ def test_what_is_no_message_is_text() -> None:
     assert reader.read_line(b"10%\r20%\r100%") == ["100%"]
     assert reader.read_line(b"\x1b]0;title\x07bell\x07") == ["bell\N{REPLACEMENT CHARACTER}"]
     assert reader.read_line(b"") == []
-
-
-def test_lengths_are_bounded() -> None:
-    reader, text = read(
-        start(1, 105, "b", 3, fields=[f"/nix/store/{'a' * 32}-{'n' * 9000}"]),
-        result(1, 101, "x" * 100_000),
-        result(1, 104, "phase" * 1000),
-    )
-    assert max(map(len, text)) <= MAX_LINE_CHARS * 2
-    assert len(reader.progress.activity) <= MAX_ACTIVITY_CHARS
 
 
 JSON = st.recursive(

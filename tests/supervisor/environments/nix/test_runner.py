@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import select
@@ -95,13 +94,6 @@ async def test_failure_has_nixs_words_and_the_end_of_the_log(fake: FakeNix, nix:
     assert "nix flake show" in caught.value.hint
 
 
-async def test_a_full_store_says_what_to_do(fake: FakeNix, nix: Nix) -> None:
-    words = f"writing to file: {os.strerror(errno.ENOSPC)}"
-    with pytest.raises(NixExitError) as caught:
-        await build(nix, fake.builds("full", ("fail", words)))
-    assert "nix-collect-garbage" in caught.value.hint
-
-
 async def test_megabytes_of_log_are_bounded(fake: FakeNix, nix: Nix, log: tuple[Path, int]) -> None:
     count = 3 * MAX_HEAD_BYTES // 1000
     reference = fake.builds("huge", ("flood", count), ("log", ["last"]), ("fail", "no"))
@@ -112,15 +104,6 @@ async def test_megabytes_of_log_are_bounded(fake: FakeNix, nix: Nix, log: tuple[
     assert len(text) <= MAX_HEAD_BYTES + MAX_END_BYTES + 100
     assert "bytes of the log are left out]" in text
     assert text.endswith("huge> last\nerror: no\n")
-
-
-async def test_a_line_without_end_is_cut(fake: FakeNix, nix: Nix) -> None:
-    reference = fake.builds("line", ("raw", "y" * 3_000_000), ("raw", "\nshort\n"), ("fail", "no"))
-    with pytest.raises(NixExitError) as caught:
-        await build(nix, reference)
-    cut, *rest = caught.value.tail[-3:]
-    assert set(cut) == {"y"}
-    assert rest == ["short", "error: no"]
 
 
 async def test_output_is_bounded(fake: FakeNix, nix: Nix) -> None:
@@ -229,12 +212,6 @@ async def test_nix_does_not_outlive_a_killed_monitor(
     with trio.fail_after(LONG_S):
         await trio.lowlevel.wait_readable(started)
     os.close(started)
-
-
-async def test_one_that_cannot_be_executed(nix: Nix, fake: FakeNix) -> None:
-    fake.program.unlink()
-    with pytest.raises(NixRunError, match="No such file"):
-        await build(nix, "path:/flake#ok")
 
 
 def test_finding_one(tmp_path: Path) -> None:

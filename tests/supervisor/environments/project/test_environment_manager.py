@@ -22,7 +22,6 @@ from nsmd.environments.host_presets import find_python_in
 from nsmd.environments.project import reading
 from nsmd.environments.project.agreements import load_agreements
 from nsmd.environments.project.environment_manager import (
-    ListOptions,
     ProjectEnvironmentManager,
 )
 from nsmd.environments.project.reading import read
@@ -121,14 +120,6 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
         monkeypatch.setattr(reading, "signature", signature)
         assert used.environments(client(project)) == before, "as far as is known"
         mended.set()
-
-
-async def test_it_gets_no_devices_of_the_preset(tmp_path: Path, project: Path) -> None:
-    python = EnvironmentSettings(memory_mb=777, devices=("nvidia",))
-    async with opened(tmp_path, settings=Settings(environments={"python": python})) as used:
-        await used.use(mount(project), ".venv", None, ())
-        (environment,) = used.environments(client(project))
-    assert (environment.memory_mb, environment.devices) == (777, ())
 
 
 async def test_an_agreement_outlives_the_supervisor(tmp_path: Path, project: Path) -> None:
@@ -311,14 +302,6 @@ async def test_links_to_a_python_are_followed_once(tmp_path: Path, project: Path
         }
 
 
-async def test_a_python_of_another_version_is_refused(tmp_path: Path, project: Path) -> None:
-    cfg = project / ".venv/pyvenv.cfg"
-    cfg.write_text("home = /usr/bin\nversion = 3.4.1\n")
-    async with opened(tmp_path) as used:
-        with pytest.raises(EnvironmentUnavailableError, match=r"made for Python 3\.4, and"):
-            await used.use(mount(project), ".venv", None, ())
-
-
 async def test_the_limits_are_those_of_python(tmp_path: Path, project: Path) -> None:
     entry = EnvironmentSettings(memory_mb=77, preload=("json",), env={"A": "b"})
     settings = Settings(defaults=Defaults(timeout_seconds=9), environments={"python": entry})
@@ -416,23 +399,3 @@ async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path)
         assert [row.name for row in used.rows()] == ["uv"]
         await used.forget(str(project), "uv.lock")
     assert not copy.exists()
-
-
-async def test_options_are_for_lists(tmp_path: Path, project: Path) -> None:
-    (project / "requirements.txt").touch()
-    inside = ListOptions(interpreter=str(project / ".venv/bin/python3"))
-    (project / ".venv/bin/python3").unlink()
-    async with opened(tmp_path) as used:
-        with pytest.raises(BadRequestError, match="no programs there"):
-            await used.use(mount(project), "requirements.txt", None, (), inside)
-        with pytest.raises(BadRequestError, match="is not a list of packages"):
-            await used.use(mount(project), ".venv", None, (), ListOptions(allow_builds=True))
-
-
-async def test_a_list_that_cannot_be_copied_is_not_used(tmp_path: Path, project: Path) -> None:
-    (project / "requirements.txt").touch()
-    (tmp_path / "state").write_text("a file where a directory should be")
-    async with opened(tmp_path) as used:
-        with pytest.raises(EnvironmentUnavailableError, match="cannot be saved"):
-            await used.use(mount(project), "requirements.txt", None, ())
-        assert used.rows() == []

@@ -174,11 +174,3 @@ def test_copies_stay_as_they_were(project: Path, tmp_path: Path) -> None:
     assert (tmp_path / "state/copies").stat().st_mode & 0o777 == 0o700
     copies.keep_only([f"{second}/pyproject.toml"])
     assert [str(path) for path in (tmp_path / "state/copies").iterdir()] == [second]
-
-
-def test_a_copy_that_cannot_be_written_leaves_nothing(project: Path, tmp_path: Path) -> None:
-    write(project, uv_lock="1", pyproject_toml="x")
-    (tmp_path / "state").write_text("a file where a directory should be")
-    with pytest.raises(OSError, match="state"):
-        ListCopies(str(tmp_path / "state")).keep("/a", read(mount(project), "uv.lock"))
-    ListCopies(str(tmp_path / "state")).keep_only([])

@@ -15,7 +15,6 @@ from nsmd.environments.project.reading import (
     NoEnvironmentError,
     find_all,
     read,
-    why_unreadable,
 )
 from nsmd.model.values import ProjectMount
 from venvs import install, make_project_venv
@@ -166,15 +165,3 @@ def test_another_directory_in_its_place_is_noticed(project: Path) -> None:
     project.mkdir()
     with pytest.raises(NoEnvironmentError, match="another directory"):
         read(old, ".venv")
-
-
-def test_a_link_and_a_file_in_the_place_of_a_directory_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("file")
-    told: list[str] = []
-    for path, flags in (("link", 0), ("file/x", 0)):
-        with pytest.raises(OSError) as raised:  # noqa: PT011
-            os.open(tmp_path / path, os.O_RDONLY | os.O_NOFOLLOW | flags)
-        told.append(why_unreadable(raised.value))
-    assert told[0].startswith("a link leads to it")
-    assert told[1].startswith("a part of its path is")
