@@ -6,12 +6,11 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import trio
 
 from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
@@ -137,6 +136,7 @@ async def test_a_file_on_another_host_needs_that_host_to_be_listed(
     assert not [each for each in other.asked if "authorization" in each.headers]
 
 
+@pytest.mark.slow
 async def test_a_login_in_netrc_is_for_its_host_alone(world: World, other: IndexServer) -> None:
     other.login = "bob:secret"
     world.index.add("/simple/demo/", HTML, elsewhere(other))
@@ -152,6 +152,7 @@ async def test_a_login_in_netrc_is_for_its_host_alone(world: World, other: Index
     assert sent <= {None, f"Basic {base64.b64encode(b'bob:secret').decode()}"}
 
 
+@pytest.mark.slow
 async def test_a_login_in_netrc_is_not_sent_without_tls(world: World) -> None:
     with index_server(None) as plain:
         plain.host = "localhost"
@@ -196,41 +197,7 @@ async def test_certificates_are_checked_unless_the_user_says_otherwise(
         await world.make("demo")
 
 
-@pytest.mark.slow
-async def test_several_directories_of_certificates(world: World, tmp_path: Path) -> None:
-    world.index.add_project("demo", "1.0")
-    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", world.authority.certificate]
-    digest = (await trio.run_process(command, capture_stdout=True)).stdout.decode().strip()
-    for name in ("empty", "full"):
-        (tmp_path / name).mkdir()
-    (tmp_path / f"full/{digest}.0").write_bytes(Path(world.authority.certificate).read_bytes())
-    del world.variables["PIP_CERT"]
-    world.variables["SSL_CERT_DIR"] = f"{tmp_path}/empty:{tmp_path}/full:{tmp_path}/none"
-    await world.make("demo")
-
-
-@pytest.mark.slow
-async def test_faults_of_an_index_are_told(world: World) -> None:
-    """uv's own words, with a hint where nsm knows more."""
-    world.index.add_project("demo", "1.0")
-    world.index.login = "ada:another"
-    assert "missing or not accepted" in await world.why_not("demo")
-    world.index.login = LOGIN
-    answers: tuple[Callable[[IndexHandler], None], ...] = (
-        lambda h: h.answer(500, HTML, b"hunter2"),
-        lambda h: h.answer(200, "text/plain", b"hunter2"),
-        lambda h: h.redirect("file:///etc/passwd"),
-    )
-    for answer in answers:
-        world.index.handlers["/simple/demo/"] = answer
-        assert "demo" in await world.why_not("demo")
-    with index_server(None) as gone:
-        pass
-    world.variables["PIP_INDEX_URL"] = gone.url("/simple", "127.0.0.1")
-    assert "Connection refused" in await world.why_not("other")
-
-
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.slow)])
 async def test_no_other_index_stands_in_for_one_that_refuses(
     world: World, other: IndexServer, status: int
 ) -> None:
@@ -247,6 +214,7 @@ async def test_no_other_index_stands_in_for_one_that_refuses(
     assert "'9.0'" in module(await world.make("demo", "leaf"), "demo")
 
 
+@pytest.mark.slow
 async def test_an_index_without_a_login_may_say_403_for_what_it_has_not(
     world: World, other: IndexServer
 ) -> None:
@@ -262,19 +230,6 @@ async def test_half_of_a_package_is_none(world: World) -> None:
     world.index.add_project("demo", "1.0", more={"demo-1.0.data/unknown/x": b""})
     assert "Unknown wheel data type" in await world.why_not("demo")
     assert "Unknown wheel data type" in await world.why_not("demo")
-
-
-async def test_a_local_directory_without_any_index(world: World, tmp_path: Path) -> None:
-    local = tmp_path / "some wheels, local"
-    local.mkdir()
-    name, data, _ = wheel("near", "1.0")
-    (local / name).write_bytes(data)
-    world.variables["PIP_NO_INDEX"] = "1"
-    uv = tmp_path / "uv.toml"
-    uv.write_text(f'find-links = ["{local}"]\n')
-    world.variables["UV_CONFIG_FILE"] = str(uv)
-    assert "'1.0'" in module(await world.make("near"), "near")
-    assert not world.index.asked
 
 
 PROBE = """
@@ -350,6 +305,7 @@ def user_proxy(status: int) -> Generator[tuple[int, list[str]]]:
         yield server.port, asked
 
 
+@pytest.mark.slow
 async def test_the_user_s_own_proxy_leads_to_indexes_and_listed_hosts(
     world: World, other: IndexServer
 ) -> None:

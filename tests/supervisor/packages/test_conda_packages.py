@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from nsmd.packages.conda_packages import PLATFORM, CondaPackages
 from nsmd.packages.package_builds import Installed, InstallError, InstallRequest
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from package_world import SEARCH_PATH, installation
-from packageindex import Authority, index_server
 
 pytest.importorskip("rattler", reason="py-rattler is missing: make installs it")
 pytestmark = pytest.mark.jail
@@ -179,27 +177,6 @@ async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: Conda
 
 
 @pytest.mark.slow
-async def test_a_channel_with_tls_and_a_login(world: CondaWorld, authority: Authority) -> None:
-    world.channel.add_module("tiny", "1.2")
-    world.variables = {"PIP_CONFIG_FILE": os.devnull, "SSL_CERT_FILE": authority.certificate}
-    with index_server(authority.server) as server:
-        for path in world.channel.folder.rglob("*"):
-            if path.is_file():
-                place = f"/mine/{path.relative_to(world.channel.folder)}"
-                server.add(place, "application/octet-stream", path.read_bytes())
-        server.login = "ada:hunter2"
-        world.write("python", "tiny", channel=server.url("/mine", "127.0.0.1"))
-        hosts = (f"127.0.0.1:{server.port}",)
-        assert "401" in await world.why_not(hosts=hosts)
-        (world.folder / "home").mkdir(exist_ok=True)
-        (world.folder / "home/.netrc").write_text("machine 127.0.0.1 login ada password hunter2\n")
-        made = await world.make(hosts=hosts)
-    assert world.details(made).versions["tiny"] == "1.2"
-    for path in (world.folder / "envs").rglob("*"):
-        assert not path.is_file() or b"hunter2" not in path.read_bytes()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "words"),
     [
@@ -212,7 +189,7 @@ async def test_a_channel_with_tls_and_a_login(world: CondaWorld, authority: Auth
         (("python", "&a [*a]"), "has an anchor"),
     ],
 )
-async def test_what_cannot_be_made(
+async def test_a_conda_list_that_cannot_be_made_says_why(
     world: CondaWorld, packages: tuple[str, ...], words: str
 ) -> None:
     world.channel.add("lonely", "1.0", {"share/lonely": b"x"})

@@ -121,6 +121,7 @@ async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
     assert it.phases[0] == "resolving"  # phases that take no time may go untold
 
 
+@pytest.mark.slow
 async def test_jails_may_read_what_a_supervisor_makes_for_itself(it: Workshop) -> None:
     for name in ("demo", "other"):
         it.index.add_project(name, "1.0")
@@ -147,15 +148,6 @@ async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None
     assert it.versions(await it.make("demo")) == {"demo": "1.0"}
     assert it.versions(await it.make("demo", refresh=True)) == {"demo": "2.0"}
     assert "demo==2.0" in Path(first.lock).read_text()
-
-
-@pytest.mark.slow
-async def test_other_packages_make_another_lock(it: Workshop) -> None:
-    it.index.add_project("demo", "1.0", "2.0")
-    first = await it.make("demo")
-    second = await it.make("demo<2")
-    assert first.path != second.path
-    assert "demo==1.0" in Path(second.lock).read_text()
 
 
 @pytest.mark.slow
@@ -214,22 +206,7 @@ async def test_a_lock_changed_by_hand_is_used_or_refused(it: Workshop) -> None:
         await it.make("demo")
 
 
-@pytest.mark.slow
-async def test_environments_share_equal_files(it: Workshop) -> None:
-    for name in ("demo", "other"):
-        it.index.add_project(name, "1.0")
-    one = await it.make("demo", name="one")
-    two = await it.make("demo", "other", name="two")
-    for name in ("demo.py", "__pycache__/demo.*.pyc"):
-        assert it.file(one, name).samefile(it.file(two, name))
-    going = it.store.collect([two.path], dry_run=True)
-    assert going.paths == (one.path,)
-    it.store.collect([two.path], dry_run=False)
-    assert it.file(two, "demo.py").read_text() == "version = __version__ = '1.0'\n"
-    assert not Path(one.path).exists()
-
-
-async def test_what_cannot_be_had(it: Workshop) -> None:
+async def test_packages_that_cannot_be_had_are_named(it: Workshop) -> None:
     it.index.add_project("demo", "1.0", requires="helper<2")
     it.index.add_project("helper", "1.0", "2.0")
     assert "nothere" in await it.why_not("nothere")
@@ -286,7 +263,8 @@ async def test_a_build_that_prints_or_hangs_is_bounded(it: Workshop) -> None:
     assert it.store.names() == []
 
 
-async def test_what_a_killed_build_has_left_is_removed(it: Workshop) -> None:
+@pytest.mark.slow
+async def test_files_of_a_killed_build_are_removed(it: Workshop) -> None:
     it.index.add_project("demo", "1.0")
     left = it.folder / "envs/.builds/shared/build-0123"
     left.mkdir(parents=True)
@@ -295,7 +273,8 @@ async def test_what_a_killed_build_has_left_is_removed(it: Workshop) -> None:
     assert it.versions(made) == {"demo": "1.0"}
 
 
-async def test_two_builds_of_the_same_at_once(it: Workshop) -> None:
+@pytest.mark.slow
+async def test_equal_builds_at_once_make_one_environment(it: Workshop) -> None:
     it.index.add_project("demo", "1.0")
     made: list[Installed] = []
 
@@ -322,6 +301,7 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Pa
     assert "127.0.0.1" in await it.why_not("other")
 
 
+@pytest.mark.slow
 async def test_no_code_of_wheels_runs(it: Workshop) -> None:
     code = b"import os; open('/build/cache/was-here', 'w').close()"
     it.index.add_project("demo", "1.0", more={"demo.pth": code})
@@ -350,7 +330,9 @@ async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
     assert b"hostile" not in it.file(good, "__pycache__/demo.*.pyc").read_bytes()
 
 
-@pytest.mark.parametrize("path", ["scripts/python", "data/pyvenv.cfg"])
+@pytest.mark.parametrize(
+    "path", ["scripts/python", pytest.param("data/pyvenv.cfg", marks=pytest.mark.slow)]
+)
 async def test_no_package_takes_the_place_of_python(it: Workshop, path: str) -> None:
     it.index.add_project("demo", "1.0", more={f"demo-1.0.data/{path}": b"#!/bin/sh\n"})
     print(await it.why_not("demo"))
@@ -368,7 +350,13 @@ def probe():
 """
 
 
-@pytest.mark.parametrize("name", ["env/environment.json", "sources.txt", "lock.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "env/environment.json",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sources.txt", "lock.txt")),
+    ],
+)
 async def test_a_build_writes_nothing_through_links(it: Workshop, name: str) -> None:
     kept = it.folder / "kept"
     kept.write_text("mine")

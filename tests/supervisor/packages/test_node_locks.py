@@ -35,7 +35,7 @@ def test_a_file_at_its_usual_place_is_asked_of_the_users_registry() -> None:
     assert json.loads(files["package.json"])["dependencies"] == {"left": "^1"}
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_a_lock_is_read_as_it_was_written() -> None:
     resolved = node_packages.resolved(lock(left=LEFT), "sha256:abc")
     assert resolved.root == {"dependencies": {"left": "1.0.0"}}
     assert node_packages.parse(resolved.text("web")) == resolved

@@ -168,13 +168,6 @@ async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_had(it: Workshop) -> None:
-    it.index.add_npm("left", "1.0.0")
-    assert "/npm/nothere" in await it.why_not("nothere")
-    assert "left@9" in await it.why_not("left@9")
-
-
-@pytest.mark.slow
 async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Path) -> None:
     with index_server(None) as index:
         it = Workshop(tmp_path, index)

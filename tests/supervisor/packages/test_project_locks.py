@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,7 @@ def it(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_what_uv_would_sync_is_read(it: Project) -> None:
+def test_a_lock_of_uv_has_what_uv_would_sync(it: Project) -> None:
     it.write(
         "uv.lock",
         uv_lock(
@@ -193,25 +192,6 @@ def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
     path.unlink()
     path.symlink_to(it.folder / "gone")
     assert "symbolic link" in it.why_not()
-
-
-def test_without_a_lock_there_is_none(it: Project) -> None:
-    project = str(it.folder / "pyproject.toml")
-    assert read_project_lock(WantedPackages(project=project), python()) is None
-    it.write("uv.lock", "")
-    assert read_project_lock(WantedPackages(pip=("a",), project=project), python()) is None
-
-
-def test_a_lock_needs_no_pyproject(it: Project) -> None:
-    it.write("uv.lock", uv_lock(A, root=OF_A))
-    (it.folder / "pyproject.toml").unlink()
-    assert it.pins() == {"a": "1.0"}
-
-
-def test_conditions_are_those_of_this_machine(it: Project) -> None:
-    marker = f"platform_machine == '{platform.machine()}' and sys_platform == 'linux'"
-    it.write("uv.lock", uv_lock(A, root=f'dependencies = [{{ name = "a", marker = "{marker}" }}]'))
-    assert it.pins() == {"a": "1.0"}
 
 
 def test_a_lock_of_poetry_is_refused_with_what_to_do(it: Project) -> None:

@@ -29,7 +29,7 @@ def test_an_environment_that_cannot_be_read_is_replaced(tmp_path: Path, left: st
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_what_a_running_build_has_made_or_found_is_kept(tmp_path: Path, *, found: bool) -> None:
+def test_a_collection_keeps_what_a_running_build_has_found(tmp_path: Path, *, found: bool) -> None:
     store = EnvironmentStore(str(tmp_path))
     path = published(store, NAME)
     os.utime(path, times=(0, 0))

@@ -155,7 +155,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "files" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_everything_that_a_layer_names_counts(tmp_path: Path, kind: str) -> None:
     """A million take a second to send: what leaves nothing behind takes time, too."""
     answer, _ = unpacked(tmp_path, [(b"".join(KINDS[kind]), 1), (END, 1)], max_files=5000)

@@ -181,7 +181,7 @@ async def session_of(
         yield session, launcher
 
 
-async def test_its_interpreter_is_a_fork_of_one_with_the_modules(image: Environment) -> None:
+async def test_the_interpreter_of_an_image_is_a_fork_with_its_modules(image: Environment) -> None:
     async with session_of(image, "heavy") as (session, launcher):
         ran = await session.run("import os, sys; print('heavy' in sys.modules)")
         assert (ran.stdout, ran.stderr) == ("True\n", "")
@@ -192,6 +192,7 @@ async def test_its_interpreter_is_a_fork_of_one_with_the_modules(image: Environm
         assert not template.failed
 
 
+@pytest.mark.slow
 async def test_workers_leave_nothing_behind(image: Environment) -> None:
     """The model of the workers reaps nothing, and sessions come and go."""
     async with session_of(image, "heavy") as (session, launcher):
@@ -237,6 +238,7 @@ print(json.dumps([
         assert is_alone
 
 
+@pytest.mark.slow
 async def test_each_worker_has_random_numbers_of_its_own(image: Environment) -> None:
     async with session_of(image, "heavy") as (session, launcher):
         code = "import heavy, random; print(heavy.number, random.random())"
@@ -274,6 +276,7 @@ async def test_modules_that_no_fork_can_have_are_left_out(
         assert launcher.unloaded["web"]
 
 
+@pytest.mark.slow
 async def test_programs_that_imports_start_are_ended(image: Environment) -> None:
     async with session_of(image, "staying") as (session, _):
         assert (await session.run("print(1)")).stdout == "1\n"
@@ -281,7 +284,8 @@ async def test_programs_that_imports_start_are_ended(image: Environment) -> None
         assert pythons(session).count(b"/opt/python/bin/python3") == 3
 
 
-async def test_what_imports_open_is_closed(image: Environment) -> None:
+@pytest.mark.slow
+async def test_descriptors_that_imports_open_are_closed(image: Environment) -> None:
     async with session_of(image, "opening") as (session, _):
         code = """
 import opening, os
@@ -306,6 +310,7 @@ async def test_a_module_that_hangs_is_left_out(image: Environment, module: str) 
         assert pythons(session).count(b"/opt/python/bin/python3") == 3
 
 
+@pytest.mark.slow
 async def test_a_module_that_ends_its_interpreter_is_left_out(image: Environment) -> None:
     async with session_of(image, "exiting", "heavy") as (session, launcher):
         (template,) = launcher.templates
@@ -325,6 +330,7 @@ async def test_sessions_start_where_the_fork_hangs(image: Environment) -> None:
         assert pythons(session).count(b"/opt/python/bin/python3") == 1
 
 
+@pytest.mark.slow
 async def test_a_template_whose_image_says_nothing_is_given_up(
     image: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +367,7 @@ async def test_nothing_is_forked_if_all_sessions_would_share_standard_input(
         assert (await session.run(code)).stdout == "True\n"
 
 
+@pytest.mark.slow
 async def test_output_that_imports_have_replaced_is_the_sessions_own(image: Environment) -> None:
     async with session_of(image, "writing") as (session, launcher):
         (template,) = launcher.templates
@@ -389,6 +396,7 @@ space["ModelWorker"]._equip = elsewhere
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weakness", [CROSSED, PAGE_ELSEWHERE], ids=["descriptors", "page"])
 async def test_a_worker_that_has_others_descriptors_or_page_is_not_used(
     image: Environment, weakness: str
@@ -455,6 +463,7 @@ with open("/opt/python/new", "w") as file: file.write("new")
         assert (await session.run("print(os.path.exists('/opt/python/new'))")).stdout == "False\n"
 
 
+@pytest.mark.slow
 async def test_a_writable_root_has_forks_until_code_may_have_changed_modules(
     image: Environment,
 ) -> None:

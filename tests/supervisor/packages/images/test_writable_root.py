@@ -153,6 +153,7 @@ space["mount"] = mount_others
 """Patch of the template with which directories above mounts are no mounts themselves."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("probe", "weakness"),
     [(0, Weakness(template=NOT_PINNED)), (1, NOT_CLOSED)],
