@@ -324,31 +324,6 @@ def test_a_link_in_the_place_of_its_directory_is_not_followed(
         assert (row.project, row.project_problem) == (None, f"{inner} leads elsewhere")
 
 
-def test_what_it_hides_its_sessions_do_not_show(shared: Supervisor, project: Path) -> None:
-    digest = os.urandom(32).hex()
-    with box(shared, project, shows_project=False, digest=digest) as it, it.client() as inside:
-        result = inside.run("import os; print(os.path.exists('/project'))", env="python")
-        assert result.stdout == "False\n"
-        result = inside.run("print(1)", env="python", project=str(project))
-        assert result.stdout == "1\n"
-        with pytest.raises(ForbiddenError):
-            inside.run("1", env="python", project="/usr")
-
-
-def test_a_directory_that_sessions_must_not_see_is_no_project(shared: Supervisor) -> None:
-    made = Box(shared, directory="/etc", digest=os.urandom(32).hex())
-    try:
-        with shared.client() as person, made.client() as inside:
-            row = next(row for row in person.boxes.list() if row.pid == made.process.pid)
-            assert row.project is None
-            assert "belongs to the system" in (row.project_problem or "")
-            assert inside.run("print(1)", env="python").stdout == "1\n"
-            made.end()
-            wait_for_its_end(person, made)
-    finally:
-        made.end()
-
-
 def test_the_sockets_end_with_its_process(shared: Supervisor, project: Path) -> None:
     made = Box(shared, directory=str(project))
     with made.client(reconnect=False) as inside, shared.client() as person:
@@ -473,11 +448,6 @@ def test_a_proxy_that_fails_is_replaced_a_few_times(shared: Supervisor, project:
     with box(shared, project, network="allow", allow=["example.org"]) as it:
         assert [replaced() for _ in range(MAX_FAILURES)] == ["ok"] * MAX_FAILURES
         assert replaced() == "The box's proxy has failed too often."
-
-
-def test_a_box_whose_network_is_no_list_has_no_proxy(shared: Supervisor, project: Path) -> None:
-    with box(shared, project) as it:
-        assert [each.name for each in it.sockets.iterdir()] == ["control.sock"]
 
 
 def describe(tools: Path, name: str) -> None:

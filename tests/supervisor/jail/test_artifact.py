@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -26,17 +25,14 @@ from artifact_files import (
     write_run_only,
 )
 from nsm.wire.errors import BadProjectError, StartFailedError
-from nsmd.agent_link.frames import AgentProtocolError
-from nsmd.agent_link.link import AgentLink
 from nsmd.jail import BwrapLauncher, Jail, process, starting
 from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
 from nsmd.model.settings import DEFAULT_JAIL_UID
-from nsmd.model.values import Environment, SessionLimits
+from nsmd.model.values import Environment
 from processes import Watched, parent_of, tree
 from realjail import (
     ANSWER_TIMEOUT_S,
-    SIZES,
     jail_spec,
     launched,
     mount_of,
@@ -102,30 +98,6 @@ def with_program(folder: Path, text: str, *, schema: int = 1, mode: int = 0o755)
 # ------------------------------------------------------------------------------------- schema 1
 
 
-async def test_code_runs_in_the_artifacts_jail(folder: Path) -> None:
-    environment = environment_of(write_artifact(folder))
-    async with (
-        open_bench(folder) as bench,
-        open_session(environment, launcher=bench.launcher) as session,
-    ):
-        outcome = await session.run(
-            "import os; print(os.getcwd(), os.getuid(), os.uname().nodename, os.listdir('/nix'))"
-        )
-    assert outcome.stdout == "/workspace 1000 nsm ['store']\n"
-
-
-async def test_bash_and_node_run_in_theirs(folder: Path) -> None:
-    async with open_bench(folder) as bench:
-        bash = environment_of(write_artifact(folder, "b", interpreter="bash"))
-        async with open_session(bash, launcher=bench.launcher) as session:
-            assert (await session.run("echo $((6 * 7))")).stdout == "42\n"
-        if not os.path.exists("/usr/bin/node"):
-            pytest.skip("not here: node in /usr/bin")
-        node = environment_of(write_artifact(folder, "n", interpreter="node"))
-        async with open_session(node, launcher=bench.launcher) as session:
-            assert (await session.run("console.log(6 * 7)")).stdout == "42\n"
-
-
 async def test_the_project_is_shown_by_descriptor_and_read_only(folder: Path) -> None:
     environment = environment_of(write_artifact(folder))
     project = folder / "project"
@@ -181,18 +153,6 @@ async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
     assert "s3cr3t" not in words
 
 
-async def test_sizes_belong_to_the_specification(folder: Path) -> None:
-    environment = environment_of(write_artifact(folder))
-    code = "import os\nfor p in ('/workspace', '/tmp', '/dev/shm'):\n    s = os.statvfs(p)\n"
-    code += "    print(s.f_blocks * s.f_frsize >> 20)\n"
-    async with (
-        open_bench(folder) as bench,
-        open_session(environment, launcher=bench.launcher) as session,
-    ):
-        sizes = (await session.run(code)).stdout
-    assert sizes.split() == [str(s) for s in (SIZES.workspace_mb, SIZES.tmp_mb, SIZES.shm_mb)]
-
-
 # ---------------------------------------------------------------------------------------- older
 
 
@@ -205,17 +165,6 @@ async def test_an_older_session_keeps_its_state(wrapper: OlderWrapper, folder: P
     ):
         await session.run("import os; x = os.getcwd()")
         assert (await session.run("print(x)")).stdout == "/workspace\n"
-
-
-async def test_older_bash_shows_the_project(folder: Path) -> None:
-    environment = environment_of(write_older(folder, interpreter="bash"))
-    (folder / "project").mkdir()
-    (folder / "project" / "here").touch()
-    async with (
-        open_bench(folder) as bench,
-        open_session(environment, mount_of(folder / "project"), launcher=bench.launcher) as session,
-    ):
-        assert (await session.run("ls /project; false")).stdout == "here\n"
 
 
 async def test_many_older_ones_start_at_once_in_a_new_home(folder: Path) -> None:
@@ -231,18 +180,6 @@ async def test_many_older_ones_start_at_once_in_a_new_home(folder: Path) -> None
                 nursery.start_soon(start_and_end)
         (people,) = (bench.home / ".local/share/jail.nix/passwd").read_text().splitlines()
         assert people.startswith("user:x:")
-
-
-async def test_older_sessions_are_limited(folder: Path) -> None:
-    artifact = write_older(folder, metadata={"memory_mb": 128})
-    async with (
-        open_bench(folder) as bench,
-        open_session(environment_of(artifact), launcher=bench.launcher) as session,
-    ):
-        assert "MemoryError" in (await session.run("x = bytearray(1 << 28)")).stderr
-        look = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
-        count = SessionLimits().descriptors
-        assert (await session.run(look)).stdout == f"({count}, {count})\n"
 
 
 # ------------------------------------------------------------------------------------- its ends
@@ -435,19 +372,6 @@ async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
         await none_left_of(folder)
 
 
-async def test_a_program_that_does_not_tell_of_its_jail_is_given_up(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The program claims schema 1 and does not report its jail."""
-    artifact = write_older(folder, wrapper="lasting", metadata={"schema": 1})
-    monkeypatch.setattr(starting, "INFO_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(process, "STARTER_GRACE_S", 0.1)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError):
-            await bench.launcher.launch(jail_spec(environment_of(artifact)))
-        await none_left_of(folder)
-
-
 def remove(program: Path) -> None:
     program.unlink()
 
@@ -499,31 +423,6 @@ async def test_a_program_that_cannot_be_executed(
     assert "Build the environment again" in error.value.hint
 
 
-async def test_sessions_outlive_their_artifact(folder: Path) -> None:
-    artifact = write_artifact(folder)
-    environment = environment_of(artifact)
-    async with (
-        open_bench(folder) as bench,
-        open_session(environment, launcher=bench.launcher) as session,
-    ):
-        await session.run("x = 42")
-        shutil.rmtree(artifact)
-        assert (await session.run("print(x)")).stdout == "42\n"
-        assert (await session.run("import os; print(os.system('echo hi'))")).stdout == "hi\n0\n"
-        with pytest.raises(StartFailedError, match="not there any more") as error:
-            await bench.launcher.launch(jail_spec(environment))
-    assert "nsm env" in error.value.hint
-
-
-async def test_without_a_home_older_ones_do_not_start(folder: Path) -> None:
-    environment = environment_of(write_older(folder))
-    (folder / "home").write_text("in the way")
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match="need a HOME to write to") as error:
-            await bench.launcher.launch(jail_spec(environment))
-    assert "Build the environment again" in error.value.hint
-
-
 async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_process(*_: object, **__: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -561,16 +460,3 @@ async def test_links_may_lie_where_the_jails_user_cannot_go(session: bool, folde
         open_session(environment, launcher=bench.launcher) as session_,
     ):
         assert (await session_.run("print(42)")).stdout == "42\n"
-
-
-async def test_garbage_instead_of_frames_is_what_the_link_refuses(folder: Path) -> None:
-    artifact = write_older(folder)
-    (artifact / "agent.py").write_text("import os\nos.write(1, b'Welcome!\\n')\nos.read(0, 1)\n")
-    async with (
-        open_bench(folder) as bench,
-        launched(bench.launcher, jail_spec(environment_of(artifact))) as jail,
-        trio.open_nursery() as nursery,
-    ):
-        link = AgentLink(jail.socket, nursery)
-        with pytest.raises(AgentProtocolError):
-            await link.handshake({})

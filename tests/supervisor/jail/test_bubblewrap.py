@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsm.wire.errors import StartFailedError
-from nsmd.jail.bubblewrap import REQUIRED_OPTIONS, find_bwrap, probe_bwrap
-from realjail import BWRAP, needs_bwrap
+from nsmd.jail.bubblewrap import find_bwrap, probe_bwrap
 
 
 def fake_bwrap(folder: Path, options: str = "", status: int = 0) -> Path:
@@ -24,14 +22,6 @@ def fake_bwrap(folder: Path, options: str = "", status: int = 0) -> Path:
     )
     program.chmod(0o755)
     return program
-
-
-def test_the_first_on_path_is_taken(tmp_path: Path) -> None:
-    first = fake_bwrap(tmp_path / "one")
-    fake_bwrap(tmp_path / "two")
-    (tmp_path / "none").mkdir()
-    path = os.pathsep.join(str(tmp_path / name) for name in ("none", "one", "two"))
-    assert find_bwrap(path) == str(first)
 
 
 def test_a_directory_that_others_can_write_is_passed_over(tmp_path: Path) -> None:
@@ -82,24 +72,8 @@ def test_options_are_what_help_lists(tmp_path: Path) -> None:
     assert not program.binds_descriptors
 
 
-@needs_bwrap
-def test_the_real_one_has_what_jails_need() -> None:
-    assert BWRAP is not None
-    program = probe_bwrap(BWRAP)
-    assert program.missing == []
-    assert program.options >= REQUIRED_OPTIONS
-    assert program.version[0].isdigit()
-
-
 def test_one_that_does_not_work_says_how_to_mend_it(tmp_path: Path) -> None:
     with pytest.raises(StartFailedError) as error:
         probe_bwrap(str(fake_bwrap(tmp_path / "broken", status=3)))
     assert "exit status 3" in error.value.message
     assert "bubblewrap" in error.value.hint
-
-
-def test_one_that_vanished_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(StartFailedError) as error:
-        probe_bwrap(str(tmp_path / "bwrap"))
-    assert "is not there" in error.value.message
-    assert "install" in error.value.hint

@@ -52,11 +52,6 @@ async def test_the_users_name_and_nothing_else(tmp_path: Path, text: str, user: 
     assert await settings(tmp_path, text).of(None) == f"{user}{TRUST}"
 
 
-async def test_without_git_or_a_home_there_is_no_name(tmp_path: Path) -> None:
-    assert await settings(tmp_path, "[user]\nname = Ada\n", "/nowhere").of(None) == TRUST
-    assert await GitSettings(SYSTEM_PATH, {}).of(None) == TRUST
-
-
 def repository(directory: Path) -> ProjectMount:
     """A repository with a commit."""
     run = partial(subprocess.run, check=True, env={**os.environ, "HOME": "/nowhere"})

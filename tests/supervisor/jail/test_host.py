@@ -52,19 +52,6 @@ def test_directories_beside_usr(tmp_path: Path) -> None:
     assert host.links == (("bin", "/sbin"),)
 
 
-def test_a_link_to_certificates_that_leads_nowhere_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "etc/ssl").mkdir(parents=True)
-    (tmp_path / "etc/ssl/certs").symlink_to("/nowhere/at/all")
-    assert scan_host(str(tmp_path)).etc == ()
-
-
-def test_files_that_usr_links_to(tmp_path: Path) -> None:
-    for name in ("etc/java", "etc/groff", "etc/ssl/certs", "usr/share"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "usr/share/site").symlink_to("/etc/groff")
-    assert scan_host(str(tmp_path)).etc == ("/etc/ssl/certs", "/etc/groff", "/etc/java")
-
-
 @pytest.mark.parametrize(
     ("line", "hidden"),
     [

@@ -20,7 +20,6 @@ from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, ReadOnlyBind
 from realjail import (
     BWRAP,
-    SIZES,
     environments,
     jail_spec,
     launched,
@@ -64,44 +63,6 @@ def child_pids() -> list[int]:
     """Children of this process, zombies included."""
     pid = os.getpid()
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-async def test_the_agent_answers(python: Environment) -> None:
-    async with open_session(python) as session:
-        outcome = await session.run(
-            "import os; print(os.getcwd(), os.getuid(), os.uname().nodename)"
-        )
-        assert outcome.stdout == "/workspace 1000 nsm\n"
-
-
-async def test_an_environments_variables_are_in_its_jail(python: Environment) -> None:
-    odd = "two\nlines, =, 'quotes' and é"
-    more = replace(python, variables=(("ODD", odd), ("TERM", "vt100")))
-    async with open_session(more) as session:
-        outcome = await session.run(
-            "import os; print(ascii(os.environ['ODD']), os.environ['TERM'])"
-        )
-    assert outcome.stdout == f"{odd!a} vt100\n"
-
-
-async def test_every_preset_answers() -> None:
-    code = {"python": "print(6 * 7)", "bash": "echo $((6 * 7))", "node": "console.log(6 * 7)"}
-    for environment in environments().values():
-        if environment.problem is None:
-            async with open_session(environment) as session:
-                assert (await session.run(code[environment.interpreter])).stdout == "42\n"
-
-
-async def test_a_project_is_shown_read_only_in_its_place(python: Environment) -> None:
-    with open_directory() as project:
-        (project / "data.txt").write_text("hello")
-        async with open_session(python, mount_of(project, "/srv/work")) as session:
-            outcome = await session.run(
-                "print(open('/srv/work/data.txt').read())\nopen('/srv/work/new', 'w')"
-            )
-        assert outcome.stdout == "hello\n"
-        assert "Read-only file system" in outcome.stderr
-        assert [entry.name for entry in project.iterdir()] == ["data.txt"]
 
 
 async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Environment) -> None:
@@ -162,13 +123,6 @@ async def test_killing_ends_everything(python: Environment) -> None:
     assert child_pids() == []
 
 
-async def test_closing_the_socket_ends_it(python: Environment) -> None:
-    async with launched(launcher(), jail_spec(python)) as jail:
-        jail.socket.close()
-        with trio.fail_after(120):
-            await jail.wait()
-
-
 async def test_waiting_may_be_cancelled_and_shared(python: Environment) -> None:
     async with launched(launcher(), jail_spec(python)) as jail:
         with trio.move_on_after(0) as impatient:
@@ -213,30 +167,6 @@ async def test_an_agent_that_ends_before_it_speaks(
     assert said in error.value.message
     assert child_pids() == []
     assert descriptors() == before
-
-
-async def test_a_program_that_is_not_there(python: Environment) -> None:
-    missing = replace(python, agent_python="/opt/gone/bin/python3")
-    with pytest.raises(StartFailedError) as error:
-        await launcher().launch(jail_spec(missing))
-    assert "no working /opt/gone/bin/python3" in error.value.message
-    assert child_pids() == []
-
-
-async def test_a_directory_that_is_not_there(python: Environment) -> None:
-    before = descriptors()
-    bind = ReadOnlyBind(source="/opt/gone", target="/opt/gone")
-    with pytest.raises(StartFailedError) as error:
-        await launcher().launch(jail_spec(replace(python, binds=(bind,))))
-    assert "/opt/gone" in error.value.message
-    assert "No such file" in error.value.message
-    assert descriptors() == before
-
-
-async def test_no_bwrap(python: Environment) -> None:
-    with pytest.raises(StartFailedError, match="not on PATH") as error:
-        await BwrapLauncher(None, DEFAULT_JAIL_UID, agent_source=SPEAK).launch(jail_spec(python))
-    assert "install" in error.value.hint
 
 
 async def test_a_bwrap_that_is_installed_later(python: Environment) -> None:
@@ -311,30 +241,6 @@ async def test_umask_and_working_directory_of_the_supervisor_do_not_matter(
         os.umask(before)
         monkeypatch.undo()
     assert outcome.stdout == f"{0o022} /workspace\n"
-
-
-async def test_a_dozen_jails_leave_nothing(python: Environment) -> None:
-    before = descriptors()
-    one = launcher()
-
-    async def start_and_end() -> None:
-        async with launched(one, jail_spec(python)):
-            pass
-
-    for _ in range(2):
-        async with trio.open_nursery() as nursery:
-            for _ in range(6):
-                nursery.start_soon(start_and_end)
-    assert child_pids() == []
-    assert descriptors() == before
-
-
-async def test_sizes_belong_to_the_specification(python: Environment) -> None:
-    agent = b"import os\nfor p in ('/workspace', '/tmp', '/dev/shm'):\n    s = os.statvfs(p)\n"
-    agent += b"    os.write(1, b'%d ' % (s.f_blocks * s.f_frsize >> 20))\n"
-    async with launched(launcher(agent), jail_spec(python)) as jail:
-        sizes = await read_all(jail)
-    assert sizes.split() == [str(s) for s in (SIZES.workspace_mb, SIZES.tmp_mb, SIZES.shm_mb)]
 
 
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")

@@ -131,8 +131,3 @@ async def test_the_outermost_jail_is_found_and_ends_what_is_in_it() -> None:
             assert watched.alive >= 4
             os.kill(pid, 9)
             await watched.all_ended()
-
-
-def test_without_a_jail_none_is_found() -> None:
-    with started("/bin/sh", "-c", "(echo -n .; exec sleep 1000) & wait") as process:
-        assert open_jail_below(process.pid) is None

@@ -20,8 +20,6 @@ from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, ImageRoot, ReadOnlyBind
 
-OTHER = "/usr/bin/python3"
-
 
 def agent_code() -> ProgramCode:
     return ProgramCode("sandbox_agent", "/run/nsm/agent.py")
@@ -36,22 +34,6 @@ def code_of(compiled: bytes) -> CodeType:
 def file_names(code: CodeType) -> set[str]:
     nested = [c for c in code.co_consts if isinstance(c, CodeType)]
     return {code.co_filename}.union(*(file_names(c) for c in nested))
-
-
-async def test_for_our_own_python_nothing_of_the_host_is_in_it() -> None:
-    compiled = await agent_code().for_python(sys.executable)
-    assert file_names(code_of(compiled)) == {"/run/nsm/agent.py"}
-
-
-@pytest.mark.parametrize("python", [sys.executable, OTHER])
-async def test_that_python_runs_it(python: str, tmp_path: Path) -> None:
-    if not Path(python).exists():
-        pytest.skip("not here: no system Python")
-    file = tmp_path / "agent.py"
-    file.write_bytes(await agent_code().for_python(python))
-    command = [python, "-I", str(file), "--no-such-option", "x"]
-    told = await trio.run_process(command, capture_stderr=True, check=False)
-    assert b"no-such-option" in told.stderr
 
 
 async def test_another_python_is_asked_once(tmp_path: Path) -> None:

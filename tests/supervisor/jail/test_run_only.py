@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -93,15 +93,6 @@ async def test_each_execution_has_a_jail_of_its_own(folder: Path) -> None:
         assert second.exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("code", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("echo >&2 no; false", 1)]
-)
-async def test_the_exit_code_is_the_codes(code: str, status: int, folder: Path) -> None:
-    environment = environment_of(write_run_only(folder, interpreter="bash"))
-    async with talking(environment, folder) as talk:
-        assert (await talk.run(code)).exit_code == status
-
-
 async def test_the_project_is_shown(folder: Path) -> None:
     environment = environment_of(write_run_only(folder, interpreter="bash"))
     project = folder / "project"
@@ -135,14 +126,6 @@ async def test_output_is_kept_as_agents_keep_it(folder: Path) -> None:
     assert "bytes left out" in outcome.stdout
     assert outcome.stderr == "error\n"
     assert set(outcome.truncated) == {"stdout"}
-
-
-async def test_code_that_is_too_long_for_an_argument_is_refused_by_run(folder: Path) -> None:
-    async with talking(environment_of(write_run_only(folder)), folder) as talk:
-        assert (await talk.run(f"print(len({'x' * 1000!r}))")).stdout == "1000\n"
-        outcome = await talk.run(f"print(len({'x' * 200_000!r}))")
-    assert "128 KiB" in outcome.stderr
-    assert outcome.exit_code == 1
 
 
 async def test_a_program_that_reads_nothing_gets_along(folder: Path) -> None:
@@ -207,15 +190,6 @@ async def test_a_session_that_is_killed_ends_what_runs(folder: Path) -> None:
     # `talking` looks for what is left
 
 
-async def test_a_program_that_goes_away_is_told(folder: Path) -> None:
-    artifact = write_run_only(folder)
-    async with talking(environment_of(artifact), folder) as talk:
-        (artifact / "bin" / "run").unlink()
-        outcome = await talk.run("print(1)")
-        assert outcome.exit_code == 127
-        assert "not found" in outcome.stderr
-
-
 async def test_without_descriptors_the_call_fails_and_nothing_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,15 +207,3 @@ async def test_without_descriptors_the_call_fails_and_nothing_else(
             assert isinstance(answer, ErrorFrame)
             assert (answer.id, "Too many open files" in answer.message) == (id_, True)
         assert (await talk.run("print(1)")).stdout == "1\n"
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [{"type": "files"}, {"type": "check", "id": "c"}, {"type": "status"}],
-)
-async def test_what_is_not_offered_is_refused(frame: Mapping[str, Any], folder: Path) -> None:
-    async with talking(environment_of(write_run_only(folder)), folder) as talk:
-        talk.link.post(frame)
-        answer = await talk.receive()
-        assert isinstance(answer, ErrorFrame)
-        assert answer.id == frame.get("id")

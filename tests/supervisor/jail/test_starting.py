@@ -16,7 +16,7 @@ from nsmd.jail.starting import hand_over, open_info_pipe
 from nsmd.jail.user import JailUser
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Artifact, ProjectMount
-from realjail import mount_of, needs_bwrap, open_directory
+from realjail import needs_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,19 +82,6 @@ def handed(
         policy=b"{}",
         code_variables=code_variables,
     )
-
-
-def test_older_programs_get_nothing_by_descriptor() -> None:
-    with open_directory() as project, ExitStack() as owned:
-        variables, inherited = handed(Artifact(run="/r"), owned, project=mount_of(project))
-        assert variables == {"PROJECT_DIR": str(project)}
-        assert inherited == []
-
-
-def test_only_what_it_takes() -> None:
-    with ExitStack() as owned:
-        variables, inherited = handed(Artifact(run="/r", schema=1), owned)
-        assert (variables, list(inherited)) == ({"NSM_INFO_FD": "77"}, [77])
 
 
 def test_policy_and_variables() -> None:

@@ -93,14 +93,6 @@ async def test_what_is_no_listener_is_closed_and_nothing_else_happens(lie: str) 
     assert open_descriptors() == before
 
 
-async def test_an_answer_without_a_descriptor() -> None:
-    async with open_bench(NetworkRule(mode="allow", allow=("x.org",))) as bench:
-        request = await bench.asked()
-        bench.answer({"type": "listening", "id": request["id"], "port": 3128})
-        await trio.testing.wait_all_tasks_blocked()
-        assert "did not come with the answer" in bench.network.facts()["problem"]
-
-
 async def test_descriptors_that_nobody_waits_for_are_dropped_and_a_second_one_is_a_lie() -> None:
     async with open_bench(NetworkRule()) as bench:
         before = open_descriptors()
@@ -296,21 +288,6 @@ async def test_no_pattern_leads_past_rules_for_requests_that_nobody_reads(
                     assert link.recv(1) == b""
 
 
-async def test_all_sessions_together_have_so_many_connections() -> None:
-    async with open_world() as world, open_bench(ALLOWED, Gateway(max_connections=1)) as bench:
-        port = await bench.listen()
-        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.0\r\nHost: x\r\n\r\n".encode()
-        with trio.fail_after(120):
-            held = await say(port, b"")
-            await trio.testing.wait_all_tasks_blocked()
-            assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 503 ")
-            await held.send_eof()
-            assert await read_all(held) == b""  # ended there, too
-            await trio.testing.wait_all_tasks_blocked()
-            assert (await read_all(await say(port, request))).startswith(b"HTTP/1.1 200 ")
-        assert [d.verdict for d in bench.network.decisions_since()] == ["busy", "allowed"]
-
-
 async def test_sessions_that_take_all_they_can_leave_room_for_the_next() -> None:
     gateway = Gateway(Names(), max_connections=12)
     async with (
@@ -451,22 +428,6 @@ async def test_each_request_on_a_connection_is_decided_anew() -> None:
         assert verdicts == ["allowed", "allowed", "not-allowed"]
 
 
-@pytest.mark.parametrize("ends", [True, False])
-async def test_a_kept_connection_ends_without_a_further_request(
-    ends: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not ends:
-        change_brokers(monkeypatch, "broker.KEEP_ALIVE_S = 0.1")
-    async with open_world() as world, open_bench(ALLOWED) as bench:
-        port = await bench.listen()
-        request = f"GET http://host.nsm.internal:{world.port}/ HTTP/1.1\r\nHost: x\r\n\r\n"
-        with trio.fail_after(120):
-            stream = await say(port, request.encode())
-            if ends:
-                await stream.send_eof()
-            assert (await read_all(stream)).endswith(b"world: GET / ")
-
-
 async def test_decisions_are_bounded_and_so_is_their_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with open_bench(NetworkRule(mode="allow")) as bench:
@@ -476,15 +437,3 @@ async def test_decisions_are_bounded_and_so_is_their_log(caplog: pytest.LogCaptu
         assert [d.host for d in bench.network.refused_since(998)] == ["h998.test", "h999.test"]
         assert bench.network.facts()["counters"]["not-allowed"] == 1000
     assert len(caplog.records) == 100
-
-
-async def test_nothing_is_open_once_the_session_has_ended() -> None:
-    before = open_descriptors()
-    async with open_bench(ALLOWED) as bench:
-        port = await bench.listen()
-        stream = await say(port, b"\x05\x01\x00")
-        assert await stream.receive_some(2) == b"\x05\x00"  # accepted, which a thread does
-        bench.agent.close()
-        with trio.fail_after(120):
-            assert await read_all(stream) == b""
-    assert open_descriptors() == before

@@ -114,11 +114,6 @@ def test_a_port_and_its_relay(kept: Kept) -> None:
     taken.close()
 
 
-def test_a_relay_that_has_ended(kept: Kept) -> None:
-    taken = Taken({RELAY + "r1": kept.relay(ended=True)})
-    assert (taken.relays, taken.store.dropped) == ({}, [RELAY + "r1"])
-
-
 def test_what_is_incomplete_is_dropped(kept: Kept) -> None:
     relay = kept.relay()
     os.close(relay.pop())  # its process

@@ -12,7 +12,7 @@ from fake_cgroups import FakeTree
 from fakes import PYTHON, FakeJail, spec
 from nsmd.jail.limits import LimitEnforcer
 from nsmd.jail.limits import tree as files
-from nsmd.jail.limits.confinement import Confinement, Measured
+from nsmd.jail.limits.confinement import Confinement
 from nsmd.jail.limits.enforcer import enforcement_by
 from nsmd.jail.limits.group import AGENT_MB, Group, limits_of
 from nsmd.jail.limits.tree import GroupTree, NoGroupsError, find_place, is_frozen
@@ -77,16 +77,6 @@ def test_what_does_not_hold_is_said(
     assert enforcement.memory == (kept["memory"] if lost == "memory" else "cgroup")
     assert enforcement.processes == (kept["pids"] if lost == "pids" else "cgroup")
     assert enforcement.cpu == (kept["cpu"] if lost == "cpu" else "cgroup")
-
-
-def test_a_kernel_without_swap_lacks_nothing(fake: FakeTree) -> None:
-    fake.without = {"memory.swap.max"}
-    assert group_in(fake).lacking == ""
-
-
-def test_a_file_that_is_not_there(fake: FakeTree) -> None:
-    fake.without = {"pids.max"}
-    assert group_in(fake).lacking == "pids.max: the kernel has no such file"
 
 
 def test_controllers_that_are_not_there(fake: FakeTree) -> None:
@@ -188,15 +178,6 @@ def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, gro
     jail.agent_end.close()
 
 
-def test_a_start_leaves_groups_of_sessions_that_live(fake: FakeTree) -> None:
-    tree = GroupTree(str(fake.top))
-    for name in ("alive", "gone"):
-        tree.make(name)
-    (Path(tree.sessions) / "alive/cgroup.procs").write_text("17\n")
-    GroupTree(str(fake.top))
-    assert [each.name for each in Path(tree.sessions).iterdir() if each.is_dir()] == ["alive"]
-
-
 FINE = Outcome(stdout="", stderr="", exit_code=0)
 FAILED = Outcome(stdout="", stderr="", exit_code=1)
 KILLED = Outcome(
@@ -272,30 +253,6 @@ def test_limits_that_were_reached_without_a_supervisor_are_told(
     for said in ([9, 9], "x", [1], None):
         assert kills_told(it, {"counted": said}) == [], said
     assert kills_told(it, {"counted": [-5, 1]}) == [3]
-
-
-def test_a_session_at_rest_costs_no_reading_when_an_execution_begins(
-    fake: FakeTree, jail: FakeJail, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    it = confined(group_in(fake), jail)
-    it.begun()
-    assert it.ended(FINE) == ()
-    assert not it.end_excess(Measured(2, 0, []))
-
-    def never(*_: object) -> str:
-        raise AssertionError
-
-    monkeypatch.setattr(files, "read_file", never)
-    it.begun()
-
-
-def test_a_session_that_died_of_it_says_so(fake: FakeTree, jail: FakeJail) -> None:
-    group = group_in(fake)
-    it = confined(group, jail)
-    it.begun()
-    assert it.why_it_died() == ""
-    count(group, kills=1)
-    assert it.why_it_died() == f": its memory limit of {ALL_MB} MiB was reached, peak 1 MiB"
 
 
 MOUNTS = "25 1 0:22 / /proc rw - proc proc rw\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -187,17 +186,6 @@ async def test_what_was_kept_of_a_scope_that_is_gone_is_not_used(
     ended(enforcer.anchor.pid)
 
 
-async def test_a_manager_that_knows_no_oom_policy_of_scopes(
-    started: dict[str, str], programs: Programs
-) -> None:
-    refuse = 'case "$*" in *OOMPolicy*) echo "Unknown assignment: OOMPolicy" >&2; exit 1;; esac'
-    programs.says("systemd-run", f"{refuse}\n{EXECS}")
-    anchor = await systemd.start_anchor(started)
-    anchor.close()
-    ended(anchor.pid)
-    assert ["OOMPolicy" in line for line in programs.asked()] == [True, False]
-
-
 async def test_a_scope_that_systemd_does_not_make(
     started: dict[str, str], programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,17 +199,6 @@ async def test_a_scope_that_systemd_does_not_make(
     os.environ["PATH"] = "/nonexistent"
     with pytest.raises(NoGroupsError, match="systemd-run cannot be run: it is not on PATH"):
         await systemd.start_anchor(started)
-
-
-async def test_an_anchor_that_is_killed_is_not_asked_for_again_by_a_close(
-    started: dict[str, str],
-) -> None:
-    anchor = await systemd.start_anchor(started)
-    os.kill(anchor.pid, signal.SIGKILL)
-    assert ended(anchor.pid) == -signal.SIGKILL
-    anchor.close()
-    anchor.close()
-    assert anchor.descriptors() == [-1, -1]
 
 
 async def test_groups_that_fail_for_a_moment_are_asked_for_again(

@@ -77,14 +77,6 @@ def test_a_long_execution_has_less_until_it_ends(session: Session) -> None:
     assert session.weight == str(WEIGHT)
 
 
-def test_two_looks_at_two_executions_are_none_at_a_long_one(session: Session) -> None:
-    for _ in range(3):
-        session.run()
-        session.look()
-        session.end()
-        assert session.weight == str(WEIGHT)
-
-
 def test_what_was_left_behind_has_less_until_it_is_gone(session: Session) -> None:
     session.run()
     session.look(AT_REST + 1)
@@ -99,26 +91,6 @@ def test_what_was_left_behind_has_less_until_it_is_gone(session: Session) -> Non
     assert session.weight == LOW
     assert not session.look()
     assert session.weight == str(WEIGHT)
-
-
-def test_what_begins_after_an_execution_is_seen_twice_as_well(session: Session) -> None:
-    session.run()
-    session.end()
-    assert session.look(AT_REST + 1)
-    assert session.weight == str(WEIGHT)
-    assert session.look(AT_REST + 1)
-    assert session.weight == LOW
-
-
-def test_short_calls_change_no_file(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> str:
-        raise AssertionError
-
-    monkeypatch.setattr(files, "write_file", never)
-    for _ in range(3):
-        session.run()
-        session.look()
-        session.end()
 
 
 def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -159,24 +131,6 @@ def test_a_kernel_that_does_not_take_it_is_not_asked_at_each_look(
         session.look()
     assert seen == [LOW]
     assert "cpu.weight: " in caplog.text
-
-
-def test_weights_that_do_not_hold_are_left_alone(fake: FakeTree, jail: FakeJail) -> None:
-    fake.refused["cpu.weight"] = "100"
-    session = Session(fake, jail)
-    del fake.refused["cpu.weight"]
-    session.run()
-    for _ in range(3):
-        session.look()
-    assert session.weight == "100"
-
-
-def test_the_least_is_one(fake: FakeTree, jail: FakeJail) -> None:
-    session = Session(fake, jail, weight=PART - 1)
-    session.run()
-    session.look()
-    session.look()
-    assert session.weight == "1"
 
 
 def test_a_session_that_has_ended_is_left_alone(session: Session) -> None:

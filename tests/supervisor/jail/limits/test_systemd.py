@@ -10,7 +10,7 @@ import pytest
 
 from cgroup_programs import Programs
 from nsmd.jail.limits import systemd
-from nsmd.jail.limits.systemd import attach, enter_scope, is_delegated
+from nsmd.jail.limits.systemd import attach, enter_scope
 from nsmd.jail.limits.tree import GroupPlace, NoGroupsError
 
 HERE = GroupPlace(
@@ -32,14 +32,6 @@ async def test_one_scope_around_this_process(programs: Programs) -> None:
     assert " Delegate b true OOMPolicy s continue CollectMode s inactive-or-failed " in made
     assert made.endswith(f" PIDs au 1 {os.getpid()} 0")
     assert started == f"systemctl --user start {NAME}"
-
-
-async def test_root_asks_the_systems_manager(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    await enter_scope(HERE, {})
-    assert [line.split()[1] for line in programs.asked()] == ["--system", "--system"]
 
 
 async def test_a_manager_that_knows_no_oom_policy_of_scopes(programs: Programs) -> None:
@@ -99,18 +91,6 @@ async def test_a_services_main_process_stays_where_it_is(programs: Programs) -> 
     await enter_scope(service, {**programs.variables, "SYSTEMD_EXEC_PID": "1"})
 
 
-@pytest.mark.parametrize(
-    ("script", "answer"), [("echo yes", True), ("echo no", False), ("exit 1", False)]
-)
-async def test_whether_a_unit_is_delegated(
-    programs: Programs, script: str, *, answer: bool
-) -> None:
-    programs.says("systemctl", script)
-    assert await is_delegated(HERE, programs.variables) is answer
-    assert programs.asked() == ["systemctl --user show --value -p Delegate session-3.scope"]
-    assert not await is_delegated(HERE, {"XDG_RUNTIME_DIR": "/nonexistent"})
-
-
 SCOPE = "/sys/fs/cgroup/user.slice/app.slice/nsm-sessions-1.scope"
 
 
@@ -143,10 +123,4 @@ async def test_nothing_is_moved_to_where_it_would_end_sooner(
     monkeypatch.setattr(os, "geteuid", lambda: 1)  # the system's manager serves root
     with pytest.raises(NoGroupsError, match="end with your last login"):
         await attach(SCOPE, f"{SCOPE}/sessions/box-1", [7], programs.variables)
-    assert programs.asked() == []
-
-
-async def test_a_tree_that_is_no_unit(programs: Programs) -> None:
-    with pytest.raises(NoGroupsError, match="another part of the tree"):
-        await attach("/sys/fs/cgroup/nsm-1", "/sys/fs/cgroup/nsm-1/sessions/b", [7], {})
     assert programs.asked() == []

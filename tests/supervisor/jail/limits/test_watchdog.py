@@ -142,19 +142,6 @@ def nothing_held(_: object) -> HeldMemory:
     return confinement.NOTHING_HELD
 
 
-@pytest.mark.jail
-@needs_bwrap
-async def test_lists_say_what_is_held() -> None:
-    async with open_world(enforcer()) as world:
-        held = "import os; held = os.memfd_create('x'); os.posix_fallocate(held, 0, 60 << 20)"
-        assert (await world.run("a", held)).outcome.exit_code == 0
-        limited = world.run_service.find("a").confinement
-        assert limited is not None
-        limited.end_excess(limited.measure())
-        (row,) = await world.run_service.describe()
-        assert (row.memory_bytes or 0) >= 60 << 20
-
-
 HOLDS = """
 import os
 number = os.memfd_create("held")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from artifact_files import environment_of, write_artifact, write_older, write_run_only
-from nsmd.environments.artifacts.metadata import TEMPLATE_PROTOCOL
 from nsmd.jail import process, starting
 from nsmd.jail.program_code import source_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
-from nsmd.jail.templates.template import PROTOCOL
 from nsmd.model.values import Environment
 from realjail import (
     environments,
@@ -25,7 +22,6 @@ from realjail import (
     open_directory,
     open_session,
 )
-from sandbox.template import server as template_server
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
 
@@ -66,17 +62,6 @@ async def test_sessions_are_forks_of_the_artifacts_template(folder: Path) -> Non
         assert forking.reasons == {}
 
 
-async def test_what_it_wants_imported_is(folder: Path) -> None:
-    wanted = replace(environment_of(write_artifact(folder)), preload=("sqlite3",))
-    async with (
-        open_launcher(folder) as forking,
-        open_session(wanted, launcher=forking) as session,
-    ):
-        assert is_fork(session.jail)
-        look = await session.run("import sys; print('sqlite3' in sys.modules)")
-        assert look.stdout == "True\n"
-
-
 async def test_older_ones_start_cold_and_say_why(folder: Path) -> None:
     older = environment_of(write_older(folder, "older"))
     once = environment_of(write_run_only(folder, "once"))
@@ -99,10 +84,6 @@ def replace_in(artifact: Path, name: str, change: Callable[[str], str]) -> Envir
     assert changed != source
     (artifact / "lib" / name).write_text(changed)
     return environment_of(artifact)
-
-
-def test_metadata_and_templates_have_one_version() -> None:
-    assert PROTOCOL == TEMPLATE_PROTOCOL == template_server.TEMPLATE_PROTOCOL
 
 
 async def test_a_template_of_another_protocol_is_left_alone(folder: Path) -> None:

@@ -96,24 +96,6 @@ async def test_code_changes_a_copy_and_not_the_project(bash: Environment, projec
         assert forking.reasons == {}
 
 
-async def test_siblings_have_copies_of_their_own(bash: Environment, project: Path) -> None:
-    async with open_templates(new_launcher()) as forking:
-        mount = copied(project)
-        async with (
-            open_session(bash, mount, launcher=forking) as one,
-            open_session(bash, mount, launcher=forking) as other,
-        ):
-            await one.run("echo of one > /project/README")
-            assert (await other.run("cat /project/README")).stdout == "read me\n"
-            # What nobody has copied is the host's, as it is now.
-            (project / "src" / "main").write_text("changed on the host\n")
-            assert (await one.run("cat /project/src/main")).stdout == "changed on the host\n"
-        async with open_session(bash, mount, launcher=forking) as later:
-            assert (await later.run("cat /project/README")).stdout == "read me\n"
-        assert isinstance(forking, TemplateLauncher)
-        assert len(forking.templates) == 1
-
-
 async def test_the_copy_is_bounded_and_hidden(bash: Environment, project: Path) -> None:
     """The place in memory has no path in the session, and neither bytes nor files without end."""
     small = replace(jail_spec(bash, copied(project)), sizes=replace(SIZES, overlay_mb=3))

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsm.wire.errors import BadProjectError, StartFailedError
+from nsm.wire.errors import StartFailedError
 from nsmd.jail import BwrapLauncher, starting
 from nsmd.jail.arguments import TemplateSpec
 from nsmd.jail.process import Jail
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
 from nsmd.jail.templates import spec as template_spec
 from nsmd.jail.templates.spec import request_for
-from nsmd.jail.templates.template import TemplateError
 from nsmd.model.policy import Policy, policy_of
 from nsmd.model.values import Environment, JailSpec, ProjectMount, SessionLimits
 from realjail import (
@@ -75,26 +74,6 @@ async def test_sessions_that_wait_for_one_template_share_its_failure(
             for _ in range(3):
                 nursery.start_soon(start)
     assert tried == 1
-
-
-async def test_pauses_have_an_end(python: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long an environment has been broken, its sessions start."""
-    monkeypatch.setattr(launcher, "LONGEST_PAUSE_S", 0.0)
-    broken = replace(python, name="broken", preload=("nonesuch_module",))
-
-    async def fail(*_: object) -> object:
-        raise TemplateError("still broken")
-
-    monkeypatch.setattr(launcher, "start_template", fail)
-
-    class NoLauncher(BwrapLauncher):
-        async def launch(self, spec: JailSpec, group: int | None = None) -> Jail:
-            raise BadProjectError("started cold")
-
-    async with open_launcher(NoLauncher(None, new_launcher().user.uid)) as forking:
-        for _ in range(1100):
-            with pytest.raises(BadProjectError, match="started cold"):
-                await forking.launch(jail_spec(broken))
 
 
 @contextmanager

@@ -111,16 +111,3 @@ async def test_one_that_has_ended_meanwhile_is_forgotten(python: Environment) ->
     async with launching(store) as again:
         assert again.templates == []
         assert store.kept == {}
-
-
-async def test_what_cannot_be_read_is_forgotten(
-    python: Environment, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Store()
-    async with left_behind(python, store) as pid:
-        name = f"{PREFIX}{pid}"
-        os.close(store.kept[name].pop(0))
-        async with launching(store) as again:
-            assert again.templates == []
-            assert store.kept == {}
-            assert "there is no record of it" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,8 +24,6 @@ from realjail import (
     open_directory,
     open_session,
 )
-from sandbox.template import server
-from sandbox.template.preloading import fill_gaps
 from venvs import WRITES, in_venv, make_venv
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -140,19 +137,6 @@ def add_matplotlib(venv: Path, fonts: str) -> Path:
     return package
 
 
-async def test_sessions_have_the_list_of_fonts_that_a_preloaded_matplotlib_makes(
-    python: Environment, venv: Path
-) -> None:
-    add_matplotlib(venv, FONTS)
-    async with (
-        open_launcher() as forking,
-        open_session(in_venv(python, venv, "matplotlib.font_manager"), launcher=forking) as session,
-    ):
-        assert is_fork(session.jail)
-        assert (await session.run(LIST_FONTS)).stdout == "['fonts'] True\n"
-        assert forking.unloaded == {}
-
-
 async def test_a_list_of_fonts_is_made_beside_the_first_sessions(
     python: Environment, venv: Path
 ) -> None:
@@ -234,19 +218,6 @@ _ = os.waitpid(pid, 0)
     ):
         assert is_fork(session.jail)
         assert (await session.run(code)).stdout == "False\nFalse ['child']\n"
-
-
-async def test_variables_make_another_template_only_where_something_is_preloaded(
-    python: Environment, venv: Path
-) -> None:
-    async with open_launcher() as forking:
-        for preload, templates in ((), 1), (("plots",), 3):
-            for style in "dark", "light":
-                environment = in_venv(python, venv, *preload, PLOTS_STYLE=style)
-                async with open_session(environment, launcher=forking) as session:
-                    code = "import plots; print(plots.STYLE)"
-                    assert (await session.run(code)).stdout == f"{style}\n"
-            assert len(forking.templates) == templates
 
 
 async def test_one_that_fails_does_not_drop_the_others(python: Environment, venv: Path) -> None:
@@ -345,32 +316,3 @@ preload = ["plots", "broken"]
         assert told in nsm("env")
         assert told in nsm("doctor")
         assert f"science: {told}" in nsm("reload")
-
-
-def test_objects_made_once_gaps_are_filled_lie_together() -> None:
-    scattered = [bytes(100) for _ in range(10_000)]
-    del scattered[::2]
-    fillers = fill_gaps()
-    new = [bytes(100) for _ in range(20)]
-    places = [id(each) for each in new]
-    assert places[-1] - places[0] == 19 * (places[1] - places[0])
-    assert sum(map(sys.getsizeof, fillers)) > 5_000 * sys.getsizeof(new[0])
-
-
-def test_a_list_of_fonts_that_ends_at_once_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Templates ignore SIGCHLD, so a child is gone as soon as it has ended, for example where
-    there may be no more user namespaces.
-    """
-
-    def found(_name: str) -> object:
-        return object()
-
-    ended = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitpid(ended, 0)
-    monkeypatch.setattr(server, "SCRATCH", (str(tmp_path),))
-    monkeypatch.setattr(server, "FONT_LISTS", str(tmp_path / "fontlist-*"))
-    monkeypatch.setattr("importlib.util.find_spec", found)
-    monkeypatch.setattr(os, "fork", lambda: ended)
-    assert server.start_font_list() == -1

@@ -6,19 +6,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from nsm.jail.proxyvariables import WITHOUT_NETWORK
 from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
 from nsmd.model.limits import steps_of
 from nsmd.model.policy import limit_variables, policy_of
 from nsmd.model.values import (
-    IMAGE_PLACE,
     Environment,
     ImageRoot,
     JailSizes,
     JailSpec,
-    NetworkRule,
     ProjectMount,
     ReadOnlyBind,
     SessionLimits,
@@ -31,7 +27,6 @@ PYTHON = Environment(
     agent_python="/usr/bin/python3",
     program="/usr/bin/python3",
 )
-BASH = replace(PYTHON, name="bash", interpreter="bash", program="/bin/bash", memory_mb=64)
 
 
 def project(mount_point: str = "/project", inode: int = 1) -> ProjectMount:
@@ -63,47 +58,6 @@ def test_the_python_of_an_image_imports_beside_its_template() -> None:
     assert steps_of(replace(web, interpreter="bash")) == web.setup
 
 
-def test_what_a_writable_root_has_of_the_jail() -> None:
-    web = image(writable=True)
-    asked = replace(
-        spec(web, project("/app/src")),
-        network=NetworkRule(mode="full"),
-        sizes=JailSizes(overlay_mb=9),
-    )
-    request = request_for(asked, SessionLimits(), policy_of(asked, SessionLimits(), "forked"))
-    root = json.loads(request.partition(b"\0")[0])["root"]
-    assert root == {
-        "image": IMAGE_PLACE,
-        "size_mb": 9,
-        "kept": ["/dev", "/proc", "/run/nsm", "/app/src"],
-        "made": ["/tmp", "/workspace"],
-        "copied": ["/etc/gitconfig", "/etc/nsswitch.conf", "/etc/hosts", "/etc/resolv.conf"],
-    }
-    readonly = replace(asked, environment=image())
-    request = request_for(readonly, SessionLimits(), policy_of(readonly, SessionLimits(), "forked"))
-    assert b'"root"' not in request
-
-
-def test_what_shows_the_same_shares_a_template() -> None:
-    assert template_of(spec(PYTHON)) == template_of(spec(BASH))
-    assert template_of(spec()) == template_of(replace(spec(), sizes=JailSizes(tmp_mb=1)))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        spec(replace(PYTHON, preload=("json",))),
-        spec(replace(PYTHON, path="/opt/bin:/usr/bin")),
-        spec(replace(PYTHON, agent_python="/opt/py/bin/python3")),
-        spec(with_bind("/opt/py")),
-        spec(mount=project()),
-        replace(spec(), network=NetworkRule(mode="full")),
-    ],
-)
-def test_what_shows_something_else_does_not(other: JailSpec) -> None:
-    assert template_of(spec()) != template_of(other)
-
-
 def asked(wanted: JailSpec, limits: SessionLimits) -> bytes:
     return request_for(wanted, limits, policy_of(wanted, limits, "forked"))
 
@@ -124,23 +78,6 @@ def test_variables_are_a_session_s_own() -> None:
     assert "variables" in str(why_unforkable(spec(large)))
 
 
-def test_an_environment_s_variables_go_before_those_for_no_network() -> None:
-    name = WITHOUT_NETWORK[0][0]
-    own = replace(PYTHON, variables=((name, "7"),))
-    _, _, *variables = asked(spec(own), SessionLimits()).decode().split("\0")
-    assert [each for each in variables if each.startswith(name)] == [f"{name}=7"]
-
-
-def test_a_project_that_was_replaced_is_another() -> None:
-    assert template_of(spec(mount=project(inode=1))) != template_of(spec(mount=project(inode=2)))
-
-
-def test_what_can_be_forked() -> None:
-    assert why_unforkable(spec()) is None
-    assert why_unforkable(spec(with_bind("/opt/py"), project())) is None
-    assert why_unforkable(spec(with_bind("/project-evil"), project())) is None
-
-
 def test_what_a_session_s_own_file_systems_would_cover() -> None:
     assert "/workspace" in str(why_unforkable(spec(mount=project("/workspace/p"))))
     assert "/tmp" in str(why_unforkable(spec(with_bind("/tmp/py"))))
@@ -150,15 +87,6 @@ def test_what_a_session_s_own_file_systems_would_cover() -> None:
 def test_an_interpreter_of_the_project_is_not_for_a_template() -> None:
     mount = project("/home/u/p")
     assert "part of the project" in str(why_unforkable(spec(with_bind("/home/u/p/.venv"), mount)))
-
-
-def test_a_request_has_the_session_s_own_limits() -> None:
-    limits = SessionLimits(processes=9, descriptors=99)
-    request = json.loads(asked(spec(BASH), limits).partition(b"\0")[0])
-    assert request["prestart"] == "bash"
-    assert request["programs"] == {"bash": "/bin/bash"}
-    assert request["limits"] == limits.of_interpreters(BASH)
-    assert set(request["sizes"]) == {"/workspace", "/tmp", "/dev/shm"}
 
 
 def test_an_interpreter_of_the_project_is_no_part_of_the_template() -> None:

@@ -20,7 +20,7 @@ from nsmd.jail.launcher import JailPlan
 from nsmd.jail.process import discard
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.model.values import Environment, ProjectMount, ReadOnlyBind
+from nsmd.model.values import Environment, ReadOnlyBind
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -74,10 +74,6 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def lives(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
 async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
     found: dict[str, Environment],
 ) -> None:
@@ -91,35 +87,6 @@ async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
         assert forking.reasons == {}
         kinds = {(e.agent_python, e.binds, e.path) for e in usable.values()}
         assert len(forking.templates) == len(kinds)
-
-
-async def test_common_modules_and_wanted_ones_are_there_already(python: Environment) -> None:
-    """And in nobody's way: only those that code imports have names."""
-    wanted = replace(python, preload=("sqlite3", "xml.dom.minidom"))
-    look = "import sys; print([m in sys.modules for m in ('json', 'sqlite3', 'xml.dom.minidom')])"
-    async with open_launcher() as forking:
-        async with open_session(wanted, launcher=forking) as session:
-            assert (await session.run(look)).stdout == "[True, True, True]\n"
-            assert (await session.run("json")).exit_code == 1
-        async with open_session(python, launcher=forking) as session:
-            assert (await session.run(look)).stdout == "[True, False, False]\n"
-        assert len(forking.templates) == 2
-
-
-async def test_the_environment_is_that_of_a_jail_of_its_own(found: dict[str, Environment]) -> None:
-    async with open_launcher() as forking:
-        for name, code in (
-            ("python", "import os; print(dict(sorted(os.environ.items())))"),
-            ("node", "console.log(Object.entries(process.env).sort())"),
-        ):
-            environment = found[name]
-            if environment.problem is not None:
-                continue
-            told: list[str] = []
-            for launching in (forking, new_launcher()):
-                async with open_session(environment, launcher=launching) as session:
-                    told.append((await session.run(code)).stdout)
-            assert told[0] == told[1] != ""
 
 
 async def test_variables_are_one_session_s_and_leave_nothing_in_the_template(
@@ -151,16 +118,6 @@ print(os.environ.get("TOKEN", "none")[:20], seen > 0)
                 assert (await session.run(look)).stdout == "secret-of-one-client True\n"
             async with open_session(found["python"], launcher=forking) as session:
                 assert (await session.run(look)).stdout == "none False\n"
-
-
-async def test_random_state_is_a_session_s_own(python: Environment) -> None:
-    code = "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())"
-    told: list[str] = []
-    async with open_launcher() as forking:
-        for _ in range(3):
-            async with open_session(python, launcher=forking) as session:
-                told += (await session.run(code)).stdout.split()
-    assert len(set(told)) == len(told)
 
 
 class UnnestableLauncher(BwrapLauncher):
@@ -226,26 +183,6 @@ async def test_sessions_outlive_their_template(python: Environment) -> None:
             [second] = forking.templates
             assert second is not first
         assert (await session.run("print(kept)")).stdout == "1\n"
-
-
-async def test_an_old_template_s_jail_goes_with_its_last_session(python: Environment) -> None:
-    async with open_launcher() as forking:
-        async with open_session(python, launcher=forking) as session:
-            [first] = forking.templates
-            first.close()
-            assert (await session.run("print(1)")).stdout == "1\n"
-            assert lives(first.pid)
-        await wait_dead(first.pid)
-
-
-async def test_killing_bwrap_s_outer_process_loses_nothing(python: Environment) -> None:
-    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
-        [made] = forking.templates
-        parent = int(Path(f"/proc/{made.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(parent, signal.SIGKILL)
-        assert (await session.run("print(1)")).stdout == "1\n"
-        async with open_session(python, launcher=forking) as other:
-            assert (await other.run("print(2)")).stdout == "2\n"
 
 
 async def test_killing_a_jail_s_first_process_ends_all_in_it(python: Environment) -> None:
@@ -442,20 +379,6 @@ async def test_a_replaced_project_gets_another_template(python: Environment) -> 
                 made.close()
             with pytest.raises(BadProjectError):
                 await forking.launch(jail_spec(python, before))
-
-
-async def test_what_is_shown_below_a_session_s_own_place_needs_a_jail(python: Environment) -> None:
-    with open_directory() as directory:
-        (directory / "name").write_text("here")
-        project: ProjectMount = mount_of(directory, "/workspace/project")
-        async with (
-            open_launcher() as forking,
-            open_session(python, project, launcher=forking) as session,
-        ):
-            assert not is_fork(session.jail)
-            read = "print(open('/workspace/project/name').read())"
-            assert (await session.run(read)).stdout == "here\n"
-            assert "/workspace/project" in forking.reasons["python"]
 
 
 async def test_too_many_templates_make_room(

@@ -103,11 +103,3 @@ def test_helpers_of_sessions_that_have_ended_meanwhile_are_ended() -> None:
         for process in processes:
             process.kill()
             process.wait()
-
-
-async def test_a_helper_that_was_closed_has_no_more_messages() -> None:
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        helper = HelperProcess.taken_up(os.pidfd_open(os.getpid()), its.detach())
-        helper.close()
-        assert await helper.next_message() is None

@@ -10,7 +10,7 @@ import pytest
 
 from nsmd.model.secrets import SecretRule, parse_secret
 from nsmd.network.secrets import vault as vaults
-from nsmd.network.secrets.vault import SourceError, Vault, read_value
+from nsmd.network.secrets.vault import Vault, read_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,13 +68,6 @@ async def test_a_source_that_fails_later_leaves_the_value(
     )
 
 
-async def test_a_later_vault_has_the_same_stand_ins(tmp_path: Path) -> None:
-    first = await make_vault(tmp_path)
-    rules = [parse_secret("key", f"file: {tmp_path}/token", [HOST[0]], ["env: KEY"])]
-    later = await Vault.read(rules, first.stand_ins, read)
-    assert later.stand_ins == first.stand_ins
-
-
 async def test_a_revoked_secret_is_usable_nowhere(tmp_path: Path) -> None:
     vault = await make_vault(tmp_path)
     vault.revoke("key")
@@ -82,11 +75,6 @@ async def test_a_revoked_secret_is_usable_nowhere(tmp_path: Path) -> None:
     assert vault.usable(*HOST) == {}
     assert vault.added_headers(*HOST) == []
     assert b"first" not in vault.patterns.replace(b"the-first-token")
-
-
-async def test_errors_name_the_secret() -> None:
-    with pytest.raises(SourceError, match=r"^secret key: "):
-        await Vault.read([parse_secret("key", "file: /no", [HOST[0]], ["env: KEY"])], {}, read)
 
 
 async def test_values_that_are_replaced_often_are_searched_for_an_hour(
