@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsmd.host.descriptors import LEAST, PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
+from nsmd.host.descriptors import PER_BOX, PER_SESSION, RESERVED, Quota, draw, share_out
 from nsmd.model.limits import session_room
 from nsmd.model.settings import HttpSettings, PoolSettings, SessionSettings, Settings
 
@@ -14,30 +14,6 @@ def test_all_shares_together_fit(limit: int) -> None:
     shares = share_out(limit)
     ours = RESERVED + shares.connections + 2 * shares.proxied + shares.boxes * PER_BOX
     assert ours + shares.sessions * PER_SESSION <= limit
-
-
-@pytest.mark.parametrize(
-    ("limit", "sessions", "connections", "proxied", "boxes"),
-    [
-        (1024, 266, 104, 26, 13),  # an old default for everything
-        (4096, 1250, 488, 122, 61),  # hard limits of login sessions without systemd
-        (20000, 8432, 1024, 512, 64),
-        (524288, 260576, 1024, 512, 64),  # systemd's
-    ],
-)
-def test_usual_limits(
-    limit: int, sessions: int, connections: int, proxied: int, boxes: int
-) -> None:
-    shares = share_out(limit)
-    assert (shares.sessions, shares.connections) == (sessions, connections)
-    assert (shares.proxied, shares.boxes) == (proxied, boxes)
-
-
-@pytest.mark.parametrize("limit", [0, 64, 200])
-def test_a_tiny_limit_is_tried_all_the_same(limit: int) -> None:
-    shares = share_out(limit)
-    assert (shares.sessions, shares.connections, shares.proxied) == (LEAST, LEAST, LEAST)
-    assert shares.boxes == LEAST
 
 
 @pytest.mark.parametrize("limit", [1024, 4096, 65536, 524288])

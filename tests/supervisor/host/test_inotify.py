@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,47 +112,6 @@ def test_what_is_missing_is_waited_for_where_it_would_begin(
     assert not watched.noticed()
 
 
-def test_a_directory_on_the_way_is_renamed_or_removed(watched: Watched, tmp_path: Path) -> None:
-    wanted = tmp_path / "a" / "b" / "c"
-    wanted.mkdir(parents=True)
-    watched.follow(wanted)
-    (tmp_path / "a").rename(tmp_path / "z")
-    assert watched.noticed()
-    watched.follow(wanted)
-    wanted.mkdir(parents=True)
-    assert watched.noticed()
-    watched.follow(wanted)
-    shutil.rmtree(tmp_path / "a")
-    assert watched.noticed()
-
-
-def test_another_directory_in_the_place_of_one_is_new(watched: Watched, tmp_path: Path) -> None:
-    place = tmp_path / "a"
-    place.mkdir()
-    assert watched.want({str(place): frozenset({""})})
-    assert not watched.want({str(place): frozenset({""})})
-    place.rename(tmp_path / "old")
-    place.mkdir()
-    assert watched.noticed()
-    assert watched.want({str(place): frozenset({""})})
-    (tmp_path / "old" / "x").touch()
-    assert not watched.noticed()
-    (place / "x").touch()
-    assert watched.noticed()
-
-
-def test_a_link_on_the_way_is_exchanged(watched: Watched, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / "store" / name).mkdir(parents=True)
-    link = tmp_path / "result"
-    link.symlink_to("store/one")
-    watched.follow(link)
-    (tmp_path / "new").symlink_to("store/two")
-    assert not watched.noticed()
-    (tmp_path / "new").rename(link)
-    assert watched.noticed()
-
-
 def test_the_kernel_watches_no_more_than_somebody_wants(
     watched: Watched, inotify: Inotify, tmp_path: Path
 ) -> None:
@@ -175,16 +133,6 @@ def test_the_kernel_watches_no_more_than_somebody_wants(
     assert kernels(inotify) == 0
     (tmp_path / "a").rename(tmp_path / "c")
     assert not other.noticed()
-
-
-def test_a_directory_that_moves_away_is_let_go(
-    watched: Watched, inotify: Inotify, tmp_path: Path
-) -> None:
-    (tmp_path / "a").mkdir()
-    watched.want({str(tmp_path / "a"): frozenset({"x"})})
-    (tmp_path / "a").rename(tmp_path / "b")
-    assert watched.noticed()
-    assert kernels(inotify) == 0
 
 
 def test_what_is_exchanged_with_a_directory_above_is_let_go(

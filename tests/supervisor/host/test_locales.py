@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.host.locales import locale_part, passed_on
+from nsmd.host.locales import passed_on
 
 ZONES = ("Europe/Berlin", "UTC", "Etc/GMT+5")
 LOCALES = ("de_DE.utf8", "ca_ES.utf8@valencia")
@@ -99,21 +99,3 @@ def test_the_hosts_time_zone(tmp_path: Path, root: str, link: str, name: str, zo
 def test_other_variables_stay_outside(root: str, name: str) -> None:
     for value in ("de_DE.UTF-8", "UTC"):
         assert not passed(root, name, value)
-
-
-def test_on_this_host() -> None:
-    """Ask the real C library."""
-    has_it = any(Path("/usr/lib/locale", name).exists() for name in ("C.utf8", "locale-archive"))
-    expected = (("LC_ALL", "C.UTF-8"),) if has_it else ()
-    assert passed_on({"LC_ALL": "C.UTF-8", "TZ": "/none"}) == expected
-
-
-def test_the_part_of_others() -> None:
-    assert locale_part([("A", "1"), ("LC_TIME", "x"), ("TZ", "y")]) == (
-        ("LC_TIME", "x"),
-        ("TZ", "y"),
-    )
-
-
-def test_what_python_has_set_for_itself_does_not_pass() -> None:
-    assert passed_on({"LC_CTYPE": "C.UTF-8"}, is_locale=lambda _: True) == ()

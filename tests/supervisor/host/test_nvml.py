@@ -15,7 +15,6 @@ import trio.testing
 from fake_nvml import GIB, NVMLError, fake_nvml
 from nsmd.host.nvml import (
     HANGS,
-    MISSING,
     READ_TIMEOUT_S,
     GpuReader,
     GpuReading,
@@ -56,12 +55,6 @@ def test_use_of_processes_on_all_gpus() -> None:
         nvml.nvmlDeviceGetHandleByIndex(0)
 
 
-def test_what_a_divided_gpu_does_not_say() -> None:
-    found = read(fake_nvml({"number": 0, "processes": [(300, None, 7)], "divided": True}))
-    assert found.gpus[0].percent is None
-    assert found.processes == {300: GpuUse()}
-
-
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -87,13 +80,6 @@ def test_a_gpu_that_falls_off_does_not_hide_the_others() -> None:
     )
     assert found.gpus[1].problem == ""
     assert found.processes[300].memory_bytes == GIB
-
-
-def test_without_the_extra() -> None:
-    def load() -> None:
-        raise ImportError
-
-    assert read_gpus(load) == GpuReading(problem=MISSING)
 
 
 async def test_a_driver_that_hangs_holds_up_nobody(autojump_clock: trio.testing.MockClock) -> None:

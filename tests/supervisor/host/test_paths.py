@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsmd.host.paths import is_within, trusted_owners, why_private, why_unreachable, why_untrusted
+from nsmd.host.paths import is_within, trusted_owners, why_unreachable, why_untrusted
 from realjail import open_directory
 
 ME = os.geteuid()
@@ -35,11 +35,6 @@ def program(folder: Path, mode: int = 0o755) -> str:
     return str(file)
 
 
-def test_what_only_we_can_change_is_trusted(tmp_path: Path) -> None:
-    # pytest's directory lies in /tmp, which everyone may write to but not take ours from.
-    assert why_untrusted(program(tmp_path / "bin"), trusted_owners()) is None
-
-
 def test_a_file_or_directory_that_everyone_can_change_is_not(tmp_path: Path) -> None:
     path = program(tmp_path / "bin", 0o777)
     assert why_untrusted(path, {0, ME}) == f"{path} is writable by everyone"
@@ -48,21 +43,8 @@ def test_a_file_or_directory_that_everyone_can_change_is_not(tmp_path: Path) -> 
     assert why_untrusted(path, {0, ME}) == f"{tmp_path / 'a'} is writable by everyone"
 
 
-def test_the_programs_own_directory_must_not_be_shared_even_if_sticky(tmp_path: Path) -> None:
-    path = program(tmp_path / "shared")
-    (tmp_path / "shared").chmod(0o1777)
-    assert why_untrusted(path, {0, ME}) is not None
-
-
 def test_another_owner_is_not_trusted(tmp_path: Path) -> None:
     assert why_untrusted(program(tmp_path / "bin"), {ME + 1, 0} - {ME}) is not None
-
-
-@pytest.mark.root
-def test_another_group_that_can_write_is_not_trusted(tmp_path: Path) -> None:
-    path = program(tmp_path / "bin", 0o775)
-    os.chown(path, -1, 4242)
-    assert why_untrusted(path, {0}) == f"{path} is writable by group 4242"
 
 
 @pytest.mark.root
@@ -84,11 +66,6 @@ def test_in_a_user_namespace_the_hosts_root_is_the_overflow_user(tmp_path: Path)
     assert trusted_owners(str(tmp_path)) == {0, ME, 65534}
     (tmp_path / "self/uid_map").write_text("         0          0 4294967295\n")
     assert trusted_owners(str(tmp_path)) == {0, ME}
-
-
-def test_a_home_of_slash_makes_only_the_root_private() -> None:
-    assert why_private("/", "/") is not None
-    assert why_private("/srv/app", "/") is None
 
 
 def test_who_can_reach_what() -> None:

@@ -72,12 +72,6 @@ def test_what_a_fork_shares_with_its_template_is_not_its_own(
     assert usage_of([10], str(tmp_path))[10].memory_bytes == told * PAGE
 
 
-def test_nor_what_it_shares_with_its_parent_in_the_jail(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=3000, children=[[11]])
-    process(tmp_path, 11, resident=3100, faults=150, parent=10)
-    assert usage_of([10], str(tmp_path))[10].memory_bytes == (3000 + 150) * PAGE
-
-
 def test_a_forked_process_takes_what_it_has_written() -> None:
     """The real kernel's counters, with the fork as the root."""
     program = (
@@ -103,13 +97,6 @@ def test_a_forked_process_takes_what_it_has_written() -> None:
     assert 8 << 20 <= usage.memory_bytes < 40 << 20
 
 
-def test_each_root_has_its_own(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=1)
-    process(tmp_path, 20, resident=2)
-    usage = usage_of([10, 20, 30], str(tmp_path))
-    assert {pid: u.memory_bytes // PAGE for pid, u in usage.items()} == {10: 1, 20: 2}
-
-
 def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
     process(tmp_path, 10, resident=1, children=[[11, 12, 13]])
     process(tmp_path, 12, resident=2)
@@ -118,31 +105,10 @@ def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
     assert usage_of([10], str(tmp_path))[10].processes == 2
 
 
-def test_a_name_may_hold_anything(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=1, ticks=(7, 0, 0, 0), name="a) S 1 (b) 9")
-    assert usage_of([10], str(tmp_path))[10].cpu_s == pytest.approx(7 / TICKS)
-
-
 def test_a_tree_that_changes_into_a_circle_ends(tmp_path: Path) -> None:
     process(tmp_path, 10, children=[[11]])
     process(tmp_path, 11, children=[[10, 11]])
     assert usage_of([10], str(tmp_path))[10].processes == 2
-
-
-def test_shared_memory_never_makes_it_negative(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=1, shared=5)
-    assert usage_of([10], str(tmp_path))[10].memory_bytes == 0
-
-
-@pytest.mark.parametrize("pid", [0, -1, 2**22 + 1])
-def test_what_is_no_process_has_no_entry(pid: int) -> None:
-    assert usage_of([pid]) == {}
-
-
-def test_a_kernel_that_does_not_tell_children(tmp_path: Path) -> None:
-    process(tmp_path, 10, resident=3)
-    (tmp_path / "10/task/10/children").unlink()
-    assert usage_of([10], str(tmp_path))[10].processes == 1
 
 
 def test_real_processes() -> None:
@@ -233,18 +199,3 @@ def test_each_process_of_a_jail_is_told(tmp_path: Path) -> None:
     assert 0 < len(found[1].command) <= 300
     assert [each.pid for each in processes_of(10, 2, str(tmp_path))] == [10, 11]
     assert processes_of(0, 9) == processes_of(99, 9, str(tmp_path)) == []
-
-
-def test_real_processes_are_told() -> None:
-    with ending(
-        subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    ) as cat:
-        assert cat.stdin is not None
-        assert cat.stdout is not None
-        cat.stdin.write(b"x")
-        assert cat.stdout.read(1) == b"x"  # it has become that program
-        (found,) = processes_of(cat.pid, 9)
-        assert (found.pid, found.name, found.threads) == (cat.pid, "cat", 1)
-        assert (found.command, found.state in "RS") == ("/bin/cat", True)
-        assert found.memory_bytes > 0
-        cat.communicate()

@@ -180,11 +180,13 @@ def test_a_broker_has_nothing_but_its_descriptors(module: str, near: Surrounding
     assert reached(module, "is", near) == []
 
 
+@pytest.mark.slow
 @BROKERS
 def test_each_attack_succeeds_in_one_that_keeps_its_rights(module: str, near: Surroundings) -> None:
     assert reached(module, "free", near) == reached(module, "ways", near)
 
 
+@pytest.mark.slow
 @BROKERS
 def test_the_filter_alone_leaves_a_helper_the_reading_of_files(
     module: str, near: Surroundings

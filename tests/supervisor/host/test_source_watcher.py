@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -89,17 +88,6 @@ async def test_an_artifact_that_is_copied_slowly(tmp_path: Path) -> None:
         assert kept.problems == []
 
 
-async def test_replaced_in_place_and_removed(tmp_path: Path) -> None:
-    made = artifact(tmp_path)
-    async with keeping(tmp_path) as kept:
-        (before,) = kept.last.environments
-        (made / "bin/run").write_text(PROGRAM + "\n")
-        await kept.until(lambda: kept.last.environments != (before,))
-        assert kept.names == ["science"]
-        shutil.rmtree(made)
-        await kept.until(lambda: kept.names == [] and kept.problems == [])
-
-
 async def test_a_link_far_away_is_exchanged(tmp_path: Path) -> None:
     """`nix build -o result` again, where the sandbox directory has a link to `result`."""
     old, new = (artifact(tmp_path / "store", f"{n}-science", name="science") for n in (1, 2))
@@ -144,18 +132,6 @@ async def test_many_changes_are_looked_at_together(tmp_path: Path) -> None:
             artifact(tmp_path, f"x{number}")
         await kept.until(lambda: len(kept.names) == 20)
         assert kept.looks - looks <= 3
-
-
-async def test_who_asks_need_not_wait_until_it_is_quiet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_watcher, "QUIET_S", 1000.0)
-    monkeypatch.setattr(source_watcher, "PATIENCE_S", 1000.0)
-    async with keeping(tmp_path) as kept:
-        for name in ("one", "two"):
-            artifact(tmp_path, name)
-            await kept.watcher.look(tmp_path)
-            assert name in kept.names
 
 
 async def test_what_comes_between_a_look_and_its_watch_is_seen(tmp_path: Path) -> None:
@@ -239,15 +215,3 @@ async def test_a_fault_of_ours_costs_a_source_and_no_supervisor(
         assert "RecursionError" in caplog.text
         await it.look("x")
         assert len(reported) == 2
-
-
-async def test_what_is_ended_is_looked_at_no_more(tmp_path: Path) -> None:
-    async with keeping(tmp_path) as kept:
-        looks = kept.looks
-        kept.watcher.end(tmp_path)
-        kept.watcher.end(tmp_path)
-        await kept.watcher.look(tmp_path)
-        artifact(tmp_path)
-        other = Kept(kept.watcher, tmp_path)
-        await other.until(lambda: other.names == ["science"])
-        assert kept.looks == looks

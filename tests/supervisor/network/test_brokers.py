@@ -114,7 +114,16 @@ WRONG_MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_MESSAGES)
+FAST = ("nonsense", "an unknown connection")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in WRONG_MESSAGES
+    ],
+)
 async def test_a_broker_that_sends_a_wrong_message_is_ended(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def fetch(url, **options):
 """
 
 
-@pytest.mark.parametrize("kind", ["forked", "cold"])
+@pytest.mark.parametrize("kind", ["forked", pytest.param("cold", marks=pytest.mark.slow)])
 async def test_code_reaches_the_hosts_of_its_list_and_no_other(kind: str) -> None:
     async with open_world() as world:
         allow = (f"world.test:{world.port}", f"127.0.0.1:{world.port}", "rebound.test")
@@ -178,7 +178,9 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("env", list(CHANGED))
+@pytest.mark.parametrize(
+    "env", ["python", *(pytest.param(env, marks=pytest.mark.slow) for env in ("bash", "node"))]
+)
 async def test_a_list_is_changed_while_a_session_runs(env: str) -> None:
     before, after, kept = CHANGED[env]
     async with open_world() as world, open_netbench({env: NetworkRule()}) as bench:
@@ -286,7 +288,7 @@ def reached(address):
 """
 
 
-@pytest.mark.parametrize("kind", ["forked", "cold"])
+@pytest.mark.parametrize("kind", ["forked", pytest.param("cold", marks=pytest.mark.slow)])
 async def test_the_host_s_network_is_the_host_s_and_nothing_else_of_it(kind: str) -> None:
     abstract = f"\0nsm-test-{os.urandom(8).hex()}".encode()
     rules = {"python": NetworkRule(mode="full"), "python-off": NetworkRule()}

@@ -261,7 +261,10 @@ class Helpers:
         raise AssertionError("there is no such helper")
 
 
-@pytest.mark.parametrize("times", [None, 0, 1, 2])
+@pytest.mark.parametrize(
+    "times",
+    [None, pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("wide", ["*:*", "host.nsm.internal:*"])
 async def test_no_pattern_leads_past_rules_for_requests_that_nobody_reads(
     wide: str, times: int | None

@@ -183,7 +183,7 @@ FRAMING = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=100)
 @given(
     FRAMING,
     st.sampled_from([b"1.0", b"1.1"]),

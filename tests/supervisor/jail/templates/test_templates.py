@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from nsm.wire.errors import BadProjectError
+from nsm.jail.proxyvariables import WITHOUT_NETWORK
+from nsm.wire.errors import BadProjectError, StartFailedError
+from nsmd.fdstore import records
+from nsmd.fdstore.records import KeptEntries
+from nsmd.fdstore.store import NoStore
 from nsmd.host.processes import pid_of
-from nsmd.jail import BwrapLauncher, Jail
+from nsmd.host.source_watcher import open_source_watcher
+from nsmd.jail import BwrapLauncher, Jail, starting
 from nsmd.jail.arguments import TEMPLATE_PATH, JailContent, TemplateSpec
 from nsmd.jail.launcher import JailPlan
 from nsmd.jail.process import discard
 from nsmd.jail.program_code import ProgramCode, source_of
 from nsmd.jail.templates import TemplateLauncher, launcher, open_templates, template
-from nsmd.model.values import Environment, ReadOnlyBind
+from nsmd.jail.templates import spec as template_spec
+from nsmd.jail.templates.spec import request_for, template_of, why_unforkable
+from nsmd.jail.templates.template import PREFIX, kept_template
+from nsmd.model.limits import steps_of
+from nsmd.model.policy import Policy, limit_variables, policy_of
+from nsmd.model.values import (
+    Environment,
+    ImageRoot,
+    JailSizes,
+    JailSpec,
+    ProjectMount,
+    ReadOnlyBind,
+    SessionLimits,
+    SetupStep,
+)
+from processes import ended
 from realjail import (
     ANSWER_TIMEOUT_S,
     environments,
@@ -34,8 +57,6 @@ from realjail import (
     open_session,
     talking_to,
 )
-
-pytestmark = [pytest.mark.jail, needs_bwrap]
 
 ENDING_S = 120.0
 """Far above the milliseconds that an end takes."""
@@ -74,6 +95,8 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
     found: dict[str, Environment],
 ) -> None:
@@ -89,6 +112,8 @@ async def test_all_interpreters_are_forks_of_as_few_templates_as_can_be(
         assert len(forking.templates) == len(kinds)
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_variables_are_one_session_s_and_leave_nothing_in_the_template(
     found: dict[str, Environment],
 ) -> None:
@@ -132,6 +157,8 @@ class UnnestableLauncher(BwrapLauncher):
         )
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_where_namespaces_cannot_be_nested_sessions_start_cold(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +181,8 @@ async def test_where_namespaces_cannot_be_nested_sessions_start_cold(
     # ... but where it works, it is.
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_after_a_pause_a_template_is_tried_again(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +199,8 @@ async def test_after_a_pause_a_template_is_tried_again(
         assert forking.reasons == {}
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_sessions_outlive_their_template(python: Environment) -> None:
     async with open_launcher() as forking, open_session(python, launcher=forking) as session:
         await session.run("kept = 1")
@@ -185,6 +216,8 @@ async def test_sessions_outlive_their_template(python: Environment) -> None:
         assert (await session.run("print(kept)")).stdout == "1\n"
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_killing_a_jail_s_first_process_ends_all_in_it(python: Environment) -> None:
     async with open_launcher() as forking:
         async with open_session(python, launcher=forking) as session:
@@ -196,6 +229,8 @@ async def test_killing_a_jail_s_first_process_ends_all_in_it(python: Environment
             assert (await other.run("print(2)")).stdout == "2\n"
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_session_s_end_takes_all_that_it_started(python: Environment) -> None:
     daemon = (
         "import os, signal\n"
@@ -224,6 +259,8 @@ async def test_a_session_s_end_takes_all_that_it_started(python: Environment) ->
         assert sum(stat.rpartition(")")[2].split()[0] != "Z" for stat in stats) == 4
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_template_that_hangs_is_given_up(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +279,8 @@ async def test_a_template_that_hangs_is_given_up(
             assert is_fork(other.jail)
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_templates_killed_while_they_fork(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +334,8 @@ class BigMachineLauncher(BwrapLauncher):
         self._template_code = ManyForkers("sandbox_template", TEMPLATE_PATH)
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_forkers_share_the_work_and_end_with_the_first(python: Environment) -> None:
     jails: list[Jail] = []
 
@@ -338,6 +379,8 @@ async def test_forkers_share_the_work_and_end_with_the_first(python: Environment
             jail.release()
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
     async def start() -> None:
         await discard(await forking.launch(jail_spec(python)))  # a quick one is not cancelled
@@ -359,6 +402,8 @@ async def test_cancelled_starts_leave_nothing(python: Environment) -> None:
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_replaced_project_gets_another_template(python: Environment) -> None:
     with open_directory() as directory:
         project = directory / "p"
@@ -381,6 +426,8 @@ async def test_a_replaced_project_gets_another_template(python: Environment) -> 
                 await forking.launch(jail_spec(python, before))
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_too_many_templates_make_room(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +441,8 @@ async def test_too_many_templates_make_room(
         assert [made.spec.preload for made in forking.templates] == [("csv",), ("ast",)]
 
 
+@pytest.mark.jail
+@needs_bwrap
 async def test_a_template_that_nobody_uses_goes(
     python: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +464,8 @@ async def test_a_template_that_nobody_uses_goes(
         await wait_dead(made.pid)
 
 
+@pytest.mark.jail
+@needs_bwrap
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "cold"])
 async def test_a_jail_enters_the_group_that_it_is_given(tmp_path: Path, *, forked: bool) -> None:
     """Before it gets its cgroup namespace: a file stands in for the group's list of processes."""
@@ -429,3 +480,380 @@ async def test_a_jail_enters_the_group_that_it_is_given(tmp_path: Path, *, forke
             jail.release()
     finally:
         os.close(entry)
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_sessions_that_wait_for_one_template_share_its_failure(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each would try in turn, and count as another failure in a row."""
+    tried = 0
+
+    async def count(cold: BwrapLauncher, spec: TemplateSpec, system_calls: bytes) -> object:
+        nonlocal tried
+        tried += 1
+        return await template.start_template(cold, spec, system_calls)
+
+    monkeypatch.setattr(launcher, "start_template", count)
+    with preloadable(python, "import os; os.abort()") as (broken, project):
+        async with open_launcher() as forking, trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                async with open_session(broken, project, launcher=forking) as session:
+                    assert not is_fork(session.jail)
+
+            for _ in range(3):
+                nursery.start_soon(start)
+    assert tried == 1
+
+
+@contextmanager
+def preloadable(
+    python: Environment, source: str
+) -> Generator[tuple[Environment, ProjectMount], None, None]:
+    """An environment that preloads a module, and the project in which it finds it."""
+    # A project's place is known: Python finds it there by a .pth-less path of its own.
+    places = ("/usr/local/lib/python3.11/dist-packages", "/usr/lib/python3/dist-packages")
+    paths = [path for path in places if Path(path).is_dir()]
+    if not paths:
+        pytest.skip("not here: this Python has no directory outside its own tree")
+    with open_directory() as directory:
+        package = directory / "lib"
+        package.mkdir(mode=0o755)
+        (package / "unforkable.py").write_text(source)
+        yield (
+            replace(python, name="unforkable", preload=("unforkable",)),
+            mount_of(package, paths[0]),
+        )
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_what_hangs_while_it_is_preloaded_is_named(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with preloadable(python, "import time; time.sleep(3600)") as (hanging, project):
+        async with open_launcher() as forking:
+            with monkeypatch.context() as patched:
+                patched.setattr(starting, "SPEAK_TIMEOUT_S", 0.2)
+                await forking.prepare(jail_spec(hanging, project))
+            async with open_session(hanging, project, launcher=forking) as session:
+                assert not is_fork(session.jail)
+            assert "template, which imports unforkable, said" in forking.reasons["unforkable"]
+
+
+async def limit_processes(made: template.Template, limit: str) -> None:
+    """Set the soft limit of a template.
+
+    By the user whose process it is; root in a container may lack the capability.
+    """
+    pid = next(
+        line.split()[1]
+        for line in Path(f"/proc/self/fdinfo/{made.pidfd}").read_text().splitlines()
+        if line.startswith("Pid:")
+    )
+    credentials = new_launcher().user.credentials()
+    code = (
+        "import resource as r, sys; pid = int(sys.argv[1]);"
+        f" r.prlimit(pid, r.RLIMIT_NPROC, ({limit}, r.prlimit(pid, r.RLIMIT_NPROC)[1]))"
+    )
+    await trio.run_process(
+        [made.spec.agent_python, "-c", code, pid],
+        user=credentials.user,
+        group=credentials.group,
+        extra_groups=credentials.extra_groups,
+        check=True,
+    )
+
+
+NO_FORK = "1"
+AS_BEFORE = "r.prlimit(pid, r.RLIMIT_NPROC)[1]"
+NO_ROOM = "clone: Resource temporarily unavailable"
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_without_room_for_a_process_the_call_is_told_and_the_template_stays(
+    python: Environment,
+) -> None:
+    """A jail of its own would take more of what is short."""
+    async with open_launcher() as forking, open_session(python, launcher=forking) as session:
+        [made] = forking.templates
+        await limit_processes(made, NO_FORK)
+        with pytest.raises(StartFailedError, match=NO_ROOM) as told:
+            await forking.launch(jail_spec(python))
+        assert "nsm kill" in told.value.hint
+        assert (await session.run("print(1)")).stdout == "1\n"
+        await limit_processes(made, AS_BEFORE)
+        async with open_session(python, launcher=forking) as other:
+            assert is_fork(other.jail)
+        assert forking.templates == [made]
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_a_step_that_fails_is_told(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(spec: JailSpec, limits: SessionLimits, policy: Policy) -> bytes:
+        asked = request_for(spec, limits, policy)
+        return asked.replace(b'"hostname": "', b'"hostname": "' + b"n" * 80)
+
+    monkeypatch.setattr(template_spec, "request_for", ask)
+    async with open_launcher() as forking:
+        async with open_session(python, launcher=forking) as session:
+            assert not is_fork(session.jail)
+        assert "Invalid argument" in forking.reasons["python"]
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_a_fork_that_fails_when_nobody_waits_for_it_any_more(python: Environment) -> None:
+    async with open_launcher() as forking, open_session(python, launcher=forking):
+        [made] = forking.templates
+        await limit_processes(made, NO_FORK)
+        signal.pidfd_send_signal(made.pidfd, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forking.launch, jail_spec(python))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+        signal.pidfd_send_signal(made.pidfd, signal.SIGCONT)
+        with pytest.raises(StartFailedError, match=NO_ROOM):
+            await forking.launch(jail_spec(python))
+        assert forking.templates == [made]
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_a_fork_that_is_killed_is_replaced(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = template.Template._announced  # pyright: ignore[reportPrivateUsage]
+    killed: list[Jail] = []
+
+    def kill(self: template.Template, jail: Jail) -> None:
+        announced(self, jail)
+        if not killed:
+            killed.append(jail)
+            jail.kill()
+            select.select([jail.pidfd], [], [])
+            # What it may have said already is not to be heard.
+            with suppress(BlockingIOError, ConnectionError):
+                while jail.socket.recv(4096):
+                    pass
+
+    async with open_launcher() as forking:
+        with monkeypatch.context() as patched:
+            patched.setattr(template.Template, "_announced", kill)
+            async with open_session(python, launcher=forking) as session:
+                assert is_fork(session.jail)
+                assert (await session.run("print(1)")).stdout == "1\n"
+        assert forking.reasons == {}
+        assert killed
+
+
+@pytest.mark.jail
+@needs_bwrap
+@pytest.mark.alone  # the kernel counts descriptors on their way for the whole user
+@pytest.mark.usefixtures("many_descriptors")
+async def test_a_template_that_hangs_and_has_been_asked_by_many_who_left(
+    python: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket is full: the next ones cannot even ask. They start in another way."""
+    printed: list[str] = []
+    async with open_launcher() as forking, open_session(python, launcher=forking):
+        [stopped] = forking.templates
+        signal.pidfd_send_signal(stopped.pidfd, signal.SIGSTOP)
+        spec, limits = jail_spec(python), SessionLimits()
+        request = request_for(spec, limits, policy_of(spec, limits, "forked"))
+        with monkeypatch.context() as patched:
+            # One that cannot send waits for that, and with it in its way the others.
+            async with trio.open_nursery() as nursery:
+                for _ in range(600):
+                    nursery.start_soon(stopped.fork, request)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            assert stopped.is_open
+            patched.setattr(template, "FORK_TIMEOUT_S", 0.2)
+
+            async def start() -> None:
+                async with open_session(python, launcher=forking) as session:
+                    printed.append((await session.run("print(1)")).stdout)
+
+            with trio.fail_after(120):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(start)
+        assert not stopped.is_open
+    assert printed == ["1\n", "1\n"]
+
+
+class Store(NoStore):
+    """Keeps copies, as others do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, list[int]] = {}
+
+    def keep(self, name: str, descriptors: Sequence[int]) -> None:
+        self.drop(name)
+        self.kept[name] = [os.dup(fd) for fd in descriptors]
+
+    def drop(self, name: str) -> None:
+        for fd in self.kept.pop(name, []):
+            os.close(fd)
+
+    def given(self) -> dict[str, list[int]]:
+        """Return the descriptors that the next supervisor receives."""
+        return {name: [os.dup(fd) for fd in fds] for name, fds in self.kept.items()}
+
+
+@asynccontextmanager
+async def launching(store: Store, made: str = "these") -> AsyncGenerator[TemplateLauncher]:
+    """A supervisor's launcher, which goes on with what is kept, and ends what it has."""
+    cold = new_launcher()
+    assert cold.system_calls is not None
+    async with open_source_watcher() as watcher, trio.open_nursery() as nursery:
+        launcher = TemplateLauncher(cold, cold.system_calls, nursery, watcher, store, lambda: made)
+        launcher.take_up(KeptEntries(store, store.given()))
+        yield launcher
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def left_behind(python: Environment, store: Store) -> AsyncGenerator[int]:
+    """A template that is kept, and whose supervisor does not look after it any more; its pid."""
+    async with launching(Store()) as first:
+        await first.prepare(jail_spec(python))
+        (template,) = first.templates
+        records.keep(store, kept_template(template, "these"))
+        yield template.pid
+
+
+async def forked(launcher: TemplateLauncher, python: Environment) -> None:
+    """A session is a fork."""
+    with trio.fail_after(ANSWER_TIMEOUT_S):
+        jail = await launcher.launch(jail_spec(python))
+    jail.kill()
+    await jail.wait()
+    jail.release()
+    assert not launcher.reasons
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_it_is_forked_from_by_the_next_supervisor(python: Environment) -> None:
+    store = Store()
+    async with left_behind(python, store) as pid:
+        assert list(store.kept) == [f"{PREFIX}{pid}"]
+        async with launching(store) as again:
+            (template,) = again.templates
+            assert template.pid == pid
+            await forked(again, python)
+            assert [name for name, _ in again.everything_kept()] == [f"{PREFIX}{pid}"]
+        assert store.kept == {}  # an ordered end ends it
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_one_of_other_programs_is_closed(python: Environment) -> None:
+    store = Store()
+    async with left_behind(python, store) as pid, launching(store, made="others") as again:
+        assert again.templates == []
+        await forked(again, python)
+        (template,) = again.templates
+        assert template.pid != pid
+        assert f"{PREFIX}{pid}" not in store.kept
+        assert f"{PREFIX}{template.pid}" in store.kept
+
+
+@pytest.mark.jail
+@needs_bwrap
+async def test_one_that_has_ended_meanwhile_is_forgotten(python: Environment) -> None:
+    store = Store()
+    async with left_behind(python, store) as pid:
+        pidfd = os.pidfd_open(pid)
+    await ended(pidfd)
+    os.close(pidfd)
+    async with launching(store) as again:
+        assert again.templates == []
+        assert store.kept == {}
+
+
+PYTHON = Environment(
+    name="python",
+    interpreter="python",
+    agent_python="/usr/bin/python3",
+    program="/usr/bin/python3",
+)
+
+
+def project(mount_point: str = "/project", inode: int = 1) -> ProjectMount:
+    return ProjectMount(path="/home/u/p", mount_point=mount_point, device=1, inode=inode)
+
+
+def spec(environment: Environment = PYTHON, mount: ProjectMount | None = None) -> JailSpec:
+    return JailSpec(environment=environment, project=mount, sizes=JailSizes())
+
+
+def with_bind(path: str) -> Environment:
+    return replace(PYTHON, binds=(ReadOnlyBind(source=path, target=path),))
+
+
+def image(*, writable: bool = False, **settings: Any) -> Environment:
+    shown = ImageRoot(directory="/store/root", python=("/run/nsm/ld", "py"), writable=writable)
+    return replace(PYTHON, name="web", image=shown, **settings)
+
+
+def test_the_python_of_an_image_imports_beside_its_template() -> None:
+    web = image(preload=("numpy",), setup=(SetupStep(name="first", code="1"),))
+    template = template_of(spec(web))
+    assert (template.worker, template.preload) == (web.program, ("numpy",))
+    bash = template_of(spec(replace(web, interpreter="bash", program="/bin/bash")))
+    assert (bash.worker, bash.preload) == ("", ())
+    first, imports = steps_of(web)
+    assert first == web.setup[0]
+    assert "numpy" in imports.code
+    assert steps_of(replace(web, interpreter="bash")) == web.setup
+
+
+def asked(wanted: JailSpec, limits: SessionLimits) -> bytes:
+    return request_for(wanted, limits, policy_of(wanted, limits, "forked"))
+
+
+def test_variables_are_a_session_s_own() -> None:
+    secret = replace(PYTHON, variables=(("KEY", "k3y"),))
+    assert template_of(spec(secret)) == template_of(spec())
+    assert "k3y" not in repr(spec(secret))
+    common, policy, *variables = asked(spec(secret), SessionLimits()).decode().split("\0")
+    network = [f"{name}={value}" for name, value in WITHOUT_NETWORK]
+    limits = [f"{name}={value}" for name, value in limit_variables(PYTHON.memory_mb).items()]
+    assert sorted(variables) == sorted(["KEY=k3y", *network, *limits])
+    assert "k3y" not in common
+    assert "k3y" not in policy
+    assert json.loads(common)["prestart"] == "python"
+    assert spec(secret) != spec(replace(secret, variables=(("KEY", "other"),)))
+    large = replace(PYTHON, variables=(("KEY", "x" * 40_000),))
+    assert "variables" in str(why_unforkable(spec(large)))
+
+
+def test_what_a_session_s_own_file_systems_would_cover() -> None:
+    assert "/workspace" in str(why_unforkable(spec(mount=project("/workspace/p"))))
+    assert "/tmp" in str(why_unforkable(spec(with_bind("/tmp/py"))))
+    assert why_unforkable(spec(with_bind("/tmpfiles"))) is None
+
+
+def test_an_interpreter_of_the_project_is_not_for_a_template() -> None:
+    mount = project("/home/u/p")
+    assert "part of the project" in str(why_unforkable(spec(with_bind("/home/u/p/.venv"), mount)))
+
+
+def test_an_interpreter_of_the_project_is_no_part_of_the_template() -> None:
+    program = "/project/.venv/bin/python"
+    links = (("/home/u/p", "/project"),)
+    own = replace(PYTHON, program=program, links=links)
+    assert why_unforkable(spec(own, project())) is None
+    assert program not in repr(template_of(spec(own, project())))
+    in_tmp = replace(own, links=(("/tmp/p", "/project"),))
+    assert "/tmp/p is shown below /tmp" in str(why_unforkable(spec(in_tmp, project())))

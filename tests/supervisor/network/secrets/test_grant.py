@@ -1,11 +1,13 @@
-"""Helpers of secrets: those that send what ours does not, and those of sessions that have ended."""
+"""Helpers of secrets: those that send what ours does not, and their ends."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 import trio
@@ -15,9 +17,10 @@ from nsmd.fdstore import records
 from nsmd.fdstore.holder import memory_file
 from nsmd.fdstore.records import KeptEntries
 from nsmd.fdstore.store import NoStore
+from nsmd.host.child_processes import PACKAGES, START
 from nsmd.host.processes import has_ended
 from nsmd.model.events import Events
-from nsmd.network.secrets.grant import GRANT, Grant, GrantRecord, HelperProcess
+from nsmd.network.secrets.grant import GRANT, MODULE, Grant, GrantRecord, HelperProcess
 from nsmd.network.secrets.service import SecretService
 
 REQUEST = b'"host": "a.test", "port": 443, "method": "GET", "path": "/"'
@@ -103,3 +106,15 @@ def test_helpers_of_sessions_that_have_ended_meanwhile_are_ended() -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_a_helper_ends_if_the_supervisor_has_gone_before_it_is_ready() -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its:
+        state = os.memfd_create("state")
+        begin = {"op": "begin", "secrets": [], "request_rules": ["GET https://a.example/*"]}
+        socket.send_fds(ours, [json.dumps(begin).encode()], [state])
+        os.close(state)
+        ours.close()
+        program = [sys.executable, "-I", "-c", START.format(MODULE), PACKAGES]
+        assert subprocess.run(program, stdin=its.fileno(), check=False).returncode == 0

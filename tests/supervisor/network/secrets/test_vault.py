@@ -1,31 +1,37 @@
-"""Values are read once, and again after a server has refused them."""
+"""Values of secrets: where they come from, and when they are read again."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsmd.model.secrets import SecretRule, parse_secret
+from nsmd.host.child_processes import PACKAGES
+from nsmd.model.secrets import SecretRule, parse_secret, parse_source
+from nsmd.network.secrets import vault
 from nsmd.network.secrets import vault as vaults
-from nsmd.network.secrets.vault import Vault, read_value
+from nsmd.network.secrets.vault import SourceError, Vault, read_value
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 HOST = ("a.example", 443)
 
 
-async def read(secret: SecretRule) -> str:
+async def read_source(secret: SecretRule) -> str:
     return read_value(secret.source, os.environ)
 
 
 async def make_vault(directory: Path) -> Vault:
     source = f"command: sh -c 'echo >>{directory}/asked; cat {directory}/token'"
     (directory / "token").write_text("the-first-token")
-    return await Vault.read([parse_secret("key", source, [HOST[0]], ["env: KEY"])], {}, read)
+    return await Vault.read([parse_secret("key", source, [HOST[0]], ["env: KEY"])], {}, read_source)
 
 
 def asked(directory: Path) -> int:
@@ -100,3 +106,201 @@ async def test_values_that_are_replaced_often_are_searched_for_an_hour(
     values = [f"token-number-{number:02}".encode() for number in range(13)]
     found = [vault.patterns.replace(value) != value for value in values]
     assert found == [False] * 8 + [True] * 5
+
+
+VARIABLES = {"PATH": os.defpath, "HOME": "/", "TOKEN": "token-of-a-variable"}
+
+
+def read(text: str) -> str:
+    return read_value(parse_source(text), VARIABLES)
+
+
+@pytest.mark.parametrize("text", ["a-long-token", "a-long-token\n", "a-long-token\r\n"])
+def test_one_line_is_a_value(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+    assert read(f"file: {tmp_path}/token") == "a-long-token"
+    assert read(f"command: cat {tmp_path}/token") == "a-long-token"
+
+
+def test_the_environment_and_words_without_a_shell() -> None:
+    assert read("environment: TOKEN") == "token-of-a-variable"
+    assert read("""command: sh -c 'printf %s "$0-$TOKEN"' '$HOME'""") == "$HOME-token-of-a-variable"
+
+
+def test_a_keyring(tmp_path: Path) -> None:
+    program = tmp_path / "secret-tool"
+    program.write_text('#!/bin/sh\necho "$*" | tr " " -\n')
+    program.chmod(0o755)
+    variables = {**VARIABLES, "PATH": f"{tmp_path}:{os.defpath}"}
+    found = read_value(parse_source("keyring: git ada"), variables)
+    assert found == "lookup-service-git-username-ada"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("command: true", "nothing"),
+        ("command: printf 'first-line\\nSECRET-line'", "2 lines"),
+        ("command: echo SECRET with spaces", "spaces"),
+        ("command: echo SECRET", "6 characters"),
+        ("command: sh -c 'echo SECRET-and-more; echo SECRET >&2; exit 3'", "exit code 3"),
+        ("command: sh -c 'kill -9 $$'", "signal 9"),
+        ("command: /nowhere/program SECRET", "cannot be started"),
+        ("command: head -c 100000 /dev/zero", "too much"),
+        ("file: /nowhere/token", "cannot be read"),
+        ("file: /dev/null", "no ordinary file"),
+        ("environment: NOTHING", "no variable NOTHING"),
+    ],
+)
+def test_no_value_and_why_without_what_came(text: str, expected: str) -> None:
+    with pytest.raises(SourceError, match=expected) as caught:
+        read(text)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vault, "TIMEOUT_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="was ended"):
+        read(f"command: sh -c 'sh -c \"echo $$ >{tmp_path}/pid; cat {tmp_path}/pipe\" & wait'")
+    for line in (tmp_path / "pid").read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(line), signal.SIGCONT)
+
+
+def test_a_command_whose_child_keeps_its_output_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found = read(f"command: sh -c 'cat {tmp_path}/pipe & echo a-long-token'")
+    assert found == "a-long-token"
+
+
+HELPER = """
+import sys; sys.path += sys.argv.pop(1).split(':')
+import trio
+from nsmd.host.rights import give_up_rights
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.vault import Asker, SourceError
+
+async def helper(path):
+    sources = {'command': f'command: cat {path}', 'file': f'file: {path}'}
+    secrets = [parse_secret(*each, ['a.example'], ['env: KEY']) for each in sources.items()]
+    asker = Asker(secrets)
+    for line in sys.stdin:
+        for secret in secrets:
+            try:
+                print(secret.name, await asker.ask(secret), flush=True)
+            except SourceError as error:
+                print(error, flush=True)
+        if line == 'first\\n':
+            give_up_rights()
+trio.run(helper, sys.argv[1])
+"""
+
+CANCELLED = """
+import sys; sys.path += sys.argv.pop(1).split(':')
+import os, trio, trio.testing
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.vault import Asker
+
+async def helper(gate, path):
+    gated = parse_secret('gated', f'command: head -n 1 {gate}', ['a.example'], ['env: A'])
+    other = parse_secret('other', f'file: {path}', ['b.example'], ['env: B'])
+    asker = Asker([gated, other])
+    writer = os.open(gate, os.O_RDWR)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(asker.ask, gated)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    os.write(writer, b'value-for-a\\n')
+    print(await asker.ask(other))
+    os.write(writer, b'next-value-for-a\\n')
+    print(await asker.ask(gated))
+trio.run(helper, *sys.argv[1:])
+"""
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_another(tmp_path: Path) -> None:
+    gate, token = tmp_path / "gate", tmp_path / "token"
+    os.mkfifo(gate)
+    token.write_text("value-for-b")
+    said = subprocess.check_output(
+        [sys.executable, "-I", "-c", CANCELLED, PACKAGES, gate, token], text=True
+    )
+    assert said.splitlines() == ["value-for-b", "next-value-for-a"]
+
+
+def test_a_helper_without_rights_gets_new_values(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", HELPER, PACKAGES, token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+
+        def asked(line: str) -> list[str]:
+            assert helper.stdin is not None
+            assert helper.stdout is not None
+            print(line, file=helper.stdin, flush=True)
+            return [helper.stdout.readline().strip() for _ in range(2)]
+
+        for value in ("the-first-token", "the-second-token"):
+            token.write_text(value)
+            assert asked(value.split("-")[1]) == [f"command {value}", f"file {value}"]
+        token.unlink()
+        assert asked("third") == [
+            "cat failed (exit code 1); run it yourself to see why",
+            f"the file {token} cannot be read: No such file or directory",
+        ]
+        helper.stdin.close()
+        assert helper.stdout.read() == ""  # nobody has it any more, so the asker has ended
+    assert helper.returncode == 0
+
+
+ENDED = """
+import sys; sys.path += sys.argv.pop(1).split(':')
+import os, signal, trio
+from nsmd.host.rights import give_up_rights
+from nsmd.model.secrets import parse_secret
+from nsmd.network.secrets.vault import Asker
+
+async def helper(path):
+    secret = parse_secret('key', f'file: {path}', ['a.example'], ['env: KEY'])
+    asker = Asker([secret])
+    for then in (kill, nothing, kill_and_give_up, nothing):
+        print(await asker.ask(secret), flush=True)
+        then()
+
+def nothing():
+    pass
+
+def kill():
+    with open('/proc/thread-self/children') as children:
+        pid = int(children.read())
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+def kill_and_give_up():
+    kill()
+    give_up_rights()
+
+trio.run(helper, sys.argv[1])
+"""
+
+
+def test_an_asker_that_was_killed_is_replaced_or_the_helper_ends(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-only-token")
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ENDED, PACKAGES, token],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.stdout.splitlines() == 3 * ["the-only-token"]
+    ends = "a secret helper ends: what reads its values has ended\n"
+    assert (done.returncode, done.stderr) == (1, ends)

@@ -1,4 +1,4 @@
-"""Notes of results for code in real jails; tests read every word from there."""
+"""Notes of results in real sessions: for code, and for hosts that the proxy refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 import trio
 
 from denial_notes import HOST_PROJECT, LIMITS, MEMORY_MB, SIZES, note
+from netbench import Names, open_netbench
 from nsmd.agent_link.link import AgentLink
 from nsmd.denials.explaining import explain
 from nsmd.denials.wording import Circumstances
-from nsmd.model.values import JailSpec, Outcome
+from nsmd.model.host_rules import parse_rule
+from nsmd.model.values import JailSpec, NetworkRule, Outcome
 from realjail import (
     ANSWER_TIMEOUT_S,
     LiveSession,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from nsmd.jail import Jail
 
 pytestmark = [needs_bwrap, pytest.mark.jail]
+
 
 CASES = tomllib.loads((Path(__file__).parent / "live.toml").read_text())["case"]
 
@@ -97,3 +100,45 @@ def report(code: str, said: tuple[str, ...], expected: tuple[str, ...], outcome:
         f" {outcome.restart_reason}\n  stdout {outcome.stdout!r:.1500}"
         f"\n  stderr {outcome.stderr!r:.1500}\n  displays {outcome.displays!r:.500}"
     )
+
+
+FETCH = """
+import urllib.request
+def fetch(*urls):
+    for url in urls:
+        try:
+            urllib.request.urlopen(url)
+        except OSError:
+            pass  # and says nothing of it
+"""
+
+SOME = "policy: network is limited to example.org, *.example.com:443; refused: "
+
+
+async def test_refused_hosts_are_told_with_the_execution_that_asked_for_them() -> None:
+    rule = NetworkRule(mode="allow", allow=("example.org", "*.example.com:443"))
+    names = Names({"example.org": ["127.0.0.1"]})
+    async with open_netbench({"python": rule}, names=names) as bench:
+
+        async def notes(code: str) -> tuple[str, ...]:
+            return (await bench.run(code)).notes
+
+        assert await notes(FETCH) == ()
+        twice = "fetch('https://pypi.example', 'https://pypi.example', 'http://[2001:db8::1]:8080')"
+        assert await notes(twice) == (f"{SOME}pypi.example:443, [2001:db8::1]:8080",)
+        assert await notes("1 + 1") == ()
+        assert await notes("fetch('http://www.example.com')") == (
+            f"{SOME}www.example.com:80 (not on that port)",
+        )
+        assert await notes("fetch('http://example.org')") == (
+            f"{SOME}example.org:80 (not a public address)",
+        )
+        assert await notes("fetch('https://nothing.example.com')") == ()  # nobody knows that name
+
+        await bench.network().allow([parse_rule("pypi.example")])
+        (more,) = await notes("fetch('https://other.example')")
+        assert "*.example.com:443, pypi.example; refused: other.example:443" in more
+        bench.network().turn_off()
+        assert await notes("fetch('https://pypi.example')") == (
+            "policy: network is off; only this session's own localhost can be reached",
+        )

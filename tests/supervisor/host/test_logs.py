@@ -1,7 +1,9 @@
-"""The log: whatever becomes of where it goes, logging neither raises nor blocks."""
+"""The log: its lines, its file, and floods; it neither raises nor blocks."""
 
 from __future__ import annotations
 
+import contextvars
+import io
 import logging
 import os
 import resource
@@ -17,10 +19,75 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e_support import variables_for
-from nsmd.host.logs import LogHandler
+from nsmd.host import logs
+from nsmd.host.logs import FULL, INTERVAL_S, MAX_KINDS, FloodFilter, LogHandler
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
+
+
+def line(formatter: logging.Formatter, level: int = logging.INFO, *, fails: bool = False) -> str:
+    """One line of the log."""
+    wrong = None
+    if fails:
+        try:
+            int("first\nsecond")
+        except ValueError:
+            wrong = sys.exc_info()
+    record = logging.LogRecord("nsmd.app.daemon", level, "", 1, "said %d", (7,), wrong)
+    return formatter.format(record)
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"),
+    [
+        (logging.DEBUG, 7),
+        (logging.INFO, 6),
+        (logging.WARNING, 4),
+        (logging.ERROR, 3),
+        (logging.CRITICAL, 2),
+    ],
+)
+def test_each_line_has_its_priority(level: int, priority: int) -> None:
+    formatter = logs.JournalFormatter()
+    assert line(formatter, level) == f"<{priority}>nsmd.app.daemon: said 7"
+    lines = line(formatter, level, fails=True).splitlines()
+    assert len(lines) > 3
+    assert all(each.startswith(f"<{priority}>") for each in lines)
+
+
+def test_only_the_journals_own_stream_is_written_for_it(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as stream:
+        found = os.fstat(stream.fileno())
+        given = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        assert line(logs.formatter_for(stream, given)).startswith("<6>")
+        other = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"}
+        for elsewhere in (other, {}):
+            plain = line(logs.formatter_for(stream, elsewhere))
+            assert plain.endswith(" INFO nsmd.app.daemon: said 7")
+            assert plain[0].isdigit()
+    assert not logs.goes_to_journal(io.StringIO(), given)
+
+
+def test_what_a_line_is_about_follows_it() -> None:
+    formatter = logs.JournalFormatter()
+
+    def there() -> tuple[str, str, str]:
+        logs.about(client="editor")
+        first = line(formatter)
+        logs.about(session="a1b2", client='an "editor"\n<2>nsmd: forged')
+        second = line(formatter)
+        logs.about(client="")
+        return first, second, line(formatter)
+
+    first, second, third = contextvars.Context().run(there)
+    assert first == "<6>nsmd.app.daemon: said 7 client=editor"
+    assert second.startswith('<6>nsmd.app.daemon: said 7 client="an \\"editor\\"\\n<2>')
+    assert second.endswith(" session=a1b2")
+    assert "\n" not in second
+    assert third == "<6>nsmd.app.daemon: said 7 session=a1b2"
+    assert line(formatter) == "<6>nsmd.app.daemon: said 7"
 
 
 def record(text: str, *args: object) -> logging.LogRecord:
@@ -34,32 +101,6 @@ def opened(path: Path) -> Generator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def test_lines(tmp_path: Path) -> None:
-    with opened(tmp_path / "log") as descriptor:
-        handler = LogHandler(descriptor, "/elsewhere")
-        handler.emit(record("one %d", 1))
-        handler.emit(record("wrong %d", "x"))
-        handler.emit(record("\udc80 and " + "x" * 10_000))
-    first, wrong, long = (tmp_path / "log").read_text().splitlines()
-    assert first == "one 1"
-    assert wrong.startswith("INFO nsmd.test: 'wrong %d' (cannot be put: TypeError")
-    assert long == "\\udc80 and " + "x" * 10_000
-
-
-def test_one_that_cannot_be_set_aside_goes_on(tmp_path: Path) -> None:
-    """A directory that was made read-only does the same: lines still have a place, if too large a
-    one.
-    """
-    path = tmp_path / "supervisor.log"
-    (tmp_path / "supervisor.log.1").mkdir()
-    with opened(path) as descriptor:
-        handler = LogHandler(descriptor, str(path), max_bytes=10)
-        for number in range(5):
-            handler.emit(record("a line, number %d", number))
-        assert handler.lost == 0
-    assert len(path.read_text().splitlines()) == 5
 
 
 def test_a_pipe_that_nobody_reads_does_not_block() -> None:
@@ -188,3 +229,64 @@ def test_a_supervisor_without_a_place_for_its_log(closing: str) -> None:
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(120) == 0
+
+
+class Log:
+    """A logger's lines that come through the filter."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.lines: list[str] = []
+        self._filter = FloodFilter(lambda: self.now)
+
+    def line(self, message: str, *args: object, line: int = 1, box: str = "") -> None:
+        def say() -> None:
+            logs.about(box=box)
+            record = logging.LogRecord("x", logging.WARNING, "", line, message, args, None)
+            if self._filter.filter(record):
+                self.lines.append(record.getMessage())
+
+        contextvars.copy_context().run(say)
+
+    def flood(self, count: int, box: str = "") -> list[str]:
+        before = len(self.lines)
+        for number in range(count):
+            self.line("closing: %s", f"100% of {number}", box=box)
+        return self.lines[before:]
+
+
+def test_of_a_flood_there_is_little_and_it_says_how_much_there_was() -> None:
+    log = Log()
+    said = log.flood(10_000)[FULL:]
+    assert len(said) == 14, "one for each power of two"
+    assert (
+        said[0]
+        == f"closing: 100% of {FULL} ({FULL + 1} like it in 0 s; most are left out from here on)"
+    )
+    assert f"({FULL + 8192} like it in " in said[-1]
+    log.now += INTERVAL_S
+    (line,) = log.flood(1)
+    assert (
+        line == f"closing: 100% of 0 ({10_000 - FULL} more like it are left out in the 60 s before)"
+    )
+    assert log.flood(FULL - 1) == [f"closing: 100% of {number}" for number in range(FULL - 1)]
+
+
+def test_a_flood_hides_no_other_line_and_nobody_elses() -> None:
+    log = Log()
+    log.flood(1000, box="flooding")
+    assert len(log.flood(FULL, box="other")) == FULL
+    before = len(log.lines)
+    log.line("closing: %s", "elsewhere in the code", line=2, box="flooding")
+    log.line("refused", box="flooding")
+    assert log.lines[before:] == ["closing: elsewhere in the code", "refused"]
+
+
+def test_who_takes_many_names_is_one_in_the_end() -> None:
+    log = Log()
+    for number in range(2 * MAX_KINDS):
+        log.line("closing", box=f"box {number}")
+    assert len(log.lines) < MAX_KINDS + FULL + 20
+    log.now += INTERVAL_S
+    assert log.flood(1, box="another") == ["closing: 100% of 0"]
+    assert log.flood(5, box="another")[-1] == "closing: 100% of 4"
