@@ -18,6 +18,7 @@ from agent_process import ANSWER_TIMEOUT_S, PYTHON, AgentProcess, direct_agent
 from processes import ending
 from sandbox.framing import CAPABILITIES, MessageReader, encode_frame
 from sandbox.polling import NonblockingStream, Poller
+from selection import one_in
 
 
 @pytest.mark.node
@@ -179,7 +180,7 @@ def test_pipes_do_as_well_as_a_socket(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--prestart", "perl"], ["--color", "red"], ["python"], ["--workspace"]],
+    one_in(4, [["--prestart", "perl"], ["--color", "red"], ["python"], ["--workspace"]]),
 )
 def test_a_wrong_command_line_says_what_is_expected(arguments: list[str]) -> None:
     done = subprocess.run(

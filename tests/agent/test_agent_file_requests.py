@@ -19,6 +19,7 @@ import pytest
 
 from agent_process import AgentProcess
 from sandbox.archives import PipeSink
+from selection import one_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -409,7 +410,9 @@ def test_files_of_all_sizes_go_out_and_come_back(agent: AgentProcess) -> None:
     assert copied == contents
 
 
-@pytest.mark.parametrize("form", ["--sparse --format=gnu", "--sparse --format=pax", "--format=v7"])
+@pytest.mark.parametrize(
+    "form", one_in(3, ["--sparse --format=gnu", "--sparse --format=pax", "--format=v7"])
+)
 def test_archives_of_another_program(agent: AgentProcess, form: str, tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.write(b"begin")

@@ -285,10 +285,11 @@ def test_a_terminal_its_size_and_its_interrupt(jobs: Jobs) -> None:
     ],
 )
 def test_the_type_of_a_terminal(
-    jobs: Jobs, term: str | None, env: dict[str, str], told: str
+    shared_jobs: Jobs, term: str | None, env: dict[str, str], told: str
 ) -> None:
-    job = jobs.shell("echo $TERM", tty={"rows": 24, "columns": 80, "term": term}, env=env)
-    assert jobs.output(job)[0].decode() == f"{told}\r\n"
+    tty = {"rows": 24, "columns": 80, "term": term}
+    job = shared_jobs.shell("echo $TERM", tty=tty, env=env)
+    assert shared_jobs.output(job)[0].decode() == f"{told}\r\n"
 
 
 def test_what_is_typed_into_a_terminal(jobs: Jobs) -> None:
@@ -388,6 +389,7 @@ def _sleeps(jobs: Jobs) -> list[str]:
     return sorted(line.split()[-1] for line in told.splitlines())
 
 
+@pytest.mark.slow
 def test_two_hundred_at_once(jobs: Jobs) -> None:
     started = [jobs.start("cat", stdin=True) for _ in range(200)]
     for job in started:
@@ -418,6 +420,7 @@ def test_old_jobs_are_forgotten(jobs: Jobs) -> None:
     assert len(jobs.ask("job_list")["jobs"]) == 1000
 
 
+@pytest.mark.slow
 def test_a_flood_that_nobody_reads_neither_blocks_nor_stays(jobs: Jobs) -> None:
     flood = jobs.shell("head -c 90000000 /dev/zero; echo end")
     facts = jobs.wait(flood)
@@ -436,6 +439,7 @@ def test_nothing_is_lost_for_a_reader(jobs: Jobs) -> None:
     assert data.startswith(b"1\n2\n3\n")
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_a_reader_that_holds_it(jobs: Jobs) -> None:
     job = jobs.shell("head -c 90000000 /dev/zero; echo end")
     jobs.read(job, hold=True, bytes=1)

@@ -177,7 +177,7 @@ def test_a_one_shot_that_does_not_end_is_stopped(agent: AgentProcess, code: str)
         ("new Proxy(setTimeout(() => {}, 1), {})", "Timeout {"),
     ],
 )
-@pytest.mark.parametrize("one_shot", [False, True])
+@pytest.mark.parametrize("one_shot", one_in(2, [False, True]))
 def test_what_keeps_the_loop_going_is_shown_as_its_name(
     agent: AgentProcess, code: str, shown: str, one_shot: bool
 ) -> None:
@@ -405,6 +405,7 @@ def test_no_stack_shows_frames_of_ours(shared: AgentProcess, code: str) -> None:
     assert not re.search(r"node:inspector|\[eval\]|node:internal/worker", said), said
 
 
+@pytest.mark.slow
 def test_typescript_runs_or_says_what_it_needs(agent: AgentProcess) -> None:
     reply = agent.node("let typed: number = 3; typed")
     if reply.exit_code == 0:  # this Node takes types away itself, since 22.13

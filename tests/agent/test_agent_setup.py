@@ -125,6 +125,7 @@ def test_what_fails_ends_its_own_step_only(bash: AgentProcess) -> None:
     assert [f"{how}]" for how in told(HARMLESS)] == said
 
 
+@pytest.mark.slow
 def test_what_ends_the_shell_is_left_out(bash: AgentProcess) -> None:
     set_up(bash, "before=b", *FATAL, "after=c", timeout_s=1.5, grace_s=0.2)
     reply = bash.bash("echo $before $after")
