@@ -57,7 +57,7 @@ def test_one_that_is_not_there_is_said_with_those_that_are() -> None:
 
 def test_one_whose_definition_is_of_no_use_is_said_with_the_reason() -> None:
     message, hint = refusal("bad")
-    assert message.endswith("definition that is of no use: /c/tools/bad.md:3: `command` is none")
+    assert message.endswith("has a mistake: /c/tools/bad.md:3: `command` is none")
     assert "nsm bridge check" in hint
     assert refusal("odd")[0].endswith("/c/tools/odd.md: is a pipe")
 
@@ -65,8 +65,8 @@ def test_one_whose_definition_is_of_no_use_is_said_with_the_reason() -> None:
 def test_all_that_are_not_there_are_said_at_once() -> None:
     message, hint = refusal("b", "deploy", "a", "bad", "odd")
     assert message == (
-        "program 'bad' has a definition that is of no use: /c/tools/bad.md:3: `command` is none; "
-        "program 'odd' has a definition that is of no use: /c/tools/odd.md: is a pipe; "
+        "the definition of program 'bad' has a mistake: /c/tools/bad.md:3: `command` is none; "
+        "the definition of program 'odd' has a mistake: /c/tools/odd.md: is a pipe; "
         "programs 'b', 'a' not found. Available: deploy, restart-db"
     )
     assert "nsm bridge check" in hint

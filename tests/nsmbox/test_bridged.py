@@ -277,7 +277,7 @@ ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
     [
         ("deplyo", "program 'deplyo' not found. Available: deploy, restart-db, wipe"),
         ("a,deploy,b,c", "programs 'a', 'b', 'c' not found. Available: deploy, restart-db, wipe"),
-        ("deploy,broken", "program 'broken' has a definition that is of no use: "),
+        ("deploy,broken", "the definition of program 'broken' has a mistake: "),
     ],
 )
 def test_what_there_is_not_is_said_at_launch(

@@ -30,33 +30,33 @@ GROUPS = {
         "top": "watch the sessions: processor, memory, rates",
         "logs": "show what was run in a session, and what came of it",
         "replay": "run a transcript again, and show what differs",
-        "inspect": "show all that is known of a session",
+        "inspect": "show everything about a session",
         "net": "show or change what a session may reach",
-        "secrets": "show, test and revoke secrets that sessions use unseen",
+        "secrets": "show, test and revoke tokens that code uses without seeing them",
         "port": "open, close and list ports of sessions",
         "fork": "make copies of a running Python or Bash session",
-        "save": "write what is in a session into a file",
-        "restore": "make a session of a save",
+        "save": "save a session into a file",
+        "restore": "start a session from a save",
         "tree": "show sessions and saves as a tree",
         "kill": "end sessions",
     },
     "Files and changes": {
         "cp": "copy files and directories to and from sessions",
-        "diff": "show what a session has changed in the project",
-        "apply": "bring what a session has changed to the project",
-        "discard": "take back what a session has changed",
+        "diff": "show a session's changes of the project",
+        "apply": "write a session's changes to the project",
+        "discard": "discard a session's changes",
     },
     "Environments": {
-        "env": "list the environments; build more with Nix",
+        "env": "list, add and remove environments",
     },
-    "Boxes for agents, programs of the host, clients of others": {
-        "box": "run an agent, or any command, in a jail",
+    "Agents": {
+        "box": "run an agent, or any command, in a box",
         "bridge": "show, try and check the programs that agents may start",
         "e2b": "serve the clients of E2B with sandboxes of this machine",
     },
     "The supervisor": {
-        "status": "show its state, what it keeps ready, and what it counts",
-        "events": "show what happens in it",
+        "status": "show its state, spare sessions, times and metrics",
+        "events": "show what happened lately",
         "audit": "show who ran what, when, and what came of it",
         "http": "show where MCP is served over HTTP, and the token",
         "drain": "take no new work, and wait until nothing runs",
@@ -65,14 +65,14 @@ GROUPS = {
         "service": "have systemd run it",
     },
     "Other machines": {
-        "host": "prepare machines whose sessions `nsm --host` uses",
+        "host": "install nsm on other machines, for `nsm --host`",
     },
     "Set-up": {
-        "setup": "give nsm to a coding agent, or take it back",
+        "setup": "give nsm to an editor or agent, or take it back",
         "doctor": "check what nsm needs on this host",
         "config": "check or show the configuration",
         "completion": "print a script that completes commands in your shell",
-        "uninstall": "remove all that nsm has put on this machine",
+        "uninstall": "remove nsm's files from this machine",
     },
 }
 """The verbs and what they do, grouped by subject."""
@@ -183,7 +183,7 @@ def overview() -> str:
     """The text of `nsm --help`."""
     width = max(map(len, VERBS))
     lines = ["usage: nsm [--host HOST] COMMAND [OPTIONS]", ""]
-    lines += ["Jailed, pre-warmed Python, Bash and Node sessions, kept by one supervisor."]
+    lines += ["Run code in jailed Python, Bash and Node sessions."]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
         lines += [f"  {verb:<{width}}  {what}" for verb, what in verbs.items()]

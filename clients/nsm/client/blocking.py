@@ -245,8 +245,8 @@ class CallLock:
     def __enter__(self) -> None:
         if self._owner == get_ident():
             raise BadRequestError(
-                "a callback of a call has used the client that is in this call",
-                hint="Use a client of its own in the callback, or call when the first has ended.",
+                "a callback has used the client whose call it belongs to",
+                hint="Use another client in the callback, or call when the first call has ended.",
             )
         self._lock.acquire()
         self._owner = get_ident()

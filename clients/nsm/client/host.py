@@ -119,7 +119,7 @@ class BridgeMethods(Calls):
 
     @method
     def programs(self) -> Steps[ProgramsReport]:
-        """Programs that this client may start, and files that describe none."""
+        """Programs that this client may start, and files with mistakes."""
         return (yield from ask(wire.bridge_programs()))
 
     @method

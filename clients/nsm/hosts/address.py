@@ -96,7 +96,7 @@ def find_host(wanted: str) -> RemoteHost:
     way = os.environ.get("NSM_HOST_PROJECT") or found.project
     if way not in PROJECT_WAYS:
         raise HostError(
-            f"NSM_HOST_PROJECT is {way!r}, which is no way to bring a project to a host",
+            f"NSM_HOST_PROJECT is {way!r}, expected {', '.join(PROJECT_WAYS)}",
             hint=f"Set it to {_other_way(way)}.",
         )
     return found._replace(project=way)

@@ -220,7 +220,7 @@ class ProgramsReport(NamedTuple):
     Attributes:
         enabled: the bridge is on (``[bridge] enabled``).
         programs: sorted by name.
-        problems: files that describe none; empty for who may only start programs.
+        problems: files with mistakes; empty for who may only start programs.
     """
 
     enabled: bool

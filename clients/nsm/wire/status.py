@@ -170,7 +170,7 @@ class BridgeStatus(NamedTuple):
     Attributes:
         enabled: there is one.
         programs: how many there are.
-        wrong: how many files describe none, see `nsm bridge check`.
+        wrong: number of files with mistakes, see `nsm bridge check`.
         running: calls that are under way.
         audit: path of the file that they are written down in.
         problem: why that can't be written now, and nothing starts; empty where it can.

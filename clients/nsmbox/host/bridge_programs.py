@@ -62,7 +62,7 @@ def check(names: Sequence[str], report: ProgramsReport) -> None:
 def _useless(problem: ProgramProblem) -> str:
     line = "" if problem.line is None else f":{problem.line}"
     return (
-        f"program {problem.name!r} has a definition that is of no use: {problem.source}{line}: "
+        f"the definition of program {problem.name!r} has a mistake: {problem.source}{line}: "
         f"{problem.reason}"
     )
 

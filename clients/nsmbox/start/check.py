@@ -110,7 +110,7 @@ def check_user(uid: int, request: BoxRequest, program: str) -> HostCheck:
     """Root has no boxes."""
     if uid != 0:
         return ok(f"user {uid}, not root")
-    why = request.profile.root or "a box of root's would keep root's rights over the host"
+    why = request.profile.root or "a box of root keeps root's rights on the host"
     return fail(f"root: {why}", f"Run it as an ordinary user: `runuser -u USER -- {program} ...`.")
 
 

@@ -82,8 +82,8 @@ def main(arguments: list[str]) -> int:
             offer_proxy(*place)
         except OSError as error:
             return _failed(
-                f"the box's proxy cannot be had: {error}. `nsm doctor` says whether the supervisor "
-                "runs, and where its log is.",
+                f"the box's proxy cannot be reached: {error}. `nsm doctor` says whether the "
+                "supervisor runs, and where its log is.",
                 1,
             )
     if is_first:

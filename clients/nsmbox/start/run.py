@@ -327,7 +327,7 @@ def _refuse_a_box_in_a_box() -> None:
 def _refuse_root(request: BoxRequest, way: Way) -> None:
     if os.geteuid() != 0:
         return
-    reason = request.profile.root or "a box of root's would keep root's rights over the host"
+    reason = request.profile.root or "a box of root keeps root's rights on the host"
     raise BoxError(
         f"not as root: {reason}",
         hint=f"Run it as an ordinary user: `runuser -u USER -- {way.program} ...`.",

@@ -186,9 +186,7 @@ def without(plan: Plan, place: BoxPlace) -> str:
         lacking.append("programs of the host")
     if (limits := place.box.limits) is not None and limits.memory_by == "watchdog":
         lacking.append("limit of memory")
-    return (
-        f"the supervisor has ended, and no other one can serve this box: no {', no '.join(lacking)}"
-    )
+    return f"the supervisor has ended, so this box goes on without {', '.join(lacking)}"
 
 
 def _is_shut_down(connection: socket.socket, name: str) -> bool:

@@ -97,7 +97,7 @@ PLACES = (
 
 def check_clients(host: Host) -> list[HostCheck]:
     """A row for each entry that starts nsm, and one if there is none."""
-    none = ok(f"none of those known here starts {PROGRAM} yet")
+    none = ok(f"no editor starts {PROGRAM} yet; `nsm setup` gives nsm to one")
     return rows(("client", _entries(host))) or rows(("clients", none))
 
 

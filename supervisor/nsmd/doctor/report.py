@@ -137,8 +137,8 @@ def check_bubblewrap(path: str | None) -> HostCheck:
     numbers = tuple(int(number) for number in re.findall(r"\d+", program.version)[:3])
     if numbers < SAFE_BWRAP:
         return warn(
-            f"{detail}: older than 0.12, whose fix for CVE-2026-87766 it may lack; nsm "
-            "mounts nothing where a jail can write, so it is not exposed",
+            f"{detail}: older than 0.12, so it may lack the fix for CVE-2026-87766. That does not "
+            "affect nsm, which mounts nothing where a jail can write",
             "Upgrade when your distribution has it.",
         )
     return ok(detail)
@@ -155,7 +155,7 @@ def check_network(settings: Settings, open_sockets: str | None) -> HostCheck | N
             'Use a list of hosts, which may be ["*"], in config.toml, or a newer kernel.',
         )
     words = [f"{', '.join(full)} may use the host's"] if full else []
-    words += [f"{', '.join(listed)} may reach the hosts of a list"] if listed else []
+    words += [f"{', '.join(listed)} may reach a list of hosts"] if listed else []
     return ok("; ".join(words)) if words else None
 
 
@@ -164,8 +164,8 @@ def check_user(user: JailUser) -> HostCheck:
     if user.has_mounts:
         return ok(f"{user.uid}, since the supervisor is root")
     return warn(
-        f"{user.uid}, since the supervisor is root; it cannot pass through closed directories such "
-        "as /root, and no mount namespace can be made to help it",
+        f"{user.uid}, since the supervisor is root; it cannot enter closed directories such as "
+        "/root, and nsm cannot make a mount namespace to get around that",
         "Run nsm as an ordinary user, or keep projects where everyone may go; in a container, "
         "--cap-add SYS_ADMIN helps too.",
     )
@@ -177,7 +177,7 @@ def check_nix(found: Nix | NixUnavailableError) -> HostCheck:
         refused: list[str] = found.data["refused"]
         if refused:
             return warn("; ".join(refused), found.hint)
-        return ok("none; `nsm env`, which builds environments with it, is all that needs it")
+        return ok("not installed; only environments from a flake need it")
     detail = f"{found.version_text}, {found.program}"
     if why := why_no_store(found):
         return warn(
@@ -196,10 +196,10 @@ def check_nix(found: Nix | NixUnavailableError) -> HostCheck:
 def check_images(search_path: str) -> HostCheck:
     """Say what container images need that is not here. nsm needs none of it otherwise."""
     skopeo = shutil.which("skopeo", path=search_path)
-    missing = [] if skopeo else [f"of registries need skopeo: {install_command('skopeo')}"]
+    missing = [] if skopeo else [f"from registries need skopeo: {install_command('skopeo')}"]
     if not os.access(ZSTD, os.X_OK):
         missing.append(f"with layers of zstd need {ZSTD}: {install_command('zstd')}")
-    return ok("; ".join(missing) or f"of registries by {skopeo}, also with layers of zstd")
+    return ok("; ".join(missing) or f"from registries with {skopeo}, also with layers of zstd")
 
 
 def check_directory(ensure: Callable[[], str]) -> HostCheck:

@@ -381,7 +381,7 @@ def _definitions(host: Host) -> HostCheck:
         return ok(names)
     wrong = "\n".join(render(problem) for problem in found.problems)
     return warn(
-        f"{names}; files that describe none:\n{wrong}",
+        f"{names}; files with mistakes:\n{wrong}",
         "Correct them; `nsm bridge check` looks again. The others can be started meanwhile.",
     )
 

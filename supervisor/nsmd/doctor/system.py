@@ -177,8 +177,8 @@ def check_landlock(version: int) -> HostCheck:
     )
     if not version:
         return warn(
-            "none, so whoever takes over a secret helper, which reads what code sends, can read "
-            f"your files; besides, {no_scopes}",
+            "none: code that takes over a secret helper could read your files. Besides, "
+            f"{no_scopes}",
             "Use a kernel with CONFIG_SECURITY_LANDLOCK=y (Linux 5.13), and if the parameter lsm= "
             "of its command line lists security modules, add landlock to them.",
         )
@@ -237,10 +237,10 @@ def _container(host: Host, *, jails_work: bool) -> HostCheck | None:
         if ":\t" in line
     )
     filtered = status.get("Seccomp", "0").strip() == "2"
-    detail = f"this seems to be the inside of one ({kind})"
+    detail = f"nsm seems to run in one ({kind})"
     detail += ", whose system calls are filtered" if filtered else ""
     if jails_work:
-        return ok(f"{detail}; jails start all the same")
+        return ok(f"{detail}; jails start")
     return warn(
         f"{detail}; jails do not start",
         f"Start it with: {_DOCKER} (podman: --security-opt seccomp=unconfined --security-opt "
@@ -274,10 +274,10 @@ _UNIFIED = (
 def check_service(host: Host) -> list[HostCheck]:
     """Check control groups and, if systemd runs, lingering."""
     systemd = host.exists("/run/systemd/system")
-    none = "does not run here; nsm starts its supervisor itself, and keeps its sessions by a "
+    none = "does not run here; clients start the supervisor, and a small process keeps sessions "
     return rows(
         ("control groups", _hierarchy(host)),
-        ("systemd", None if systemd else ok(f"{none}process of its own")),
+        ("systemd", None if systemd else ok(f"{none}when it is killed")),
         ("lingering", _lingering(host) if systemd and host.uid else None),
         ("logout", _logout(host) if systemd and host.uid else None),
     )

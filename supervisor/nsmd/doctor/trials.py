@@ -128,8 +128,8 @@ def check_filter(facts: Facts, machine: str, has_table: bool) -> HostCheck:
     """Check whether code's system calls are filtered."""
     if not has_table:
         return warn(
-            f"not filtered: nobody has put those of {machine} into a table, so each session starts "
-            "in a jail of its own; the jail's other measures hold",
+            f"not filtered: nsm has no table of those of {machine}. Sessions start slowly; the "
+            "other measures of a jail work",
             "Use x86_64 or aarch64 for code that you don't trust.",
         )
     return (
@@ -234,8 +234,8 @@ def check_copies(
         program = None if launcher.bwrap_path is None else probe_bwrap(launcher.bwrap_path)
         if program is not None and not program.overlays:
             detail += (
-                f" in forks; sessions that are none are refused then, since bubblewrap "
-                f"{program.version} has no --overlay"
+                f" in forks of templates; other sessions need a bubblewrap with --overlay, and "
+                f"{program.version} has none"
             )
     return ok(detail)
 
@@ -405,8 +405,8 @@ def _memory(seen: LimitsTrial) -> HostCheck:
     if seen.enforcement.memory == "cgroup":
         return ok(f"control groups below {seen.where}, read back")
     return warn(
-        f"no control groups: {seen.enforcement.why}. A watchdog looks at sessions while code runs "
-        "in them, and each process is limited by itself",
+        f"no control groups: {seen.enforcement.why}. Instead, a watchdog ends sessions that use "
+        "too much, and each process has a limit of its own",
         seen.fix or "See docs/reference/policy.md, 'With control groups'.",
     )
 
@@ -425,7 +425,7 @@ def _processor(kept: Enforcement) -> HostCheck:
     if kept.cpu == "cgroup":
         return ok("cpu.weight, read back")
     return warn(
-        "none: busy sessions share with each other and with everybody else as processes do",
+        "not limited: busy sessions compete with all other processes of the machine",
         "As for the memory limit."
         if kept.memory != "cgroup"
         else "Have the cpu controller delegated: `sudo systemctl edit user@.service`, [Service], "

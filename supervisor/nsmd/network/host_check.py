@@ -69,8 +69,8 @@ def check_name(
         # Whatever else the list allows: a wider pattern must not lead past the rules.
         raise RefusedError(
             "not-allowed",
-            f"{shown} is not reached: the list of hosts has rules for requests to it, and no "
-            "secret helper runs that reads them. The user can start another session or box.",
+            f"{shown} is not reached: there are rules for requests to it, and the helper that "
+            "reads them has ended. The user can start another session or box.",
         )
     if allowed.permits(host, port):
         return allowed
@@ -112,8 +112,8 @@ async def usable_addresses(
         return usable
     raise RefusedError(
         "address",
-        f"{show_host(host)} is not reached: {', '.join(reasons)}. Such addresses have to be "
-        "allowed by themselves, as ADDRESS or NETWORK/BITS.",
+        f"{show_host(host)} is not reached: {', '.join(reasons)}. The user can allow "
+        "the address itself, as ADDRESS or NETWORK/BITS.",
     )
 
 
@@ -143,8 +143,8 @@ def _advice(allowed: AllowList) -> str:
     texts = allowed.texts
     some = ", ".join(texts[:20]) + (", ..." if len(texts) > 20 else "")
     return (
-        f"Allowed here: {some or 'nothing'}. There is no other way out of this session; the user "
-        "can allow more with `nsm net SESSION allow HOST`."
+        f"Allowed here: {some or 'nothing'}. This session reaches nothing else; the user can "
+        "allow more with `nsm net SESSION allow HOST`."
     )
 
 

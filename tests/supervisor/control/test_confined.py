@@ -210,7 +210,7 @@ async def test_who_may_start_no_programs_gives_none_to_a_box(
     async with bench() as it:
         peer = Peer(it.raw())
         assert (await peer.hello("manage", "run")).rights == ("manage", "run")
-        with pytest.raises(ForbiddenError, match="may start no programs"):
+        with pytest.raises(ForbiddenError, match="must not start programs"):
             await peer.call("box_open", **box)
         peer = Peer(it.raw())
         await peer.hello("manage", "bridge")

@@ -227,7 +227,7 @@ def test_what_container_images_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     program.touch(0o755)
     found = check_images(str(tmp_path))
     assert (lacking.status, found.status) == ("ok", "ok")
-    assert found.detail == f"of registries by {program}, also with layers of zstd"
+    assert found.detail == f"from registries with {program}, also with layers of zstd"
 
 
 def test_text_is_aligned_and_a_fix_stands_below() -> None:
@@ -399,7 +399,7 @@ def test_who_may_reach_what_is_said_where_anybody_may() -> None:
     check = check_network(settings, None)
     assert check is not None
     assert check.status == "ok"
-    assert check.detail == "python may use the host's; bash may reach the hosts of a list"
+    assert check.detail == "python may use the host's; bash may reach a list of hosts"
     check = check_network(settings, "abstract sockets are open")
     assert check is not None
     assert (check.status, check.detail) == (

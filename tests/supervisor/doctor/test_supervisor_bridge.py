@@ -43,7 +43,7 @@ def test_definitions(world: World) -> None:
     world.file(f"{tools}/other.md", front.replace("name: deploy", "nam: other"))
     row = programs(world)
     assert row.status == "warn"
-    assert row.detail.startswith("deploy; files that describe none:\n")
+    assert row.detail.startswith("deploy; files with mistakes:\n")
     assert "other.md:" in row.detail
     assert "nsm bridge check" in row.fix
 

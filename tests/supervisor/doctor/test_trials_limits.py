@@ -23,7 +23,7 @@ def test_groups() -> None:
 def test_none() -> None:
     found = rows(LimitsTrial(enforcement=NONE, fix="Boot otherwise."))
     assert [check.status for check in found.values()] == ["warn", "ok", "warn"]
-    assert "cgroup v2 is absent. A watchdog" in found["memory limit"].detail
+    assert "cgroup v2 is absent. Instead, a watchdog" in found["memory limit"].detail
     assert found["memory limit"].fix == "Boot otherwise."
     assert found["processor share"].fix == "As for the memory limit."
 

@@ -62,7 +62,7 @@ def inspection(found: Inspection, home: str) -> str:
     ]
     texts = [formats.listing(lines), "", _mounts(policy, home)]
     if policy.get("complete") is False:
-        texts += ["", "An older artifact made this jail: what else it shows, it knows alone."]
+        texts += ["", "An older artifact made this jail: it may show more, which nsm cannot know."]
     texts += [f"\n{each}" for each in tables(found)]
     texts += [f"\nwarning: {formats.visible(each)}" for each in found.contradictions]
     return "\n".join(texts)

@@ -105,7 +105,7 @@ def status_lines(answer: Status) -> str:
     if bridge.enabled:
         lines.append(("bridge", f"programs: {bridge.programs}; calls under way: {bridge.running}"))
         if bridge.wrong:
-            lines.append(("", f"files that describe none: {bridge.wrong}; see `nsm bridge check`"))
+            lines.append(("", f"files with mistakes: {bridge.wrong}; see `nsm bridge check`"))
         if bridge.problem:
             lines.append(("", f"nothing is started: {bridge.audit}: {bridge.problem}"))
     if http.enabled:

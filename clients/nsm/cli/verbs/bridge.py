@@ -139,8 +139,8 @@ def _run(options: Namespace) -> int:
 @_bridge.action(
     "check",
     "check the files that describe programs",
-    "Exits 1 when one describes none; each is named with the line and the reason. Needs no\n"
-    "supervisor, and looks at the files also where the bridge is off.",
+    "Names each mistake with its line and the reason, and exits 1 if there is one. Needs no\n"
+    "supervisor, and works while the bridge is off.",
     cli.as_json("an object with the programs, and what is wrong with files"),
 )
 def _check(options: Namespace) -> int:
@@ -271,7 +271,7 @@ def _tell_unset(rows: Iterable[ProgramRow]) -> None:
         if row.unset:
             names = formats.visible(", ".join(row.unset))
             terminal.note(
-                f"{row.name}: `env` names what the supervisor does not have: {names}. "
+                f"{row.name}: the supervisor lacks variables that `env` names: {names}. "
                 "docs/how-to/bridge.md says where to set it"
             )
 

@@ -78,7 +78,7 @@ def _parse(verb: Parser, arguments: list[str]) -> Namespace:
     if not options.argv:
         verb.error("no program: `nsm exec SESSION -- PROGRAM ARGUMENTS`")
     if options.project_mode is not None and options.no_project:
-        verb.error("--project-mode is about a project, and --no-project mounts none")
+        verb.error("--project-mode needs a project: leave out --no-project")
     if options.tty and not options.detach and not (sys.stdin and sys.stdin.isatty()):
         verb.error("--tty needs a terminal to read from; leave it out for pipes")
     return options

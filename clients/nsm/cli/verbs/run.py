@@ -80,7 +80,7 @@ def _parse(verb: Parser, arguments: list[str]) -> Namespace:
         verb.error(f"unrecognized arguments: {' '.join(unknown)}{place}")
     _find_script(verb, options)
     if options.project_mode is not None and options.no_project:
-        verb.error("--project-mode is about a project, and --no-project mounts none")
+        verb.error("--project-mode needs a project: leave out --no-project")
     if options.images is not None and options.json:
         verb.error("--json prints images with all else, so --images has nothing to write")
     has_no_code = options.file is options.code is None
@@ -188,8 +188,8 @@ def _run(options: Namespace) -> int:
     code = _read_code(options.code, options.file)
     if seen.path is None and options.project_mode is not None:
         raise BadProjectError(
-            "The current directory is no project that code could be shown, so there is none "
-            f"of the mode {options.project_mode}.",
+            f"--project-mode {options.project_mode} needs a project, and the current directory "
+            "cannot be one.",
             hint="Go to one, or name it with --project DIR.",
         )
     with Client(project=given) as client:

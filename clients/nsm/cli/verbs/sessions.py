@@ -191,7 +191,7 @@ examples:
 )
 def _fork(options: Namespace) -> None:
     if options.count == 0:
-        raise cli.UsageError("argument -n/--count: 0 forks are none; N is 1 or more")
+        raise cli.UsageError("argument -n/--count: 0 is too few; N is 1 or more")
     with connection.client_of(options.session) as client:
         report = client.fork(options.session, *options.names, count=options.count)
     terminal.answer(options, report, lambda: _forks_text(report))

@@ -84,7 +84,7 @@ async def _programs(call: Call, wanted: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     if not call.bridges:
         raise ForbiddenError(
-            "This connection may start no programs of the bridge, and give none to a box.",
+            "This connection must not start programs of the bridge, nor give them to a box.",
             hint="Leave `programs` out, or connect with the right `bridge`.",
         )
     if not bridge.enabled:

@@ -49,7 +49,7 @@ def _plain(name: bytes) -> bytes:
 
 class RefusedRequestError(Exception):
     """A request is refused; the message is for the client, and for people. The verdict is
-    `stand-in` for a stand-in (of `secret`) that is worth nothing there, `rule` for a request that
+    `placeholder` for that of `secret` where it is worth nothing, `rule` for a request that
     the rules do not allow, else `bad-request`.
     """
 
@@ -105,7 +105,7 @@ class HostRules:
         usable = self._vault.usable(self.host, self.port)
         if (name := find(target, stand_ins)) is not None:
             raise RefusedRequestError(
-                "stand-in",
+                "placeholder",
                 f"the placeholder of secret {name} is in the URL, where servers write it to logs; "
                 "nsm puts values into headers only",
                 secret=name,
@@ -122,9 +122,9 @@ class HostRules:
                 continue
             if (name := find_in_header(lower, value, foreign)) is not None:
                 raise RefusedRequestError(
-                    "stand-in",
-                    f"the placeholder of secret {name} is worth nothing at {self.host}: the secret "
-                    "is for other hosts, or was revoked",
+                    "placeholder",
+                    f"the placeholder of secret {name} is not replaced at {self.host}: the "
+                    "secret is for other hosts, or was revoked",
                     secret=name,
                 )
             used += replace_in_header(lower, value, usable).names
@@ -147,10 +147,10 @@ class HostRules:
             lower = trailer.lower()
             if lower in _NEVER_IN_TRAILERS:
                 shown = lower.decode("ascii", "replace")
-                raise bad_request(f"{shown} may be among its headers, and not behind its body")
+                raise bad_request(f"{shown} must be among its headers, not behind its body")
             if (name := find_in_header(lower, value, stand_ins)) is not None:
                 raise RefusedRequestError(
-                    "stand-in",
+                    "placeholder",
                     f"the placeholder of secret {name} is in a trailer, behind the body; nsm puts "
                     "values into headers only",
                     secret=name,
@@ -183,7 +183,7 @@ class HostRules:
         """Refuse a request if one of its secrets was revoked after it was checked."""
         usable = self._vault.usable(self.host, self.port)
         if gone := next((name for name in request.secrets if name not in usable), None):
-            raise RefusedRequestError("stand-in", f"secret {gone} was revoked", secret=gone)
+            raise RefusedRequestError("placeholder", f"secret {gone} was revoked", secret=gone)
 
     def answered(self, request: CheckedRequest, status: int) -> None:
         """Note the status of a response."""

@@ -136,7 +136,7 @@ def test_status() -> None:
         "audit       /home/user/.local/state/nsm/audit.jsonl",
         "            has lost 3 lines, and is losing more: No space left on device",
         "bridge      programs: 2; calls under way: 1",
-        "            files that describe none: 1; see `nsm bridge check`",
+        "            files with mistakes: 1; see `nsm bridge check`",
         "            nothing is started: /home/user/audit.log: No space left on device",
         "http        http://127.0.0.1:7643/mcp; connections: 2 of 64; no token",
         "            http-token is gone",

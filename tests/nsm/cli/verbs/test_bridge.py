@@ -111,7 +111,7 @@ def test_what_the_supervisor_does_not_have_is_a_note(
     monkeypatch.setattr(os, "execv", become)
     supervisor.handlers |= {"bridge_help": show, "bridge_programs": report(row)}
     note = (
-        "nsm: deploy: `env` names what the supervisor does not have: KEY, HOST. "
+        "nsm: deploy: the supervisor lacks variables that `env` names: KEY, HOST. "
         "docs/how-to/bridge.md says where to set it\n"
     )
     for words in (["help", "deploy"], ["ls"], ["check"]):

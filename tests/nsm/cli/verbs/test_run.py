@@ -183,7 +183,7 @@ def test_no_code_is_read_through_a_link(
         (["-e", "python", "--json", "--images", ".", "x"], "--json prints images with all else"),
         (["-e", "python", "-t", "soon", "x"], "'soon' is not a number of seconds"),
         (["-e", "python", "--project", "x", "--no-project", "y"], "not allowed with"),
-        (["-e", "python", "--no-project", "--project-mode", "overlay", "y"], "mounts none"),
+        (["-e", "python", "--no-project", "--project-mode", "overlay", "y"], "needs a project"),
         (["-e", "python"], "no code: give it as an argument, with -f FILE, or on standard input"),
     ],
 )

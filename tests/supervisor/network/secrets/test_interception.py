@@ -123,8 +123,8 @@ async def test_requests_follow_each_other_on_one_connection() -> None:
 @pytest.mark.parametrize(
     ("asks", "status", "verdict"),
     [
-        (request(line=f"GET /{STAND_IN} HTTP/1.1"), 403, "stand-in"),
-        (request(f"X: {OTHER}"), 403, "stand-in"),
+        (request(line=f"GET /{STAND_IN} HTTP/1.1"), 403, "placeholder"),
+        (request(f"X: {OTHER}"), 403, "placeholder"),
         (request(host="evil.example.org"), 400, "bad-request"),
         (request(host=f"{HOST}:444"), 400, "bad-request"),
         (request(line=f"GET https://{HOST}/ HTTP/1.1"), 400, "bad-request"),
@@ -226,7 +226,7 @@ async def test_a_secret_that_is_revoked_while_its_source_is_asked() -> None:
     assert client.startswith(b"HTTP/1.1 403 ")
     assert b"secret key was revoked" in client
     assert server == b""
-    assert (record.uses, record.refusals) == ([], [("stand-in", "/x")])
+    assert (record.uses, record.refusals) == ([], [("placeholder", "/x")])
 
 
 async def read(secret: SecretRule) -> str:
@@ -309,8 +309,8 @@ CHUNKS = "5\r\nbegin\r\n0\r\n"
 @pytest.mark.parametrize(
     ("trailer", "status", "verdict"),
     [
-        (f"X-Key: {STAND_IN}", 403, "stand-in"),
-        (f"X-Key: {OTHER}", 403, "stand-in"),
+        (f"X-Key: {STAND_IN}", 403, "placeholder"),
+        (f"X-Key: {OTHER}", 403, "placeholder"),
         (f"authorization: Basic {base64.b64encode(f'me:{STAND_IN}'.encode()).decode()}", 403, ""),
         ("X-HTTP-Method-Override: DELETE", 403, "rule"),
         ("x_original_url: /repos/y", 403, "rule"),
@@ -328,7 +328,7 @@ async def test_trailers_that_are_refused(trailer: str, status: int, verdict: str
     assert client.startswith(b"HTTP/1.1 %d " % status), client
     assert trailer.encode() not in server
     assert b"0\r\n" not in server
-    assert record.refusals == [(verdict or "stand-in", "/x")]
+    assert record.refusals == [(verdict or "placeholder", "/x")]
 
 
 @pytest.mark.parametrize(
