@@ -1,4 +1,4 @@
-"""Links between pages lead to pages and sections that there are."""
+"""Links and messages of programs lead to pages and sections that there are."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_pages_that_programs_name_are_there() -> None:
+    missing = [
+        f"{file.relative_to(ROOT)} names {page}"
+        for folder in ("agent", "clients", "supervisor", "nix", "systemd", "monitoring")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".js", ".nix", ".py", ".service", ".yml"}
+        for page in re.findall(r"docs/[\w/-]+\.md", file.read_text())
+        if not (ROOT / page).exists() and ROOT / page not in MADE
+    ]
+    assert not missing
 
 
 def test_links_to_sections_lead_somewhere() -> None:
