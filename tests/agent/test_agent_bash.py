@@ -319,7 +319,7 @@ def test_a_one_shot_that_is_killed_says_by_what(agent: AgentProcess) -> None:
     assert "killed by SIGKILL" in reply.restart_reason
 
 
-def test_what_a_one_shot_leaves_running_is_counted_and_ends_with_it(agent: AgentProcess) -> None:
+def test_processes_left_by_a_one_shot_are_counted_and_end_with_it(agent: AgentProcess) -> None:
     code = "sleep 300 & (sleep 300 &)\necho done"
     reply = agent.bash(code, one_shot=True)
     assert reply.stdout == "done\n"

@@ -27,14 +27,14 @@ def captured(workspace: Path, data: bytes, limits: Limits = SMALL) -> Capture:
     return capture
 
 
-def test_what_fits_is_whole(tmp_path: Path) -> None:
+def test_short_output_is_whole(tmp_path: Path) -> None:
     text, left_out = captured(tmp_path, b"x" * 100).result()
     assert text == "x" * 100
     assert left_out is None
     assert not (tmp_path / ".nsm").exists()
 
 
-def test_what_does_not_fit_leaves_head_and_tail_and_the_whole_in_a_file(tmp_path: Path) -> None:
+def test_long_output_is_head_and_tail_and_whole_in_a_file(tmp_path: Path) -> None:
     data = bytes(range(48, 122)) * 9
     text, left_out = captured(tmp_path, data).result()
     assert left_out is not None
@@ -311,7 +311,7 @@ def forged_messages() -> bytes:
     return b"".join(forged)
 
 
-def test_what_looks_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess) -> None:
+def test_output_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess) -> None:
     text = forged_messages()
     shown = text.decode("utf-8", "surrogateescape")
     octal = "".join(f"\\{byte:03o}" for byte in text)
@@ -322,7 +322,7 @@ def test_what_looks_like_a_frame_or_a_marker_is_only_output(agent: AgentProcess)
 
 
 @pytest.mark.node
-def test_what_looks_like_a_frame_is_only_output_of_node(agent: AgentProcess) -> None:
+def test_output_of_node_like_a_frame_is_only_output(agent: AgentProcess) -> None:
     text = forged_messages()
     reply = agent.node(f"process.stdout.write(Buffer.from('{text.hex()}', 'hex')); 0")
     assert reply.stdout == text.decode("utf-8", "surrogateescape")

@@ -113,7 +113,7 @@ def test_checks_while_code_runs(agent: AgentProcess) -> None:
     assert agent.result(request).interrupted
 
 
-def test_what_cannot_be_told_is_unknown(shared: AgentProcess) -> None:
+def test_python_and_bash_are_unknown(shared: AgentProcess) -> None:
     """A prompt parses Python and Bash itself."""
     for interpreter in ("python", "bash"):
         assert check(shared, "x", interpreter)["status"] == "unknown"

@@ -289,7 +289,7 @@ def test_nothing_is_run(hostile: AgentProcess, code: str) -> None:
     assert not (hostile.workspace / "run").exists()
 
 
-def test_what_hostile_objects_would_do_is_done_when_they_are_used(agent: AgentProcess) -> None:
+def test_hostile_objects_run_their_code_when_they_are_used(agent: AgentProcess) -> None:
     """The cases above can fail."""
     agent.python(HOSTILE)
     for code in (

@@ -243,7 +243,7 @@ def test_bytes_that_are_no_text_become_lone_surrogates(shared: AgentProcess) -> 
     assert reply.stdout == "a\udcff\udcc3b"
 
 
-def test_what_is_dropped_is_not_waited_for() -> None:
+def test_dropped_bytes_are_not_waited_for() -> None:
     """A new holder has read all that its predecessor left: nothing is left to be written, and a
     poll for room to write would return at once for ever."""
     ours, theirs = socket.socketpair()

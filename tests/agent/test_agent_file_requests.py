@@ -152,7 +152,7 @@ def test_a_file_in_one_step(agent: AgentProcess) -> None:
     assert refusal(agent, "file_put", "a", data="", overwrite=False) == "EEXIST"
 
 
-def test_what_is_appended(agent: AgentProcess) -> None:
+def test_appended_bytes_follow_the_old_ones(agent: AgentProcess) -> None:
     put(agent, "log", b"1\n", append=True, permissions=0o600)
     assert put(agent, "log", b"2\n", append=True)["size"] == 4
     assert (agent.workspace / "log").read_bytes() == b"1\n2\n"
@@ -186,7 +186,7 @@ def test_nothing_that_is_no_file_is_waited_for(agent: AgentProcess) -> None:
     assert refusal(agent, "file_stat", "/proc/self/environ") == "EPERM"
 
 
-def test_what_a_path_leads_to(agent: AgentProcess) -> None:
+def test_stat_follows_links_only_if_asked(agent: AgentProcess) -> None:
     where = agent.workspace / "tool"
     where.write_bytes(b"12345")
     where.chmod(0o4751)
@@ -454,7 +454,7 @@ def test_an_archive_goes_on_behind_a_file_that_cannot_be_read(size: int, tmp_pat
 @pytest.mark.parametrize(
     "archive", [b"no archive" * 100, archive_of((member("a"), b"1" * 600))[:700]]
 )
-def test_what_is_no_archive(agent: AgentProcess, archive: bytes) -> None:
+def test_broken_archives_are_refused(agent: AgentProcess, archive: bytes) -> None:
     _, pipe = opened(agent, "d", "unpack")
     with open(pipe, "wb") as writer:
         writer.write(archive)
@@ -535,7 +535,7 @@ def test_a_file_that_is_put_is_told_as_one_that_is_written(agent: AgentProcess) 
     assert agent.expect("file_events")["events"] == [["modified", "new", ""]]
 
 
-def test_what_cannot_be_watched(agent: AgentProcess) -> None:
+def test_watches_are_refused_with_the_reason(agent: AgentProcess) -> None:
     many = agent.workspace / "many"
     for number in range(1001):
         (many / f"{number}").mkdir(parents=True)

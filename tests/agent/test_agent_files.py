@@ -115,7 +115,7 @@ def test_there_and_back(shared: AgentProcess, size: int) -> None:
     assert fetch(shared, shared.workspace / "there", max(1, size // 3)) == data
 
 
-def test_what_is_told_when_a_file_is_opened(shared: AgentProcess) -> None:
+def test_path_size_and_permissions_of_an_opened_file_are_told(shared: AgentProcess) -> None:
     path = shared.workspace / "tool"
     path.write_bytes(b"12345")
     path.chmod(0o4751)
@@ -169,7 +169,9 @@ def test_a_directory_is_listed(shared: AgentProcess) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["file_entries", "file_mkdir"])
-def test_what_is_no_directory(shared: AgentProcess, path: str, code: str, kind: str) -> None:
+def test_paths_without_a_directory_are_refused(
+    shared: AgentProcess, path: str, code: str, kind: str
+) -> None:
     (shared.workspace / "file").touch()
     if not (shared.workspace / "loop").is_symlink():
         (shared.workspace / "loop").symlink_to("loop")
@@ -338,7 +340,9 @@ def test_a_directory_of_its_own_for_a_path_with_links(shared: AgentProcess) -> N
         ({"path": "none/x", "mode": "write"}, "no such file"),
     ],
 )
-def test_what_cannot_be_opened(shared: AgentProcess, fields: dict[str, Any], words: str) -> None:
+def test_wrong_requests_to_open_are_refused(
+    shared: AgentProcess, fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(RefusedError, match=words) as caught:
         ask(shared, "file_open", **{"mode": "read", **fields})
     assert len(str(caught.value)) < 10_000
@@ -750,13 +754,13 @@ class TestOnPlainFileSystems:
         assert names(tmp_path) == {"x"}
         assert (tmp_path / "x").read_bytes() == b"new"
 
-    def test_one_that_is_not_kept(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_kept_leaves_nothing(self, tmp_path: Path) -> None:
         writer = FileWriter(f"{tmp_path}/x", None, overwrite=True)
         writer.write(b"new")
         writer.close()
         assert names(tmp_path) == set()
 
-    def test_one_that_came_meanwhile(self, tmp_path: Path) -> None:
+    def test_a_file_that_came_meanwhile_stays(self, tmp_path: Path) -> None:
         writer = FileWriter(f"{tmp_path}/x", None, overwrite=False)
         (tmp_path / "x").write_text("x")
         with pytest.raises(FileExistsError):
@@ -808,7 +812,9 @@ REQUEST = st.fixed_dictionaries(
 
 
 @given(asked=st.lists(st.tuples(st.sampled_from(["a", "b", 1]), REQUEST, st.booleans())))
-def test_whatever_is_asked(asked: list[tuple[str | int, dict[str, Any], bool]]) -> None:
+def test_every_request_is_answered_and_leaves_nothing_open(
+    asked: list[tuple[str | int, dict[str, Any], bool]],
+) -> None:
     """Every question gets an answer, and in the end nothing is open or half-written."""
     descriptors = len(os.listdir("/proc/self/fd"))
     with short_directory() as workspace:

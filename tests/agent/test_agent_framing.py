@@ -139,7 +139,7 @@ def test_a_token_of_another_form_is_refused(token: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_json_is_not_sent(value: float) -> None:
+def test_numbers_without_json_are_not_sent(value: float) -> None:
     with pytest.raises(FrameError):
         encode_frame({"a": value})
 
@@ -178,7 +178,7 @@ def test_long_data_is_what_it_was(text: str, rest: dict[str, Any]) -> None:
         encode_frame({**rest, "data": "A" * 70_000, "number": float("nan")})
 
 
-def test_what_might_be_a_marker_everywhere_is_read_in_linear_time() -> None:
+def test_bytes_like_markers_are_read_in_linear_time() -> None:
     """Hostile code in an agent's place is not to hold up the supervisor that looks for one."""
     reader = MessageReader()
     reader.marker = MARKER

@@ -217,7 +217,7 @@ def test_a_fork_bomb_that_code_leaves_behind(limited: AgentProcess, name: str) -
     assert not any(reply.interpreter_restarted for reply in replies)
 
 
-def test_what_is_no_fork_bomb_goes_on(limited: AgentProcess) -> None:
+def test_programs_with_many_processes_go_on(limited: AgentProcess) -> None:
     """Copies that the shell itself has started up to the limit, and some that copies have."""
     limited.send(type="hello", limits={"processes": FEW_PROCESSES})
     five = "for i in {1..5}; do (read <here) & echo $! >>pids; done"
@@ -262,7 +262,7 @@ for _ in range(200):
     [pytest.param(False, marks=pytest.mark.slow), True],
     ids=["alone", "beside others"],
 )
-def test_what_a_bomb_left_takes_no_place_of_the_next_interpreter(others: bool) -> None:
+def test_processes_left_by_a_bomb_make_room_for_the_next_interpreter(others: bool) -> None:
     """A control group's limit holds for the agent, too, as this one does here."""
     limit = ("/usr/bin/bash", "-c", 'ulimit -u 80 && exec "$@"', "bash")
     with jailed_agent(within=limit) as agent:

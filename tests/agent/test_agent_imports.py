@@ -117,7 +117,7 @@ except ZeroDivisionError:
     assert len([line for line in lines if line.startswith("  File ")]) == 1, lines
 
 
-def test_what_code_says_of_its_imports_is_bounded(imports: AgentProcess) -> None:
+def test_forged_times_of_imports_are_bounded(imports: AgentProcess) -> None:
     code = """
 import json, os, struct
 def say(module, seconds):

@@ -149,7 +149,7 @@ def test_input_prompts_and_reads_lines(agent: AgentProcess) -> None:
     assert reply.stderr.endswith("EOFError: EOF when reading a line\n")
 
 
-def test_what_python_s_own_input_was_is_back_afterwards(agent: AgentProcess) -> None:
+def test_python_has_its_own_input_back_afterwards(agent: AgentProcess) -> None:
     agent.python("import io, sys; sys.stdin = io.StringIO('mine')")
     assert given(agent, "python", "sys.stdin.read()", b"given").shown == ["'given'"]
     assert agent.python("sys.stdin.read()").shown == ["'mine'"]

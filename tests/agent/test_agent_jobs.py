@@ -292,7 +292,7 @@ def test_the_type_of_a_terminal(
     assert shared_jobs.output(job)[0].decode() == f"{told}\r\n"
 
 
-def test_what_is_typed_into_a_terminal(jobs: Jobs) -> None:
+def test_text_typed_into_a_terminal_is_echoed_and_read(jobs: Jobs) -> None:
     job = jobs.start("cat", stdin=True, tty={"rows": 24, "columns": 80})
     jobs.write(job, b"hello\n")
     jobs.until(job, b"hello\r\nhello\r\n")
@@ -390,7 +390,7 @@ def _sleeps(jobs: Jobs) -> list[str]:
 
 
 @pytest.mark.slow
-def test_two_hundred_at_once(jobs: Jobs) -> None:
+def test_two_hundred_jobs_run_at_once(jobs: Jobs) -> None:
     started = [jobs.start("cat", stdin=True) for _ in range(200)]
     for job in started:
         jobs.write(job, job.encode(), eof=True)

@@ -31,7 +31,7 @@ def ask(agent: AgentProcess, **fields: Any) -> None:
     agent.send(**{"type": "listen", "id": "l", "port": port, **fields})
 
 
-def test_it_is_offered(shared: AgentProcess) -> None:
+def test_listening_is_offered(shared: AgentProcess) -> None:
     assert "listen" in shared.ready["capabilities"]
 
 
@@ -58,7 +58,7 @@ def test_a_port_that_is_taken_is_left(agent: AgentProcess) -> None:
             assert frame["port"] != taken.getsockname()[1]
 
 
-def test_it_comes_with_its_frame_behind_much_that_waits(agent: AgentProcess) -> None:
+def test_a_listener_comes_with_its_frame_behind_much_that_waits(agent: AgentProcess) -> None:
     """More than a socket holds is on its way when the descriptor is."""
     agent.send(type="interrupt", id="x" * 1_000_000)  # nothing of that id runs, which is answered
     ask(agent, variables={"WHERE": "at {port}"})
@@ -93,7 +93,7 @@ def test_variables_are_for_shells_that_run_and_for_those_to_come(agent: AgentPro
         ({"variables": {"A;touch x": "x"}}, "variables"),
     ],
 )
-def test_what_makes_no_sense_is_answered(
+def test_wrong_requests_are_answered(
     shared: AgentProcess, fields: dict[str, Any], words: str
 ) -> None:
     ask(shared, **fields)

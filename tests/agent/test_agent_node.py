@@ -178,7 +178,7 @@ def test_a_one_shot_that_does_not_end_is_stopped(agent: AgentProcess, code: str)
     ],
 )
 @pytest.mark.parametrize("one_shot", one_in(2, [False, True]))
-def test_what_keeps_the_loop_going_is_shown_as_its_name(
+def test_handles_of_the_loop_are_shown_by_their_names(
     agent: AgentProcess, code: str, shown: str, one_shot: bool
 ) -> None:
     (found,) = agent.node(code, one_shot=one_shot).shown
@@ -190,7 +190,7 @@ def notes(reply: Reply) -> list[str]:
     return found
 
 
-def test_what_is_still_under_way_is_counted_once(agent: AgentProcess) -> None:
+def test_timers_and_children_under_way_are_counted_once(agent: AgentProcess) -> None:
     agent.node("1")
     code = "setTimeout(() => {}, 60000); setInterval(() => {}, 60000);"
     code += "require('child_process').exec('sleep 60'); 'value'"
@@ -316,7 +316,7 @@ def test_odd_declarations(agent: AgentProcess, before: str) -> None:
         assert (reply.shown, reply.stderr, reply.exit_code) == ([shown], "", 0), code
 
 
-def test_what_replaces_another_kind_keeps_its_lines(shared: AgentProcess) -> None:
+def test_redeclared_code_keeps_its_lines(shared: AgentProcess) -> None:
     shared.node("let thrower; function other() {}")
     code = "\n\nfunction thrower() {\n  throw new Error('x');\n}\nlet other = 1;\n\nthrower();"
     assert re.search(

@@ -52,7 +52,7 @@ def channel(agent: AgentProcess) -> Generator[socket.socket]:
         yield found
 
 
-def test_they_are_offered(shared: AgentProcess) -> None:
+def test_ports_are_offered(shared: AgentProcess) -> None:
     assert "ports" in shared.ready["capabilities"]
 
 
@@ -137,6 +137,6 @@ def test_a_relay_that_ends_leaves_the_agent_as_it_was(agent: AgentProcess) -> No
 
 
 @pytest.mark.parametrize("fields", [{}, {"id": None}, {"id": 1.5}, {"id": []}])
-def test_what_makes_no_sense_is_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
+def test_wrong_requests_are_answered(shared: AgentProcess, fields: dict[str, Any]) -> None:
     shared.send(type="ports", **fields)
     assert "ports" in shared.expect("error")["message"]

@@ -50,7 +50,7 @@ class Table:
         "'x' * 200",
     ],
 )
-def test_what_fits_into_a_line_is_shown_as_repr_has_it(shared: AgentProcess, value: str) -> None:
+def test_short_values_are_shown_as_repr_has_them(shared: AgentProcess, value: str) -> None:
     assert shared.python(value).shown == [shared.python(f"print(repr({value}))").stdout[:-1]]
 
 
@@ -255,7 +255,7 @@ def test_figures_of_a_one_shot_are_displayed_before_the_program_ends(
 STILL = "still under way: what is printed there comes with the next result"
 
 
-def test_what_is_still_under_way_is_told_once(agent: AgentProcess) -> None:
+def test_threads_and_tasks_under_way_are_told_once(agent: AgentProcess) -> None:
     reply = agent.python(
         "import asyncio, threading\nend = threading.Event()\n"
         "thread = threading.Thread(target=end.wait); thread.start()\n"
@@ -294,7 +294,7 @@ def test_a_one_shot_waits_for_threads_and_calls_exit_functions(agent: AgentProce
     assert "notes" not in reply.frame
 
 
-def test_what_a_one_shot_leaves_running_is_counted(agent: AgentProcess) -> None:
+def test_processes_left_by_a_one_shot_are_counted(agent: AgentProcess) -> None:
     helper = "from multiprocessing import resource_tracker as r; r.ensure_running()\n"
     assert "notes" not in agent.python(helper, one_shot=True).frame
     code = f"{helper}import os, subprocess; subprocess.Popen(['sleep', '300'])\n"

@@ -46,7 +46,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[AgentPro
         yield process
 
 
-def test_it_is_offered(agent: AgentProcess) -> None:
+def test_set_up_is_offered(agent: AgentProcess) -> None:
     assert "setup" in agent.ready["capabilities"]
 
 
@@ -64,7 +64,7 @@ def test_everything_of_it_is_the_sessions_own(either: AgentProcess) -> None:
     assert not reply.interpreter_restarted
 
 
-def test_what_it_prints_is_nobodys(bash: AgentProcess) -> None:
+def test_output_of_the_set_up_is_dropped(bash: AgentProcess) -> None:
     set_up(bash, "echo welcome; echo to the shell >&2; true", "echo again; false")
     reply = bash.bash("echo mine")
     assert (reply.stdout, reply.stderr, reply.exit_code) == ("mine\n", "", 0)
@@ -117,7 +117,7 @@ def told(failures: Mapping[str, str]) -> list[str]:
     ]
 
 
-def test_what_fails_ends_its_own_step_only(bash: AgentProcess) -> None:
+def test_a_failure_ends_its_own_step_only(bash: AgentProcess) -> None:
     set_up(bash, "before=b", *HARMLESS, "after=c", timeout_s=1.5)
     reply = bash.bash("echo $before $after $a; set +eu")
     assert (reply.stdout, reply.interpreter_restarted) == ("b c 12345\n", False)
@@ -126,7 +126,7 @@ def test_what_fails_ends_its_own_step_only(bash: AgentProcess) -> None:
 
 
 @pytest.mark.slow
-def test_what_ends_the_shell_is_left_out(bash: AgentProcess) -> None:
+def test_a_step_that_ends_the_shell_is_left_out_the_next_time(bash: AgentProcess) -> None:
     set_up(bash, "before=b", *FATAL, "after=c", timeout_s=1.5, grace_s=0.2)
     reply = bash.bash("echo $before $after")
     assert (reply.stdout, reply.interpreter_restarted) == ("b c\n", False)
@@ -137,7 +137,7 @@ def test_what_ends_the_shell_is_left_out(bash: AgentProcess) -> None:
     assert (again.stdout, again.stderr) == ("b c\n", "")
 
 
-def test_it_is_run_again_after_a_kill(either: AgentProcess) -> None:
+def test_set_up_is_run_again_after_a_kill(either: AgentProcess) -> None:
     set_up(either, "times=$((${times:-0} + 1)); echo x >>times; kept=yes")
     assert either.bash("echo $kept; kept=changed").stdout == "yes\n"
     stuck = either.bash(

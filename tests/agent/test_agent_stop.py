@@ -328,7 +328,9 @@ def test_a_job_is_left_alone_while_the_shell_has_not_come_to_its_interrupt() -> 
         (5, 1, True),
     ],
 )
-def test_what_an_execution_has_started(pid: int, tick: int, is_its_own: bool) -> None:
+def test_a_process_belongs_to_the_execution_that_started_it(
+    pid: int, tick: int, is_its_own: bool
+) -> None:
     """Also where process ids have begun again within a tick of the clock."""
     interpreter: Any = None
     execution = CurrentExecution("a", 1, interpreter, GRACE_S, 32_761)
@@ -534,7 +536,7 @@ def test_status_counts_background_processes(agent: AgentProcess) -> None:
         pytest.param("node", "console.log(process.pid)", marks=pytest.mark.slow),
     ],
 )
-def test_one_that_is_killed_while_it_waits_is_told_to_have_been(
+def test_the_kill_of_an_idle_interpreter_is_told(
     agent: AgentProcess, interpreter: Interpreter, code: str
 ) -> None:
     """The sockets close a moment before it can be reaped."""

@@ -156,7 +156,7 @@ task = asyncio.create_task(tick()); await asyncio.sleep(0)
         ),
     ],
 )
-def test_what_goes_back(
+def test_state_goes_back(
     undoing: AgentProcess, first: str, second: str, then: str, expected: str
 ) -> None:
     assert undoing.run(first).stderr == ""

@@ -60,7 +60,7 @@ def test_a_session_with_a_context_is_not_copied(on_gpu: Supervisor) -> None:
     assert "it uses a GPU (/dev/nvidia" in forked.stderr or "Landlock" in forked.stderr
 
 
-def test_two_sessions_that_take_all_memory_are_told(on_gpu: Supervisor) -> None:
+def test_sessions_that_take_all_memory_are_told(on_gpu: Supervisor) -> None:
     with on_gpu.client() as client:
         for name in ("one", "two"):
             result = client.run(FILL, env="fork", session=name)

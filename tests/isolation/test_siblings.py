@@ -355,7 +355,7 @@ def test_numpy_is_seeded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert random.seeded == 1
 
 
-def test_what_the_page_says_that_siblings_share(siblings: Check) -> None:
+def test_siblings_share_what_the_page_on_security_lists(siblings: Check) -> None:
     """docs/explanation/security.md lists what siblings share: if one ends, say so there."""
 
     async def check(it: Siblings) -> None:

@@ -48,7 +48,9 @@ def test_path_is_of_the_store_and_hands_out_no_keys(
 
 
 @pytest.mark.slow
-def test_it_starts_what_the_store_has(place: standin.Place, built: Callable[[str], Path]) -> None:
+def test_claudebox_starts_the_agent_of_the_store(
+    place: standin.Place, built: Callable[[str], Path]
+) -> None:
     """One program in place of the shell, which was checked by shellcheck when it was built."""
     script = (built("claudebox") / "bin/claudebox").read_text()
     assert f"export NSM_BOX_STORE={place.store}\n" in script
@@ -59,7 +61,7 @@ def test_it_starts_what_the_store_has(place: standin.Place, built: Callable[[str
 @pytest.mark.slow
 @pytest.mark.usefixtures("node_in_store")
 @pytest.mark.parametrize("program", one_in(4, ["ssh", "gpg2", "age-keygen", "tailscale"]))
-def test_what_hands_out_keys_ends_the_build(place: standin.Place, program: str) -> None:
+def test_tools_that_hand_out_keys_end_the_build(place: standin.Place, program: str) -> None:
     done = build_path(place, f'pkgs: [ (pkgs.writeShellScriptBin "{program}" "") ]')
     assert done.returncode != 0
     assert f"/bin/{program} must not be on PATH in a box" in done.stderr

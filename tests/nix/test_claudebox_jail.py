@@ -227,7 +227,7 @@ def native(host: NixHost) -> str:
     return folder
 
 
-def test_what_is_not_in_the_store_brings_the_host(host: NixHost, native: str) -> None:
+def test_an_agent_outside_of_the_store_brings_the_host(host: NixHost, native: str) -> None:
     world = host.world
     done = world.run(
         *(str(host.program), "--yes", "run", "bash", "-c", "ls -d /usr/lib; command -v , ssh gpg"),

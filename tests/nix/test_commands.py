@@ -134,7 +134,7 @@ def test_a_flake_is_added_used_updated_and_removed(
         ("broken", "broken> about to fail"),
     ],
 )
-def test_what_cannot_be_used_says_why(
+def test_environments_that_cannot_be_used_say_why(
     it: Supervisor, flake: Path, attribute: str, said: str
 ) -> None:
     added = it.run("nsm", "env", "add", f"path:{flake}#{attribute}")

@@ -177,7 +177,7 @@ def variables(text: str) -> dict[str, str]:
     return dict(row.split("=", 1) for row in text.split("\0") if "=" in row)
 
 
-def test_it_is_what_nix_develop_gives(
+def test_a_session_has_the_variables_of_nix_develop(
     running: Supervisor, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "t")
@@ -216,7 +216,9 @@ def test_it_is_what_nix_develop_gives(
     assert jail["HOOKED"] == "hello from the flake in /project"
 
 
-def test_it_is_more_than_variables(running: Supervisor, world: World) -> None:
+def test_a_session_has_functions_aliases_and_options_of_the_shell(
+    running: Supervisor, world: World
+) -> None:
     code = """
         tool; hi there; hooked x; buildPhase someone; runHook GREETING 2>/dev/null
         echo "$plain|${list[2]}|${table[a key]}|$([[ -o pipefail ]]; echo $?)"

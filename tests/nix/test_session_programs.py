@@ -204,7 +204,7 @@ cat /etc/hosts
     assert lines[11] == "127.0.0.1 localhost nsm"
 
 
-def test_what_cannot_be_preloaded_is_told(built: Callable[[str], Path]) -> None:
+def test_modules_that_cannot_be_preloaded_are_told(built: Callable[[str], Path]) -> None:
     artifact = built("presets.python")
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with control, theirs:

@@ -151,7 +151,7 @@ def test_a_python_that_can_run_the_agent_does(
 
 
 @pytest.mark.slow
-def test_what_cannot_run_code_is_not_built(place: standin.Place) -> None:
+def test_sandboxes_that_cannot_run_code_are_not_built(place: standin.Place) -> None:
     assert (
         "nsm: environment 'mine': interpreter_type is python, but none of its packages has "
         "bin/python3. Add one to packages, such as pkgs.python3."
@@ -167,7 +167,7 @@ def test_what_cannot_run_code_is_not_built(place: standin.Place) -> None:
     ) in refusal(place, "build", "not-there")
 
 
-def test_what_makes_no_sense_is_not_evaluated(place: standin.Place) -> None:
+def test_wrong_arguments_are_not_evaluated(place: standin.Place) -> None:
     assert (
         "nsm: environment 'mine': unknown interpreter_type \"perl\": "
         "expected one of bash, node, python."

@@ -336,7 +336,7 @@ def test_pid_1_is_told(bash: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_said(
+def test_wrong_variables_are_refused_with_the_reason(
     bash: Path, project: Path, variables: dict[str, str], message: str
 ) -> None:
     done = run(bash, "echo ran", {"PROJECT_DIR": str(project), **variables})
@@ -410,7 +410,7 @@ def test_a_wrapper_is_found_by_a_relative_path(bash: Path) -> None:
     assert answer(done).split() == ["0", "1", "2", "3"]
 
 
-def test_what_it_leaves_behind_ends_with_it(bash: Path) -> None:
+def test_processes_left_behind_end_with_the_jail(bash: Path) -> None:
     done = run(bash, "sleep 1000 & disown; setsid sleep 1000 & echo done")
     assert (done.returncode, done.stdout) == (0, "done\n")
 

@@ -142,7 +142,7 @@ def test_tmp_devices_and_processes_are_private(seen: Seen) -> None:
     assert len(told["processes"]) <= 4, told["processes"]
 
 
-def test_what_lookups_need_is_there_as_on_the_host(seen: Seen) -> None:
+def test_lookups_of_names_work_as_on_the_host(seen: Seen) -> None:
     told = seen.told
     for name in DATABASES:
         there = seen.world.run("cat", f"/etc/{name}").stdout

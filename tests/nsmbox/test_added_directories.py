@@ -104,7 +104,7 @@ def test_odd_names_are_names(host: Host) -> None:
         (".", "is the working directory, in which the box writes"),
     ],
 )
-def test_what_cannot_be_added(host: Host, text: str, why: str) -> None:
+def test_directories_that_no_box_shows_are_refused(host: Host, text: str, why: str) -> None:
     with pytest.raises(BoxError) as refused:
         host.look(text)
     assert why in refused.value.message
@@ -137,7 +137,7 @@ def test_links_are_followed_and_said(host: Host) -> None:
         (["..", "../lib"], [("", False)]),
     ],
 )
-def test_what_gives_nothing_more_is_left_out(
+def test_directories_within_others_are_left_out(
     host: Host, texts: list[str], left: list[tuple[str, bool]]
 ) -> None:
     expected = [(os.path.normpath(f"home/work/{name}"), writable) for name, writable in left]
@@ -150,7 +150,7 @@ def test_the_nearest_directory_decides() -> None:
         assert is_writable(places, path) is writable
 
 
-def test_what_the_agent_keeps_stays_in_its_place(host: Host) -> None:
+def test_the_agents_own_directory_is_not_added(host: Host) -> None:
     kept = [f"{host.home}/work/lib/agent"]
     with pytest.raises(BoxError, match="what the agent keeps"):
         look([parse("../lib")], host.directory, host.known, host.home, kept=kept)

@@ -32,7 +32,7 @@ def test_nothing_is_known_at_first_and_nothing_made_by_asking(file: Path) -> Non
     assert not file.parent.exists()
 
 
-def test_what_is_agreed_to_is_known(file: Path) -> None:
+def test_an_agreement_is_remembered(file: Path) -> None:
     agreements.remember(plan())
     assert digest_of_last() == digest_of(plan())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -87,7 +87,7 @@ def test_programs_and_secrets_that_are_added_are_asked_about(of: str) -> None:
     assert not covered(given("two"))
 
 
-def test_what_has_changed_since_can_be_told() -> None:
+def test_changes_since_an_agreement_are_told() -> None:
     agreements.remember(plan())
     new = plan(mounts=[Mount(kind="bind", target="/srv/x", source="/srv/x")])
     found = agreements.find(new)
@@ -158,7 +158,7 @@ def test_few_are_kept_and_large_ones_without_their_content(
     assert file.stat().st_size < agreements.MAX_FILE_BYTES
 
 
-def test_what_a_killed_writer_left_is_no_hindrance(file: Path, tmp_path: Path) -> None:
+def test_a_half_written_file_is_no_hindrance(file: Path, tmp_path: Path) -> None:
     file.parent.mkdir(mode=0o700)
     Path(f"{file}.nsm-new").write_text("half")
     agreements.remember(plan())
@@ -187,14 +187,14 @@ PROJECTS = plan().directory
         ([Mount(kind="bind", target="/srv", source="/srv")], False),
     ],
 )
-def test_who_agreed_to_a_box_agreed_to_one_that_guards_more(more: list[Mount], fewer: bool) -> None:
+def test_an_agreement_covers_boxes_that_guard_more(more: list[Mount], fewer: bool) -> None:
     agreements.remember(plan())
     found = agreements.find(plan())
     assert found is not None
     assert agreements.covers(found, plan(mounts=more)) is fewer
 
 
-def test_one_that_guards_less_or_has_more_is_another_box() -> None:
+def test_an_agreement_covers_no_box_that_guards_less_or_has_more() -> None:
     agreements.remember(plan())
     found = agreements.find(plan())
     assert found is not None

@@ -47,7 +47,7 @@ def test_those_that_there_are_are_taken() -> None:
     bridge_programs.check(("deploy", "restart-db"), REPORT)
 
 
-def test_one_that_is_not_there_is_said_with_those_that_are() -> None:
+def test_a_missing_program_is_named_with_those_that_are_there() -> None:
     message, hint = refusal("deploy", "deplyo")
     assert message == "program 'deplyo' not found. Available: deploy, restart-db"
     assert "nsm bridge ls" in hint
@@ -55,7 +55,7 @@ def test_one_that_is_not_there_is_said_with_those_that_are() -> None:
     assert message.endswith("Available: none")
 
 
-def test_one_whose_definition_is_of_no_use_is_said_with_the_reason() -> None:
+def test_a_broken_definition_is_named_with_the_reason() -> None:
     message, hint = refusal("bad")
     assert message.endswith("has a mistake: /c/tools/bad.md:3: `command` is none")
     assert "nsm bridge check" in hint
@@ -79,7 +79,7 @@ def test_a_bridge_that_is_off_is_said() -> None:
     assert "enabled = true" in hint
 
 
-def test_what_a_box_could_have_written_is_said(tmp_path: Path) -> None:
+def test_programs_that_a_box_can_write_are_told(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(f"{PROJECT}/deploy.sh")
     given = replace(plan(), programs=("deploy", "make", "linked", "away"))
@@ -111,5 +111,5 @@ def test_a_mac_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
         bridge_programs.look(replace(plan(), programs=("deploy",)), client="nsm box")
 
 
-def test_where_a_plan_can_be_written_is_known() -> None:
+def test_writable_places_of_a_plan_are_known() -> None:
     assert plan().writable == (f"{HOME}/.claudebox", PROJECT)

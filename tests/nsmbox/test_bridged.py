@@ -200,7 +200,9 @@ with open("/proc/net/unix") as table:
     assert int(done.stdout.splitlines()[1]) <= 4
 
 
-def test_what_a_box_can_write_is_not_started_for_it(served: tuple[World, Supervisor]) -> None:
+def test_programs_that_a_box_can_write_are_not_started_for_it(
+    served: tuple[World, Supervisor],
+) -> None:
     world, _ = served
     evil = "#!/bin/sh\ntouch ~/evil\n"
     world.write(f"{PROJECT}/bin/evil", evil, 0o755)
@@ -280,7 +282,7 @@ ls -A nsm/tools; echo x >nsm/tools/mine.md; mv nsm away; mv nsm/tools away; ls
         ("deploy,broken", "the definition of program 'broken' has a mistake: "),
     ],
 )
-def test_what_there_is_not_is_said_at_launch(
+def test_missing_programs_are_named_at_launch(
     served: tuple[World, Supervisor], given: str, words: str
 ) -> None:
     world, _ = served
@@ -312,7 +314,7 @@ def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Super
 
 
 @pytest.mark.slow
-def test_where_nobody_can_start_them_no_box_begins(world: World) -> None:
+def test_without_a_supervisor_no_box_with_programs_begins(world: World) -> None:
     furnish(world)
     alone = world.box("echo", "started", options=("--bridge", "deploy"))
     assert (alone.returncode, alone.stdout) == (1, "")

@@ -32,7 +32,7 @@ def test_bash_reads_each_word_as_it_was(word: str) -> None:
     assert told == os.fsencode(word) + b"."
 
 
-def test_what_bwrap_would_get() -> None:
+def test_a_pasted_command_gives_bwrap_the_same_arguments() -> None:
     """In the place of bwrap, a program that tells its arguments and reads its descriptors."""
     made = plan(
         directory="/srv/a 'b'\n\udcffc",

@@ -73,7 +73,7 @@ def test_namespaces_that_are_refused_are_explained(tmp_path: Path) -> None:
     assert check.check_namespaces(str(refusing), 0).status == "warn"
 
 
-def test_what_makes_boxes_on_macos(tmp_path: Path) -> None:
+def test_sandbox_exec_is_tried_on_macos(tmp_path: Path) -> None:
     program = tmp_path / "sandbox-exec"
     found = check.check_seatbelt(str(program))
     assert (found.status, "No such file" in found.detail) == ("fail", True)
@@ -192,14 +192,14 @@ def test_all_is_well(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_launch_makes_is_not_missed_and_not_made(world: World) -> None:
+def test_a_check_makes_no_files_that_a_launch_makes(world: World) -> None:
     have_git(world)
     done = world.run("nsm", "box", "--check")
     assert row(done.stdout, "box") == "ok shell: starts", done.stdout
     assert not world.host(f"{PROJECT}/.git/commondir").exists()
 
 
-def test_what_is_missing_is_told_at_once_with_what_to_do(world: World) -> None:
+def test_all_that_is_missing_is_told_with_what_to_do(world: World) -> None:
     world.host(f"{HOME}/.npm-global/bin/claude").unlink()
     world.write(f"{HOME}/.config/nsm/config.toml", "[box]\nnet = 'all'\n")
     done = world.run("claudebox", "--check", directory=HOME)

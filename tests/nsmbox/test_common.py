@@ -28,7 +28,7 @@ def test_three_words_are_claudeboxs_own(words: str, own: str, others: str) -> No
     assert claudebox.split(words.split()) == (set(own.split()), others.split())
 
 
-def test_what_goes_wrong_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> int:
         raise BoxError("no \x1b[2Jclaude", hint="Install it.", exit_code=127)
 

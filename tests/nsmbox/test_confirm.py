@@ -110,7 +110,7 @@ def test_a_signal_starts_nothing(ask: Callable[..., Terminal], tmp_path: Path) -
     assert not kept(tmp_path)
 
 
-def test_what_was_typed_before_the_question_does_not_answer_it(
+def test_keys_typed_before_the_question_do_not_answer_it(
     ask: Callable[..., Terminal],
 ) -> None:
     with ask() as terminal:

@@ -27,7 +27,7 @@ def configured(home: Path, text: str) -> Path:
 # ------------------------------------------------------------------------------------ identity
 
 
-def test_who_commits_is_what_the_user_told_git(tmp_path: Path) -> None:
+def test_the_author_is_the_one_that_the_user_told_git(tmp_path: Path) -> None:
     home = configured(
         tmp_path / "home", "[user]\nname = Ada\nemail = a@b.c\n[credential]\nhelper=x"
     )
@@ -43,7 +43,7 @@ def test_programs_of_the_system_are_found_for_a_known_author(tmp_path: Path) -> 
     assert (found.hooks, found.programs) == ("/hooks", (("core.editor", "tools/edit"),))
 
 
-def test_who_commits_can_depend_on_where(tmp_path: Path) -> None:
+def test_the_author_can_depend_on_the_directory(tmp_path: Path) -> None:
     home = configured(
         tmp_path / "home",
         f'[user]\nname = Ada\nemail = a@home\n[includeIf "gitdir:{tmp_path}/work/"]\npath = work',

@@ -61,7 +61,7 @@ def test_hooks_and_configuration_of_git_and_what_leads_elsewhere(project: Path) 
     assert found.notes == ()
 
 
-def test_what_editors_and_agents_would_run(project: Path) -> None:
+def test_files_that_editors_and_agents_run_are_read_only(project: Path) -> None:
     for name in (".mcp.json", ".bashrc", "my.code-workspace", "other.json"):
         (project / name).write_text("")
     for name in (".vscode", ".claude", "src"):
@@ -77,7 +77,7 @@ def test_what_editors_and_agents_would_run(project: Path) -> None:
     ]
 
 
-def test_what_is_run_at_a_commit_or_by_the_shell_that_comes(project: Path) -> None:
+def test_files_that_commits_and_shells_run_are_read_only(project: Path) -> None:
     for name in (".pre-commit-config.yaml", "lefthook.yml"):
         (project / name).write_text("")
     for name in (".direnv", ".husky"):
@@ -127,7 +127,7 @@ def test_paths_outside_are_refused(project: Path, path: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_what_links_lead_to_is_protected_and_they_stay(project: Path) -> None:
+def test_links_and_their_targets_are_protected(project: Path) -> None:
     (project / ".vscode").symlink_to("/etc")
     (project / "tools").symlink_to(".")
     (project / "deploy").write_text("")
@@ -183,7 +183,7 @@ def test_links_to_what_a_box_changes_at_another_place_are_said(project: Path) ->
     assert ".amp leads to" in found.unprotectable[-1]
 
 
-def test_what_links_lead_to_elsewhere_in_the_box(project: Path) -> None:
+def test_targets_of_links_in_other_directories_are_protected(project: Path) -> None:
     other = project.parent / "other"
     other.mkdir()
     (other / "m.json").touch()
@@ -192,7 +192,7 @@ def test_what_links_lead_to_elsewhere_in_the_box(project: Path) -> None:
     assert below(project, found.read_only) == ["../other/m.json"]
 
 
-def test_what_cannot_be_protected_is_said(project: Path) -> None:
+def test_files_that_cannot_be_protected_are_told(project: Path) -> None:
     (project / "a").touch()
     os.link(project / "a", project / ".envrc")
     (project / ".vscode").symlink_to("../project/.")
@@ -204,7 +204,7 @@ def test_what_cannot_be_protected_is_said(project: Path) -> None:
     ]
 
 
-def test_what_the_host_starts_by_itself_in_a_part_of_home(tmp_path: Path) -> None:
+def test_files_that_the_host_starts_in_a_part_of_home_are_protected(tmp_path: Path) -> None:
     for name in (".config/fish", ".config/systemd/user", ".config/app", ".local/bin"):
         (tmp_path / name).mkdir(parents=True)
     config = tmp_path / ".config"
@@ -401,7 +401,7 @@ def test_there_are_stand_ins_for_what_is_not_there(project: Path) -> None:
     }
 
 
-def test_what_a_program_reads_beside_its_own_file_is_kept_from_being_made(project: Path) -> None:
+def test_files_read_beside_a_configuration_cannot_be_made(project: Path) -> None:
     (project / "lefthook.yml").write_text("")
     kinds = {os.path.basename(each.path): each.kind for each in guard(project).stand_ins}
     assert kinds["lefthook-local.yml"] == "file"
@@ -409,7 +409,7 @@ def test_what_a_program_reads_beside_its_own_file_is_kept_from_being_made(projec
     assert "lefthook.yml" not in kinds
 
 
-def test_what_somebody_allows_is_neither_protected_nor_kept_from_being_made(project: Path) -> None:
+def test_allowed_files_are_not_protected_and_can_be_made(project: Path) -> None:
     (project / ".idea").mkdir()
     home = project.parent / "home"
     found = guarded_files.look(
@@ -465,12 +465,12 @@ def test_stand_ins_of_other_boxes_are_none_of_the_projects_files(project: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="not here: root can write anywhere")
-def test_where_nobody_can_write_there_are_no_stand_ins(project: Path) -> None:
+def test_a_read_only_directory_needs_no_stand_ins(project: Path) -> None:
     project.chmod(0o555)
     assert guard(project).stand_ins == ()
 
 
-def test_what_git_would_read_once_it_is_there_cannot_be_made(project: Path) -> None:
+def test_files_that_git_would_read_cannot_be_made(project: Path) -> None:
     git(project, "config", "core.hooksPath", "ci/hooks")
     git(project, "config", "include.path", "../team.gitconfig")
     git(project, "config", "includeIf.onbranch:main.path", "own")
@@ -486,7 +486,7 @@ def test_what_git_would_read_once_it_is_there_cannot_be_made(project: Path) -> N
 # ------------------------------------------------------------------------ what has to be made
 
 
-def test_what_is_missing_is_made_and_git_works_with_it(project: Path) -> None:
+def test_missing_files_of_git_are_made_and_git_works_with_them(project: Path) -> None:
     for name in (project / HOOKS).iterdir():
         name.unlink()
     (project / HOOKS).rmdir()
@@ -505,7 +505,7 @@ def test_what_is_missing_is_made_and_git_works_with_it(project: Path) -> None:
     assert (again.made, below(project, again.read_only)[:3]) == ((), OF_GIT)
 
 
-def test_what_is_missing_is_not_made_through_links(project: Path) -> None:
+def test_missing_files_are_not_made_through_links(project: Path) -> None:
     found = guard(project)
     (project / ".git").rename(project.parent / "aside")
     (project / ".git").symlink_to(project.parent / "aside")

@@ -75,7 +75,7 @@ def test_a_name_holds_for_all_directories(project: str) -> None:
     )
 
 
-def test_what_is_not_there_is_said(project: str) -> None:
+def test_names_without_a_file_are_told(project: str) -> None:
     assert find(project, "api/no", ".no", "api/*.no").notes == (
         "Nothing is hidden by api/no: there is no such file.",
         "Nothing is hidden by api/*.no: there is no such file.",
@@ -98,7 +98,7 @@ def test_what_is_not_there_is_said(project: str) -> None:
         ("../*", "is a directory that the box is to show"),
     ],
 )
-def test_what_cannot_be_hidden(project: str, asked: str, why: str) -> None:
+def test_paths_that_cannot_be_hidden_are_refused(project: str, asked: str, why: str) -> None:
     with pytest.raises(BoxError) as refused:
         find(project, asked)
     assert why in refused.value.message

@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_becomes_the_command() -> None:
+def test_the_starter_becomes_the_command() -> None:
     done = run("--", "sh", "-c", 'echo "$1" $$; exit 7', "sh", "a b")
     assert done.returncode == 7
     assert done.stdout.startswith("a b ")
@@ -59,7 +59,9 @@ def test_the_command_has_its_signals_whatever_the_launcher_has_set_aside() -> No
         (("--proxy", "/nowhere/proxy.sock", "0", "--", "true"), 1, "/nowhere/proxy.sock: No such"),
     ],
 )
-def test_what_it_cannot_do_it_says(arguments: tuple[str, ...], exit_code: int, told: str) -> None:
+def test_failures_of_the_starter_are_told(
+    arguments: tuple[str, ...], exit_code: int, told: str
+) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (exit_code, "")
     assert told in done.stderr

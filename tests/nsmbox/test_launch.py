@@ -117,7 +117,7 @@ def test_forbidden_namespaces_are_said_with_the_fix(
     launch.check_namespaces(program(tmp_path, "#!/bin/sh\n"), str(tmp_path))  # has an exception
 
 
-def test_where_nothing_speaks_against_it_nothing_is_tried(tmp_path: Path) -> None:
+def test_nothing_is_tried_on_an_ordinary_host(tmp_path: Path) -> None:
     settings = {"user__max_user_namespaces": "15000", "kernel__unprivileged_userns_clone": "1"}
     launch.check_namespaces("/nowhere/bwrap", host(tmp_path, **settings))
 
@@ -135,7 +135,7 @@ def test_state_that_cannot_be_made(tmp_path: Path) -> None:
         launch.make_state(request("claude").profile, str(tmp_path))
 
 
-def test_what_bwrap_gets(tmp_path: Path) -> None:
+def test_bwrap_gets_the_plans_arguments(tmp_path: Path) -> None:
     """The arguments and files by descriptors, no variables, and nothing that was open before."""
     done = subprocess.run(
         [sys.executable, "-c", BECOMES, program(tmp_path, TELLS)],

@@ -108,7 +108,7 @@ def test_the_python_of_an_active_environment_is_started_in_it(home: World, where
 
 
 @pytest.mark.parametrize("by", ["link", pytest.param("script", marks=pytest.mark.slow)])
-def test_what_the_project_says_is_no_reason_to_show_the_users(home: World, by: str) -> None:
+def test_the_project_does_not_decide_what_of_home_is_shown(home: World, by: str) -> None:
     """A box may have written it, for the next one to see what lies there."""
     other = f"{HOME}/work/other"
     home.write(f"{other}/bin/tool", "#!/bin/sh\n", 0o755)

@@ -54,7 +54,7 @@ def stopped_rebase(project: Path, *arguments: str) -> None:
     assert done.returncode != 0
 
 
-def test_what_has_not_changed_is_not_told(project: Path) -> None:
+def test_unchanged_files_are_not_told(project: Path) -> None:
     was = before(project)
     commit(project)
     git(project, "switch", "-q", "-c", "side")
@@ -456,7 +456,7 @@ def test_files_with_one_ending_are_told_together(project: Path) -> None:
     assert lines(was) == [f"cmake/a.cmake and 30 more *.cmake (added or changed): {reason}"]
 
 
-def test_what_links_of_such_names_lead_to_is_told(project: Path) -> None:
+def test_targets_of_links_with_such_names_are_told(project: Path) -> None:
     for name in ("m.json", "sub/gitconfig", "sub/hooks/pre-commit", "cr/hooks/x", "a/x", "b/x"):
         put(project / name, "")
     repository(project / "sub" / "repo")
@@ -514,7 +514,9 @@ def test_names_that_come_by_renames_and_links_are_told(project: Path) -> None:
     ]
 
 
-def test_what_cannot_be_looked_at_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_were_not_looked_at_are_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     was = before(project)
     monkeypatch.setattr(leftovers, "MAX_ENTRIES", 3)
     assert lines(was) == [
@@ -529,7 +531,7 @@ def test_a_directory_that_is_closed_is_told(project: Path) -> None:
     assert lines(was) == ["closed: this directory cannot be read, and was not looked at"]
 
 
-def test_what_was_there_and_not_looked_at_is_not_new(
+def test_old_files_that_were_not_looked_at_are_not_new(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(project / "a/b/c/.vscode/tasks.json")

@@ -185,7 +185,7 @@ def test_refused(profile: str, operation: str, subject: str) -> None:
     assert not allows(profile, operation, subject)
 
 
-def test_what_is_not_there_cannot_be_made() -> None:
+def test_absent_files_cannot_be_made() -> None:
     kinds: dict[str, MountKind] = {
         ".claude": "ro-bind",
         ".mcp.json": "ro-file",
@@ -231,7 +231,7 @@ def test_variables_name_what_is_elsewhere() -> None:
     assert start.files == ((f"{OWN}{HOME}/.gitconfig", b"[user]\n", 0o755),)
 
 
-def test_of_the_command_what_is_nsm_s_own_is_elsewhere() -> None:
+def test_nsms_own_words_of_the_command_lead_elsewhere() -> None:
     command = (
         "/run/nsm/lib/nsmbox/start/inside.py",
         "--",
@@ -259,7 +259,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
         macos.start_of(plan("/home/mia/\udcff"), OWN)
 
 
-def test_what_is_made(tmp_path: Path) -> None:
+def test_files_and_links_are_made(tmp_path: Path) -> None:
     own = str(tmp_path / "own")
     macos.make(macos.start_of(example(), own))
     assert stat.S_IMODE(Path(own).stat().st_mode) == 0o700
@@ -269,7 +269,7 @@ def test_what_is_made(tmp_path: Path) -> None:
         macos.make(macos.start_of(example(), own))
 
 
-def test_what_is_printed_can_be_pasted_and_has_no_secrets() -> None:
+def test_the_printed_command_can_be_pasted_and_has_no_secrets() -> None:
     """Bash understands it; it is not run, for want of `sandbox-exec`."""
     secret = Variable(name="OTHER_KEY", value="not-told-1", secret=True)
     inherited = Variable(name="API_KEY", value="not-told-2", secret=True, inherited=True)

@@ -30,7 +30,7 @@ def test_a_first_box_is_told_of_nsm(tmp_path: Path) -> None:
     assert os.listdir(directory) == [".claude.json"]
 
 
-def test_what_else_is_in_the_file_stays(tmp_path: Path) -> None:
+def test_other_entries_of_the_file_stay(tmp_path: Path) -> None:
     other = {"type": "http", "url": "https://mcp.example/"}
     earlier = {"userID": "ü", "mcpServers": {"other": other}, "projects": {"/p": {"x": [1, None]}}}
     file = tmp_path / ".claude.json"
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_as_expected_is_told_and_left_alone(
     assert os.listdir(tmp_path) == [".claude.json"]
 
 
-def test_what_a_box_has_left_in_its_place_leads_nowhere(tmp_path: Path) -> None:
+def test_links_left_by_a_box_lead_nowhere(tmp_path: Path) -> None:
     """A link would have a file of the host's changed, a pipe would be waited for without end."""
     victim = tmp_path / "settings.json"
     victim.write_text("{}")
@@ -116,7 +116,7 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     assert "Not a directory" in mcp.keep_entry("claude", str(tmp_path / "file" / "claudebox"))
 
 
-def test_what_another_box_writes_meanwhile_is_kept(
+def test_entries_that_another_box_writes_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / ".claude.json"

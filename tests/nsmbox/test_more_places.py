@@ -48,7 +48,7 @@ def test_secrets_and_guarded_files_are_protected_there_too(world: World) -> None
 
 
 @pytest.mark.slow
-def test_what_is_left_in_an_added_directory_is_told(world: World) -> None:
+def test_leftovers_in_an_added_directory_are_told(world: World) -> None:
     script = f"cd {OTHER_PROJECT} && git init -q new && git -C new config core.fsmonitor ./x"
     done = world.box("sh", "-c", script, options=OTHER)
     assert "../other/new/.git/config: core.fsmonitor = ./x" in done.stderr
@@ -180,7 +180,7 @@ def test_the_configuration_has_them_for_claudebox(world: World) -> None:
     "options",
     [("--add", "/"), ("--add", "~"), ("--add", "~/.ssh:ro"), ("--add", "none"), ("--hide", "/etc")],
 )
-def test_what_no_box_has_is_refused(shared_world: World, options: tuple[str, ...]) -> None:
+def test_places_that_no_box_has_are_refused(shared_world: World, options: tuple[str, ...]) -> None:
     done = shared_world.box("true", options=options)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{options[0]}: " in done.stderr

@@ -65,13 +65,13 @@ def test_a_link_that_leads_elsewhere_by_now_is_refused(tmp_path: Path) -> None:
             mount_sources.open_sources([mount])
 
 
-def test_what_is_gone_is_said(tmp_path: Path) -> None:
+def test_a_missing_source_is_told(tmp_path: Path) -> None:
     with pytest.raises(BoxError, match="No such file"):
         mount_sources.open_sources([bind(tmp_path / "gone")])
 
 
 @needs_bwrap
-def test_what_comes_later_in_its_place_is_not_shown(tmp_path: Path) -> None:
+def test_a_link_put_in_place_of_a_source_is_not_shown(tmp_path: Path) -> None:
     """Bubblewrap mounts what was opened, and leaves the descriptor open for nobody."""
     assert BWRAP is not None
     if not mount_sources.is_known_to(BWRAP):

@@ -168,7 +168,7 @@ def test_a_package_says_what_is_on_path(host: NixOS) -> None:
     assert nix.tools == (*tools.split(":"), str(own.parent))
 
 
-def test_of_a_package_the_interpreter_of_a_script_is_on_path(host: NixOS) -> None:
+def test_the_interpreter_of_a_packages_script_is_on_path(host: NixOS) -> None:
     tools = ":".join(str(host.store / each / "bin") for each in ("22-coreutils", "11-bash"))
     claude = host.program("claude", b"#!/usr/bin/env node\n")
     nix = host.look(claude, NSM_BOX_TOOLS=tools)
@@ -262,7 +262,7 @@ def test_without_a_daemon_nothing_is_written(host: NixOS) -> None:
     assert "no daemon" in note
 
 
-def test_who_is_trusted_is_told(host: NixOS) -> None:
+def test_trusted_users_are_told(host: NixOS) -> None:
     host.state()
     (host.root / "etc/nix/nix.conf").write_text("trusted-users = root\n!include more.conf\n")
     assert nix_host.notes(host.look(), "alice") == ()

@@ -167,7 +167,7 @@ def test_secrets_of_what_is_shown_elsewhere_are_masked_there() -> None:
     assert seen(plan, f"{HOME}/data/gcloud/credentials.db").kind == "mask"
 
 
-def test_what_is_asked_for_does_not_replace_the_box_s_own() -> None:
+def test_variables_asked_for_do_not_replace_the_boxs_own() -> None:
     names = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "NSM_SOCKET")
     with_more = facts(variables={**VARIABLES, "NSM_SOCKET": "/run/user/1000/nsm/control.sock"})
     given = {v.name: v.value for v in planning.plan(request(extra=names), with_more).variables}

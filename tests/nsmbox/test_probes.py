@@ -109,11 +109,11 @@ def test_no_probe_succeeds_in_a_box(untouched: Attack, start: str) -> None:
 
 
 @pytest.mark.skipif(not SCOPED, reason="not here: the kernel cannot scope signals (Linux 6.12)")
-def test_who_was_started_beside_a_box_gets_no_signal_of_it(untouched: Attack) -> None:
+def test_programs_beside_a_box_get_no_signal_of_it(untouched: Attack) -> None:
     assert not untouched.kills_a_neighbour(*STARTS["shell"])
 
 
-def test_what_is_not_guarded_can_be_changed_on_request(attack: Attack) -> None:
+def test_unguarded_files_can_be_changed_on_request(attack: Attack) -> None:
     told = attack.run(
         *("nsm", "box", "--yes", "--no-protect", "--"),
         probes=("writing-to-guarded", "making-absent"),

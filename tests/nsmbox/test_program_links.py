@@ -47,7 +47,7 @@ def test_each_program_but_those_that_no_box_runs(places: tuple[str, str]) -> Non
     }
 
 
-def test_they_are_kept_until_a_directory_changes(places: tuple[str, str]) -> None:
+def test_links_are_kept_until_a_directory_changes(places: tuple[str, str]) -> None:
     these = program_links.look(places)
     program_links.make(these)
     mark = os.stat(these.path).st_ino
@@ -84,7 +84,7 @@ def test_many_at_once_make_one(places: tuple[str, str]) -> None:
     assert os.readlink(f"{these.path}/bash") == f"{places[1]}/bash"
 
 
-def test_one_that_another_box_has_renamed_since_it_was_listed(
+def test_a_directory_that_another_box_has_renamed_is_passed_over(
     places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listdir = os.listdir

@@ -44,7 +44,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("text", SHOWN, ids=ascii)
-def test_what_is_shown(text: str) -> None:
+def test_text_is_shown_without_control_characters(text: str) -> None:
     assert legible(text) == SHOWN[text]
 
 
@@ -105,7 +105,7 @@ def test_names_of_what_may_be_seen(name: str) -> None:
     assert masked(name, "seen") == "seen"
 
 
-def test_what_is_marked_as_secret_is_one() -> None:
+def test_marked_variables_are_hidden() -> None:
     assert masked("HARMLESS", "s3cret", secret=True) == MASKED
 
 
@@ -119,5 +119,5 @@ def test_what_is_marked_as_secret_is_one() -> None:
         ("me@example.org", "me@example.org"),
     ],
 )
-def test_who_one_is_in_a_url_is_hidden(value: str, shown: str) -> None:
+def test_logins_in_urls_are_hidden(value: str, shown: str) -> None:
     assert masked("http_proxy", value) == shown

@@ -135,7 +135,7 @@ def test_claude_starts_a_program_of_the_host_without_asking(world: World) -> Non
     assert not world.host(f"{HOME}/wiped").exists()
 
 
-def test_what_claude_keeps_is_there_the_next_time_and_its_entry_is_written_once(
+def test_claude_has_its_settings_again_and_its_entry_is_written_once(
     home: World,
 ) -> None:
     variables = of_npm(home, "claude")

@@ -176,7 +176,7 @@ heard =\
         assert box.wait() == 7
 
 
-def test_what_the_whole_group_is_sent_the_command_hears_once() -> None:
+def test_the_command_hears_a_signal_to_the_group_once() -> None:
     counts = "trap 'n=$((n+1)); echo told' TERM; echo up; while ! read x; do :; done; exit $n"
     with ending(boxed("bash", "-c", counts)) as box:
         says(box, "up")
@@ -197,7 +197,7 @@ def test_timeout_signals_both_and_is_one_signal() -> None:
         assert box.wait() == 7
 
 
-def test_what_was_ignored_before_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     done = subprocess.run(
         ["nohup", sys.executable, "-c", BOXED, "1", "0", "", "grep", "^Sig", "/proc/self/status"],
         stdin=subprocess.DEVNULL,

@@ -101,7 +101,7 @@ def test_agents_read_the_text_where_they_look(profile: str, file: str) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-def test_they_are_there_in_a_box(shared_world: World) -> None:
+def test_rules_are_there_in_a_box(shared_world: World) -> None:
     script = f"cat {RULES_FILE} /etc/claude-code/CLAUDE.md; echo x >{POLICY_FILE}"
     done = shared_world.run("claudebox", "--yes", "run", "sh", "-c", script)
     assert done.stdout.count(f"You can change: `{ADAS_HOME}/.claude`, `{ADAS_PROJECT}`.") == 2

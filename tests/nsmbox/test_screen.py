@@ -54,7 +54,7 @@ def test_an_ordinary_plan() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 24), (40, 24), (200, 50), (132, 24)])
-def test_it_fits_whatever_there_is(size: tuple[int, int]) -> None:
+def test_the_screen_fits_any_plan(size: tuple[int, int]) -> None:
     changes = differences(plan(), full(), home=HOME)
     for given_plan, told in ((plan(), None), (full(), None), (full(), changes)):
         lines = screen(given_plan, home=HOME, size=size, changes=told, agreed_on="2026-01-01")
@@ -63,7 +63,7 @@ def test_it_fits_whatever_there_is(size: tuple[int, int]) -> None:
     assert len(question(size)) < size[0]
 
 
-def test_what_does_not_fit_is_counted_and_in_the_details() -> None:
+def test_lines_without_room_are_counted_and_in_the_details() -> None:
     text = screen(full(), home=HOME)
     changed = text[text.index("can change  ") : text.index("protected")].splitlines()
     assert changed[0].endswith("~/.claudebox  as ~/.claude")
@@ -136,7 +136,7 @@ def test_programs_of_the_host_are_said_near_the_top() -> None:
     assert "\ncan start   on this computer, outside of the box:" in crowded
 
 
-def test_what_has_changed_is_said_first() -> None:
+def test_changes_come_first() -> None:
     old = plan()
     new = plan(
         mounts=[Mount(kind="bind", target="/srv/data", source="/srv/data")],

@@ -37,7 +37,7 @@ def names(known: Known, below: Path) -> list[str]:
     return [s.path for s in known.secrets if secrets.within(s.path, str(below))]
 
 
-def test_what_exists_is_known_by_its_real_path(tmp_path: Path) -> None:
+def test_secrets_are_known_by_their_real_paths(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (tmp_path / "dotfiles" / "gcloud").mkdir(parents=True)
@@ -148,7 +148,7 @@ KNOWN = Known(
         ("/tmp/project", None),
     ],
 )
-def test_where_no_box_begins(directory: str, why: str | None) -> None:
+def test_no_box_begins_in_a_secret_place(directory: str, why: str | None) -> None:
     assert secrets.why_refused(KNOWN, directory) == why
 
 
@@ -263,7 +263,7 @@ def test_links_are_followed_to_where_things_are(tmp_path: Path) -> None:
     assert secrets.leading_to(known.own, str(tmp_path / "elsewhere")) == ()
 
 
-def test_what_lies_in_the_store_needs_nothing(tmp_path: Path) -> None:
+def test_files_in_the_store_need_no_protection(tmp_path: Path) -> None:
     home, store = tmp_path / "home", tmp_path / "store"
     (home / ".config/nsm").mkdir(parents=True)
     (store / "1").mkdir(parents=True)

@@ -158,7 +158,7 @@ def test_a_box_with_rules_for_requests(box_tools: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_box_with_secrets_needs(box_tools: Path) -> None:
+def test_a_box_with_secrets_needs_their_hosts(box_tools: Path) -> None:
     with secret_world(box_tools) as (world, _, server):
         for options, expected in (
             (("--secret", "github"), "secrets need a list of allowed hosts"),

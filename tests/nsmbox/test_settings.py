@@ -93,7 +93,7 @@ def test_the_supervisor_has_the_same_keys_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("data", WRONG, ids=lambda data: data.decode())
-def test_what_is_wrong_is_said_by_key_and_by_both(data: bytes) -> None:
+def test_mistakes_are_told_by_key_here_and_by_the_supervisor(data: bytes) -> None:
     with pytest.raises(BoxError) as refused:
         parse(data, "c.toml")
     assert refused.value.message.startswith(f"c.toml: {WRONG[data]}")

@@ -53,7 +53,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_made_is_gone_at_the_end(project: Path) -> None:
+def test_stand_ins_are_gone_at_the_end(project: Path) -> None:
     box = stand_ins.begin(those(project), was(project))
     assert names(project) == [".mcp.json", ".vscode", "lefthook-local.yml"]
     assert stand_ins.made() == {each.path for each in those(project)}
@@ -64,7 +64,7 @@ def test_what_was_made_is_gone_at_the_end(project: Path) -> None:
     assert stand_ins.made() == frozenset()
 
 
-def test_they_stay_until_the_last_box_has_ended(project: Path) -> None:
+def test_stand_ins_stay_until_the_last_box_has_ended(project: Path) -> None:
     """A mount point that is removed on the host is no mount any more in a box that still runs."""
     first = stand_ins.begin(those(project), was(project))
     second = stand_ins.begin(those(project)[:1], was(project))
@@ -76,7 +76,7 @@ def test_they_stay_until_the_last_box_has_ended(project: Path) -> None:
     assert names(project) == []
 
 
-def test_what_a_killed_box_leaves_is_taken_up_by_the_next(project: Path) -> None:
+def test_stand_ins_of_a_killed_box_are_removed_by_the_next(project: Path) -> None:
     box = stand_ins.begin(those(project), was(project))
     os.close(box.descriptor)  # as the kernel does
     (before,) = stand_ins.abandoned()
@@ -87,7 +87,7 @@ def test_what_a_killed_box_leaves_is_taken_up_by_the_next(project: Path) -> None
 
 
 @pytest.mark.parametrize("kinds", ["as they are", "where there are no sockets"])
-def test_what_was_made_but_not_noted_is_removed(
+def test_stand_ins_that_were_not_noted_are_removed(
     project: Path, monkeypatch: pytest.MonkeyPatch, kinds: str
 ) -> None:
     """A box may be killed after it made them, and before it knows what it made."""
@@ -118,7 +118,7 @@ def test_what_was_made_but_not_noted_is_removed(
     assert names(project) == ["lefthook-local.yml"]
 
 
-def test_what_has_become_somebodys_own_stays(project: Path) -> None:
+def test_stand_ins_that_somebody_used_stay(project: Path) -> None:
     box = stand_ins.begin(those(project), was(project))
     (project / ".vscode" / "settings.json").write_text("{}")
     (project / ".mcp.json").unlink()
@@ -131,7 +131,7 @@ def test_what_has_become_somebodys_own_stays(project: Path) -> None:
     assert names(project / ".vscode") == ["settings.json"]
 
 
-def test_what_is_there_already_is_left_as_it_is(project: Path) -> None:
+def test_existing_files_are_left_as_they_are(project: Path) -> None:
     (project / ".vscode").mkdir()
     box = stand_ins.begin(those(project), was(project))
     stand_ins.end(box)
@@ -292,7 +292,7 @@ def test_somebody_may_allow_it_by_name(world: World) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-def test_two_boxes_share_them(world: World) -> None:
+def test_boxes_share_stand_ins(world: World) -> None:
     first = world.popen("nsm", "box", "--yes", "--", "sh", "-c", "echo on; read x; mkdir .zed/a")
     with ending(first):
         assert first.stdout is not None
@@ -363,7 +363,7 @@ def test_a_directory_that_is_renamed_meanwhile_is_tidied_and_looked_at(world: Wo
 
 @pytest.mark.jail
 @needs_bwrap
-def test_what_the_host_removes_meanwhile_is_told_if_the_box_then_makes_it(world: World) -> None:
+def test_stand_ins_removed_by_the_host_and_made_by_the_box_are_told(world: World) -> None:
     script = "echo on; read x; mkdir -p .zed; echo x >.zed/settings.json"
     box = world.popen("nsm", "box", "--yes", "--", "sh", "-c", script)
     with ending(box):

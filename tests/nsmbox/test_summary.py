@@ -67,7 +67,7 @@ MADE = Mount(kind="ro-file", target="/p/.mcp.json", data=b"{}")
         pytest.param([bind("/p"), MADE], "/p", "", "/p/.mcp.json", id="a file that is made"),
     ],
 )
-def test_what_can_be_changed_read_and_is_protected(
+def test_places_are_changed_read_or_protected(
     mounts: list[Mount], change: str, read: str, protected: str
 ) -> None:
     found = of(*mounts)

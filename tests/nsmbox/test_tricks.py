@@ -37,7 +37,7 @@ git commit -q --allow-empty -m 'from the box' && echo committed
 """
 
 
-def test_what_is_protected_cannot_be_led_around(world: World) -> None:
+def test_protected_files_cannot_be_led_around(world: World) -> None:
     world.write(f"{HOME}/library/file", "x\n")
     have_git(world, f"{HOME}/library")
     world.write(f"{PROJECT}/scripts/deploy", "deploy\n")
@@ -202,7 +202,7 @@ print(open("kubeconfig").read() == "")
 """
 
 
-def test_what_variables_name_is_hidden_in_the_working_directory(world: World) -> None:
+def test_secrets_that_variables_name_are_hidden_in_the_working_directory(world: World) -> None:
     for name in ("agent", "other"):
         world.listen(f"{PROJECT}/{name}.sock")
     world.write(f"{PROJECT}/kubeconfig", SECRET)
@@ -246,7 +246,7 @@ echo 'x = 1' >>harmless/Cargo.toml
 """
 
 
-def test_what_a_program_of_the_host_would_run_is_told(world: World) -> None:
+def test_files_that_programs_of_the_host_run_are_told(world: World) -> None:
     for name in ("Gemfile", "CMakeLists.txt", "Cargo.toml", "pyproject.toml"):
         world.write(f"{PROJECT}/{name}", "x = 1\n")
     world.write(f"{PROJECT}/harmless/Cargo.toml", "x = 1\n")

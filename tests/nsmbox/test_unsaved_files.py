@@ -38,7 +38,7 @@ def told(stderr: str) -> list[str]:
     return [line.strip() for line in rest.splitlines() if line.strip()] if found else []
 
 
-def test_what_vanishes_is_told_and_comes_back(world: World) -> None:
+def test_vanished_files_are_told_and_come_back(world: World) -> None:
     done = world.box("sh", "-c", f"{WRITES}exit 7")
     assert done.returncode == 7
     first, second, how = told(done.stderr)
@@ -155,9 +155,7 @@ def test_files_of_the_host_are_none_of_a_boxs(
     assert not (tmp_path / "state").exists()
 
 
-def test_what_is_got_back_goes_through_no_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_come_back_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A box could have its files put anywhere, such as into a directory of started programs."""
     project, victim = tmp_path / "project", tmp_path / "victim"
     for directory in (project, victim):

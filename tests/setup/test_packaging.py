@@ -72,7 +72,7 @@ def test_wheel_works_without_the_clone(built: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["wheel", "source archive"])
-def test_what_was_built_knows_its_commit(built: Path, tmp_path: Path, place: str) -> None:
+def test_a_wheel_and_an_archive_know_their_commit(built: Path, tmp_path: Path, place: str) -> None:
     if place == "wheel":
         with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
             archive.extractall(tmp_path)

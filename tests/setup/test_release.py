@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def test_it_names_the_commit_the_tools_and_who_built() -> None:
+def test_provenance_names_the_commit_the_tools_and_who_built() -> None:
     said = release.provenance("c0ffee", "https://example.org/nsm", "mailto:a@example.org", STARTED)
     source, *inputs = said["buildDefinition"]["resolvedDependencies"]
     assert source == {"uri": "git+https://example.org/nsm", "digest": {"gitCommit": "c0ffee"}}
@@ -24,9 +24,7 @@ def test_it_names_the_commit_the_tools_and_who_built() -> None:
     assert said["runDetails"]["metadata"]["startedOn"] == "2026-01-02T03:04:05+00:00"
 
 
-def test_two_builds_that_differ_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_builds_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds = iter([{"a.whl": "1", "a.tar.gz": "2"}, {"a.whl": "3", "a.tar.gz": "2"}])
 
     def build(directory: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_it_is_removed_with_what_is_read_only(tmp_path: Path) -> None:
+def test_the_store_is_removed_with_read_only_files(tmp_path: Path) -> None:
     place = standin.Place(tmp_path / "place")
     with standin.locked(place):
         (place.store / "package").mkdir(parents=True)
@@ -25,7 +25,7 @@ def test_it_is_removed_with_what_is_read_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_what_is_no_directory_of_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+def test_files_and_links_of_others_are_left_alone(tmp_path: Path, kind: str) -> None:
     """Anybody can write to /var/tmp."""
     root = tmp_path / "place"
     ours = tmp_path / "ours"

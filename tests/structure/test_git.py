@@ -79,7 +79,7 @@ def test_a_start_of_git_is_found(text: str) -> None:
     assert starts_of_git(text) == [1]
 
 
-def test_what_only_names_git_is_not_found() -> None:
+def test_code_that_only_names_git_is_not_found() -> None:
     assert not starts_of_git('nsm.git.run(git, ["log"], {})\nif tool.name == "git": pass')
     assert starts_of_git(THE_PLACE.read_text()), "the test sees the one that there is"
 

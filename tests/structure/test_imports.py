@@ -277,7 +277,9 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize(("module", "unwanted", "why"), PROGRAMS, ids=[p[0] for p in PROGRAMS])
-def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], why: str) -> None:
+def test_a_program_loads_no_heavy_module_at_start(
+    module: str, unwanted: tuple[str, ...], why: str
+) -> None:
     code = f"import {module}, sys; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
@@ -285,7 +287,7 @@ def test_what_a_program_loads_at_start(module: str, unwanted: tuple[str, ...], w
     assert not [name for name in loaded if within(name, unwanted)], why
 
 
-def test_what_sessions_need_later_is_loaded_after_the_first_calls() -> None:
+def test_modules_of_sessions_are_loaded_after_the_first_calls() -> None:
     """While a supervisor runs, an upgrade may replace its modules by those of another version."""
     code = """
 import sys, trio

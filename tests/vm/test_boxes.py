@@ -180,7 +180,7 @@ def test_files_descriptors_and_inotify(running: Person) -> None:
     ], done
 
 
-def test_it_holds_after_a_restart(ada: Person) -> None:
+def test_a_box_holds_after_a_restart(ada: Person) -> None:
     ada.nsm("shutdown")
     ada.install_units()
     ada.reach()

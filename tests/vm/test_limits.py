@@ -134,7 +134,7 @@ def test_in_a_login_by_ssh(bob: Person) -> None:
     assert '"memory": "cgroup"' in done.stdout, done
 
 
-def test_of_root(root: Person) -> None:
+def test_limits_of_root_hold(root: Person) -> None:
     root.configure(CONFIG)
     root.start()
     kernel_keeps_limits(root)

@@ -87,7 +87,7 @@ def group_of_new(ada: Person) -> str:
     return group_of(ada, "later")
 
 
-def test_it_outlives_a_reload_and_a_new_manager(ada: Person) -> None:
+def test_a_supervisor_outlives_a_reload_and_a_new_manager(ada: Person) -> None:
     assert ada.run("kept = 'yes'", session="five")["exit_code"] == 0
     ada.shell("systemctl --user daemon-reload && systemctl --user daemon-reexec").check()
     assert ada.run("print(kept)", session="five")["stdout"] == "yes\n"
