@@ -23,11 +23,19 @@ def short_dir() -> Generator[Path]:
         yield Path(path)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Generator[Supervisor]:
-    """A supervisor for the module; tests leave it as they found it."""
+@pytest.fixture(scope="session")
+def lasting() -> Generator[Supervisor]:
+    """A supervisor for the files of a worker."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
         yield it
+
+
+@pytest.fixture(scope="module")
+def shared(lasting: Supervisor) -> Generator[Supervisor]:
+    """The same one, without sessions of other files; tests leave it as they found it."""
+    yield lasting
+    with lasting.client() as client:
+        client.kill_all()
 
 
 @pytest.fixture
@@ -36,3 +44,11 @@ def client(shared: Supervisor) -> Generator[Client]:
     with shared.client() as made:
         yield made
         made.kill_all()
+
+
+@pytest.fixture
+def emptied(shared: Supervisor) -> Generator[Supervisor]:
+    """The supervisor itself; its sessions end with the test."""
+    yield shared
+    with shared.client() as client:
+        client.kill_all()

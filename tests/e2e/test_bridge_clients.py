@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from e2e_support import Supervisor
 
-ERAS = ["legacy", "2026-07-28"]
+ERAS = ["legacy", pytest.param("2026-07-28", marks=pytest.mark.slow)]
 
 CONFIG = f"[bridge]\nenabled = true\n{http_support.CONFIG}programs = ['deploy', 'wait']\n"
 

@@ -177,6 +177,7 @@ def test_what_nobody_knows_of_is_not_run_a_second_time(short_dir: Path) -> None:
             assert client.sessions() == []
 
 
+@pytest.mark.slow
 def test_nobody_replaces_a_supervisor_that_was_told_to_end(short_dir: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(supervisor(short_dir))

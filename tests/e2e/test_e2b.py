@@ -239,14 +239,6 @@ def test_a_context_that_ends_between_two_calls_is_made_again(box: Box) -> None:
     assert box.run("gone")[0]["name"] == "NameError"
 
 
-def test_contexts_that_ended_are_not_listed(box: Box) -> None:
-    pid = box.run("echo $$", language="bash")[0]["text"].strip()
-    assert end_of(box.start("kill", "-9", pid))["exitCode"] == 0
-    box.run("true", language="bash")
-    listed = box.served.ask("GET", "/contexts", **box.headers(CODE)).json
-    assert "bash" not in {context["language"] for context in listed}
-
-
 def test_parallel_requests_make_no_more_contexts_than_there_may_be(served: Served) -> None:
     with served.sandbox() as own, ThreadPoolExecutor(MAX_CONTEXTS + 3) as pool:
 
@@ -422,20 +414,6 @@ def test_there_are_at_most_so_many(shared: Supervisor) -> None:
         answer = served.api("POST", "/v2/sandboxes", {"templateID": "base"})
         assert answer.status == 429
         assert "--max-sandboxes" in answer.json["message"]
-
-
-def test_many_at_once(box: Box) -> None:
-    answers: list[bytes] = []
-
-    def one(number: int) -> None:
-        answers.append(data_of(box.start("echo", str(number))))
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert sorted(answers) == sorted(b"%d\n" % number for number in range(30))
 
 
 def test_another_key_knows_nothing_of_it(shared: Supervisor, box: Box) -> None:

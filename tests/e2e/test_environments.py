@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ from realjail import needs_bwrap, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -41,7 +41,7 @@ def sandboxes(shared: Supervisor) -> Generator[Path]:
         client.envs()  # has the supervisor look
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.slow)])
 async def test_an_artifact_comes_is_replaced_and_goes(
     shared: Supervisor, sandboxes: Path, store: Path, mode: str
 ) -> None:
@@ -150,6 +150,7 @@ def test_an_interpreter_that_was_killed_is_asked_again(short_dir: Path) -> None:
         assert client.run("print(6 * 7)", env="mine").stdout == "42\n"
 
 
+@pytest.mark.slow
 def test_the_supervisors_own_variables_are_for_everyone(short_dir: Path, store: Path) -> None:
     entry = {"environments": {"meta": {"artifact": str(write_artifact(store / "a", "x"))}}}
     write_older(store / "b", "shell", interpreter="bash")

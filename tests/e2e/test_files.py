@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import tarfile
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,13 +120,6 @@ def test_half_a_character_is_no_name(files: SessionFiles, name: str) -> None:
     for do in (files.read, files.remove, files.list, files.exists, files.mkdir):
         with pytest.raises(BadRequestError, match="half a character"):
             do(name)
-
-
-def test_half_a_character_is_no_text(files: SessionFiles) -> None:
-    for write in (files.write, files.append):
-        with pytest.raises(BadRequestError, match="character 2 is half of a surrogate pair"):
-            write("f", "ab\ud800")
-    assert not files.exists("f")
 
 
 @pytest.mark.parametrize("recursive", [True, False])
@@ -254,23 +246,6 @@ def test_a_callback_that_raises_ends_a_copy(files: SessionFiles, tmp_path: Path)
         files.upload(tmp_path, "tree", on_progress=enough)
     assert not files.exists("big")
     assert files.write("big", "works").size == 5
-
-
-def test_a_client_that_dies_leaves_no_half_file(shared: Supervisor, files: SessionFiles) -> None:
-    files.write("f", "old")
-    half = threading.Event()
-    with shared.client() as other:
-
-        def source(_: int) -> bytes:
-            if half.is_set():
-                other.close()
-            half.set()
-            return BIG[:100_000]
-
-        with pytest.raises(nsm.NsmError):
-            other.files("f").write_from("f", source)
-    assert files.read("f") == b"old"
-    assert names(files) == {"f"}
 
 
 def test_watching(client: nsm.Client, files: SessionFiles) -> None:

@@ -82,6 +82,7 @@ def test_what_ends_a_script_ends_no_fork(client: Client) -> None:
     assert printed(client, "fork", "echo $x") == "1\n"
 
 
+@pytest.mark.slow
 def test_random_numbers_differ_and_a_trap_of_children_is_kept(client: Client) -> None:
     printed(client, "first", "RANDOM=7; trap 'x=$((x + 1))' CHLD")
     names = [fork.name for fork in client.fork("first", count=2).forks]
@@ -108,6 +109,7 @@ def test_what_cannot_be_forked_goes_on(client: Client) -> None:
     assert sorted(str(row.name) for row in client.sessions()) == ["busy", "now", "piped"]
 
 
+@pytest.mark.slow
 def test_a_file_without_a_name_is_copied(client: Client) -> None:
     printed(client, "removed", "exec 7<>f; rm f; echo before >&7")
     assert client.fork("removed", "copied").closed == ()

@@ -37,9 +37,16 @@ if TYPE_CHECKING:
 
 pytestmark = needs_scopes
 
-LANGUAGES = pytest.mark.parametrize("code", [IN_PYTHON, IN_BASH], ids=lambda code: code.env)
+LANGUAGES = pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(IN_PYTHON, id="python"),
+        pytest.param(IN_BASH, id="bash", marks=pytest.mark.slow),
+    ],
+)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_helper(client: Client, shared: Supervisor) -> None:
     printed(client, "clean", "x = 1")
     client.fork("clean", "and-fork")
@@ -62,7 +69,7 @@ def test_a_fork_server_that_ended_is_replaced(client: Client, shared: Supervisor
         assert printed(client, name, "print(x)") == "5\n"
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(scaled(200), marks=pytest.mark.slow)])
 @LANGUAGES
 def test_helpers_that_are_killed(
     client: Client, shared: Supervisor, kills: int, code: Code
@@ -98,7 +105,7 @@ def test_helpers_that_are_killed(
 
 
 @pytest.mark.parametrize("victim", ["agent", "worker"])
-@pytest.mark.parametrize("kills", [5, pytest.param(scaled(200), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(scaled(200), marks=pytest.mark.slow)])
 @LANGUAGES
 def test_originals_that_are_killed_while_they_are_forked(
     client: Client, shared: Supervisor, victim: str, kills: int, code: Code
@@ -159,7 +166,7 @@ def test_a_template_that_is_killed_while_its_session_is_forked(
         assert printed(client, name, "print(x)") == "5\n"
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(scaled(40), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(scaled(40), marks=pytest.mark.slow)])
 def test_supervisors_that_are_killed_while_they_fork(short_dir: Path, kills: int) -> None:
     """The original goes on; its forks that are there end with it, and are told why."""
     delays = random.Random(7)

@@ -117,7 +117,7 @@ _ = signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 
 def test_what_is_being_made_cannot_be_traced(client: Client) -> None:
     """Code of the original runs in a handler of signals while its fork is made."""
-    for number in range(3):
+    for number in range(2):
         name = f"tracer-{number}"
         printed(client, name, SEES + TRACES)
         client.fork(name, "traced")
@@ -189,6 +189,7 @@ while True: time.sleep(0.01)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_the_kernel_gives_no_more_rules(client: Client) -> None:
     printed(client, "layered", "import os; os.mkfifo('here')")
     job = client.exec("layered", ["python3", "-c", LAYERS], env="python")
@@ -200,6 +201,7 @@ def test_a_program_that_the_kernel_gives_no_more_rules(client: Client) -> None:
     client.kill_all()
 
 
+@pytest.mark.slow
 def test_the_last_fork_that_the_kernel_allows(client: Client) -> None:
     count = "import os; print(len(os.listdir('/proc/self/fd')))"
     before = printed(client, "often", count)
@@ -267,7 +269,17 @@ def hasty() -> Generator[Supervisor]:
         yield it
 
 
-@pytest.mark.parametrize("how", ENDS_OF_INTERPRETERS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        "fork bomb",
+        "timeout",
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ENDS_OF_INTERPRETERS.keys() - {"fork bomb", "timeout"}
+        ),
+    ],
+)
 def test_the_end_of_an_interpreter_leaves_forks_alone(hasty: Supervisor, how: str) -> None:
     code, options = ENDS_OF_INTERPRETERS[how]
     with hasty.client() as client:
@@ -286,6 +298,7 @@ def test_the_end_of_an_interpreter_leaves_forks_alone(hasty: Supervisor, how: st
         client.kill_all()
 
 
+@pytest.mark.slow
 def test_an_undo_leaves_forks_alone(short_dir: Path) -> None:
     with supervisor(short_dir, config="[session]\nundo = 3\n") as it, it.client() as client:
         printed(client, "back", "x = 5")

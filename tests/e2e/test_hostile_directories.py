@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from e2e_support import END_TIMEOUT_S, end_holder, end_supervisor, program, vari
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from pathlib import Path
 
 MODULES = (
     *("nsm", "nsmd", "nsmbox", "sandbox", "trio", "cbor2", "pip", "sitecustomize"),
@@ -97,29 +97,24 @@ def test_the_traps_work(checkout: Checkout) -> None:
     assert checkout.ran() == "module nsm program uv\n"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "-e", "python", "print(6 * 7)"],
-        ["run", "-e", "bash", "-s", "kept", "echo 42"],
-        ["env"],
-        ["doctor"],
-        ["config", "check"],
-        ["service", "status"],
-        ["setup", "claude"],
-        ["box", "--dry-run", "--", "/bin/true"],
-    ],
-    ids=lambda arguments: " ".join(arguments[:2]),
-)
-def test_nsm(checkout: Checkout, arguments: Sequence[str]) -> None:
-    checkout.place()
-    done = checkout.run(program("nsm"), *arguments)
-    assert checkout.ran() == ""
-    assert arguments[0] != "run" or done.stdout == "42\n", done.stderr
+COMMANDS: list[list[str]] = [
+    ["run", "-e", "python", "print(6 * 7)"],
+    ["run", "-e", "bash", "-s", "kept", "echo 42"],
+    ["env"],
+    ["doctor"],
+    ["config", "check"],
+    ["service", "status"],
+    ["setup", "claude"],
+    ["box", "--dry-run", "--", "/bin/true"],
+]
 
 
-def test_claudebox(checkout: Checkout) -> None:
+def test_commands_run_nothing_of_the_checkout(checkout: Checkout) -> None:
     checkout.place()
+    for arguments in COMMANDS:
+        done = checkout.run(program("nsm"), *arguments)
+        assert checkout.ran() == "", arguments
+        assert arguments[0] != "run" or done.stdout == "42\n", done.stderr
     for options in (["--dry-run"], ["--check"]):
         checkout.run(program("claudebox"), *options, "--", "/bin/true")
     assert checkout.ran() == ""
@@ -140,7 +135,10 @@ def test_nsm_mcp_starts_the_supervisor(checkout: Checkout) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[program("nsm-supervisor")], [sys.executable, "-m", "nsmd"]],
+    [
+        [program("nsm-supervisor")],
+        pytest.param([sys.executable, "-m", "nsmd"], marks=pytest.mark.slow),
+    ],
     ids=["nsm-supervisor", "python -m nsmd"],
 )
 def test_a_supervisor_that_is_restarted_there(checkout: Checkout, command: Sequence[str]) -> None:
@@ -192,6 +190,7 @@ with NsmExecutionPolicy() as policy:
 """
 
 
+@pytest.mark.slow
 def test_a_shell_of_langchain(checkout: Checkout, short_dir: Path) -> None:
     """Started by a program that lies elsewhere. The framework is stood in for by what is used."""
     middleware = short_dir / "program/langchain/agents/middleware"

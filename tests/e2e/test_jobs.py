@@ -6,7 +6,6 @@ import json
 import subprocess
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +25,8 @@ from nsm.wire.jobs import chunks_of
 from processes import ending
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from e2e_support import Supervisor
     from nsm.wire.jobs import JobOutput
 
@@ -135,31 +136,6 @@ def test_input_signals_and_a_terminal(shared: Supervisor) -> None:
         info = job.wait()
         assert (info.timed_out, info.exit_code) == (True, 124)
         client.kill_all()
-
-
-def test_many_programs_over_one_async_client(shared: Supervisor) -> None:
-    async def main() -> None:
-        async with nsm.AsyncClient(
-            socket_path=shared.socket, scope="test", autostart=False
-        ) as client:
-            await client.run(":", env="bash", session="many")
-            printed: dict[int, bytes] = {}
-
-            async def one(number: int) -> None:
-                job = await client.exec("many", ["sh", "-c", f"echo {number}; cat"], stdin=True)
-                async for chunk in job:
-                    printed[number] = printed.get(number, b"") + chunk.data
-                    if chunk.data == f"{number}\n".encode():
-                        await job.write(b"bye")
-                        await job.close_stdin()
-
-            async with trio.open_nursery() as nursery:
-                for number in range(50):
-                    nursery.start_soon(one, number)
-            assert printed == {number: f"{number}\nbye".encode() for number in range(50)}
-            await client.kill_all()
-
-    trio.run(main)
 
 
 def test_jobs_end_with_their_session(shared: Supervisor) -> None:

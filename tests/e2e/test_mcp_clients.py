@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +20,12 @@ import pictures
 from e2e_support import end_supervisor, program, run, supervisor, variables_for, wait_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from e2e_support import Supervisor
 
-ERAS = ["legacy", "2026-07-28", pytest.param("auto", marks=pytest.mark.slow)]
+ERAS = ["2026-07-28", "legacy", pytest.param("auto", marks=pytest.mark.slow)]
 
 
 FAKE_PYPLOT = """
@@ -54,14 +54,6 @@ def project(tmp_path: Path) -> Path:
     tmp_path.chmod(0o755)
     (tmp_path / "numbers.txt").write_text("1\n2\n39\n")
     return tmp_path
-
-
-@pytest.fixture
-def emptied(shared: Supervisor) -> Generator[Supervisor]:
-    """The module's supervisor, without sessions before and after."""
-    yield shared
-    with shared.client() as client:
-        client.kill_all()
 
 
 @pytest.mark.node

@@ -18,7 +18,7 @@ from http_support import CONFIG, sdk_client, token_of, url_of
 from nsmd.mcp.jobs import EXTENSION
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from e2e_support import Supervisor
@@ -30,14 +30,6 @@ GATED = {
     "bash": "echo begins; cat gate; echo ends; exit 3",
 }
 """Code that waits until somebody opens a pipe of that name."""
-
-
-@pytest.fixture
-def emptied(shared: Supervisor) -> Generator[Supervisor]:
-    """The module's supervisor, without sessions before and after."""
-    yield shared
-    with shared.client() as client:
-        client.kill_all()
 
 
 def server(running: Supervisor) -> StdioServerParameters:
@@ -115,6 +107,7 @@ async def test_a_reset_needs_no_code(emptied: Supervisor) -> None:
         assert (await call(client, code="x", env="python", session="s"))[1].is_error
 
 
+@pytest.mark.slow
 async def test_a_result_may_be_larger_than_one_answer_of_an_agent(short_dir: Path) -> None:
     with supervisor(short_dir, config="[mcp]\nmax_result_chars = 1_000_000\n") as it:
         async with Client(server(it)) as client:

@@ -85,6 +85,7 @@ def test_an_environment_comes_changes_and_goes_under_its_sessions(running: Super
         assert stored(running) == set()
 
 
+@pytest.mark.slow
 def test_an_environment_is_waited_for_across_a_reload(running: Supervisor) -> None:
     reloaded: list[str] = []
 
@@ -98,7 +99,7 @@ def test_an_environment_is_waited_for_across_a_reload(running: Supervisor) -> No
         assert client.run("import demo; print(demo.version)", env="science").stdout == "2.0\n"
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.slow)])
 async def test_the_next_call_of_a_model_has_the_packages(
     running: Supervisor, index: IndexServer, mode: str
 ) -> None:

@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +20,7 @@ from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, UnknownS
 from relay_bench import connect, was_reset
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from pathlib import Path
 
     from nsm import PortRow
 
@@ -46,14 +45,6 @@ threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
 assert begun.wait(120)
 """
 """A program in the session that sends back what it gets."""
-
-
-@pytest.fixture
-def client(shared: Supervisor) -> Generator[nsm.Client]:
-    """A client of the module's supervisor; no session is left for the next test."""
-    with shared.client() as client:
-        yield client
-        client.kill_all()
 
 
 def begin(client: nsm.Client, session: str = "web", address: str = "127.0.0.1") -> None:
@@ -117,7 +108,7 @@ def relay_of(client: nsm.Client) -> int:
     return row.relay_pid
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("::1", marks=pytest.mark.slow)])
 def test_a_program_is_reached_and_its_session_has_no_network(
     client: nsm.Client, address: str
 ) -> None:
@@ -238,6 +229,7 @@ def test_ports_that_are_opened_at_once_respect_the_limits(
     assert max(len(client.ports.list(each)) for each in ("one", "two", "three")) <= 32
 
 
+@pytest.mark.slow
 def test_ports_of_a_sandbox(shared: Supervisor, client: nsm.Client) -> None:
     async def use_async() -> None:
         async with (
@@ -274,6 +266,7 @@ def test_ports_of_the_configuration(short_dir: Path) -> None:
             assert works(rows[0])
 
 
+@pytest.mark.slow
 def test_a_port_of_the_configuration_that_is_taken_is_shown(short_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -109,6 +109,7 @@ def test_it_outlives_the_supervisor_and_other_packages(running: Supervisor) -> N
     assert row_of(running, "lasting").preload == ("other",)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_preloaded_is_left_out_with_the_reason(running: Supervisor) -> None:
     add(running, "partial", "--pip", "demo")
     said = running.run("nsm", "env", "preload", "partial", "slow", "threads", "nonesuch")

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +22,7 @@ from venvs import install, make_project_venv
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from pathlib import Path
 
     from e2e_support import Supervisor
 
@@ -120,7 +120,9 @@ async def test_neither_models_nor_http_clients_can_agree(short_dir: Path, projec
 
 
 # Each session has a /tmp of its own.
-@pytest.mark.parametrize("project", ["/tmp", "/var/tmp"], indirect=True)
+@pytest.mark.parametrize(
+    "project", ["/var/tmp", pytest.param("/tmp", marks=pytest.mark.slow)], indirect=True
+)
 def test_code_in_it_is_that_of_the_project(shared: Supervisor, project: Path) -> None:
     with shared.client() as client:
         environments = ProjectEnvironments(client, str(project))

@@ -198,6 +198,7 @@ async def test_who_agrees_again_is_told_that_it_takes_time(
         assert (result.stdout, result.notes) == ("2.0 /env\n", ())
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.skipif(shutil.which("npm") is None, reason="not here: npm is missing")
 def test_the_lock_of_npm_makes_an_environment(

@@ -17,20 +17,12 @@ from nsm.transcripts.document import TranscriptError
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from e2e_support import Supervisor
     from nsm.client.replays import ReplayedExecution
 
 TIMEOUT_S = 60
-
-
-@pytest.fixture
-def client(shared: Supervisor) -> Generator[nsm.Client]:
-    with shared.client() as client:
-        yield client
-        client.kill_all()
 
 
 def run(client: nsm.Client, *pieces: str, env: str = "python", session: str = "work") -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -13,7 +15,6 @@ from secret_server import SecretServer, TestAuthority, secret_server
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
     import nsm
 
@@ -61,8 +62,13 @@ class RulesPlace(NamedTuple):
         return result.stdout.strip()
 
 
-@pytest.fixture
-def place(short_dir: Path) -> Generator[RulesPlace]:
+@pytest.fixture(scope="module")
+def world() -> Generator[RulesPlace]:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
+        yield from _made(Path(path))
+
+
+def _made(short_dir: Path) -> Generator[RulesPlace]:
     authority = TestAuthority(short_dir)
     (short_dir / "token").write_text(VALUE)
     (short_dir / "own").mkdir()
@@ -74,7 +80,15 @@ def place(short_dir: Path) -> Generator[RulesPlace]:
             it.client() as client,
         ):
             yield RulesPlace(it, client, server)
-            client.kill_all()
+
+
+@pytest.fixture
+def place(world: RulesPlace) -> Generator[RulesPlace]:
+    """The world without sessions, and a server that has seen nothing yet."""
+    world.server.seen.clear()
+    world.server.go_on.clear()
+    yield world
+    world.client.kill_all()
 
 
 PYTHON = """

@@ -11,16 +11,7 @@ import nsm
 from nsm.wire.errors import BadRequestError, UnknownSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from e2e_support import Supervisor
-
-
-@pytest.fixture
-def client(shared: Supervisor) -> Generator[nsm.Client]:
-    with shared.client() as client:
-        yield client
-        client.kill_all()
 
 
 def test_a_sandbox_from_its_beginning_to_its_end(client: nsm.Client) -> None:

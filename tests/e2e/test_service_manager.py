@@ -121,6 +121,7 @@ def test_a_wrong_socket_is_refused_with_what_to_change(manager: Manager) -> None
     assert "is no Unix stream socket. nsm needs ListenStream=" in done.stderr
 
 
+@pytest.mark.slow
 def test_systemd_activates_it(short_dir: Path) -> None:
     """By systemd's own program, which makes the socket and becomes what it starts."""
     activate = shutil.which("systemd-socket-activate")

@@ -155,13 +155,6 @@ def test_cancelling_interrupts_code(sandbox: nsm.SharedSandbox) -> None:
     asyncio.run(main())
 
 
-def test_labels_and_what_is_shown(sandbox: nsm.SharedSandbox, shared: Supervisor) -> None:
-    with shared.client() as client:
-        (row,) = client.sessions()
-    assert (row.client, row.labels) == ("tester", {"owner": "tester", "pid": str(os.getpid())})
-    assert row.project is None
-
-
 def test_closing_twice_and_a_call_afterwards(shared: Supervisor) -> None:
     sandbox = nsm.SharedSandbox(socket_path=shared.socket).open()
     sandbox.close()
@@ -203,6 +196,7 @@ def test_a_forked_process_is_refused_and_makes_its_own(
     os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 def test_a_loop_of_asyncio_is_not_blocked(shared: Supervisor) -> None:
     async def main() -> list[bytes]:
         async def one(number: int) -> bytes:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from e2e_support import COMMAND_TIMEOUT_S, program, run, supervisor
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from e2e_support import Supervisor
@@ -69,6 +69,7 @@ def test_sources_of_input(shared: Supervisor, tmp_path: Path) -> None:
             sandbox.run("cat", stdin=[b"ok", 3])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_input_that_cannot_be_read(shared: Supervisor, tmp_path: Path) -> None:
     with (tmp_path / "output").open("wb") as opened:
         with shared.client() as client, pytest.raises(BadRequestError, match="for writing only"):
@@ -207,7 +208,7 @@ def test_code_from_a_file_and_input_from_elsewhere(shared: Supervisor, tmp_path:
     assert "standard input was not read: `nsm run -i` gives it to the code" in unread.stderr
 
 
-@pytest.mark.parametrize("env", READ_ALL)
+@pytest.mark.parametrize("env", ["python", pytest.param("bash", marks=pytest.mark.slow), "node"])
 def test_ctrl_c_interrupts_code_that_waits_for_input(shared: Supervisor, env: str) -> None:
     code = {
         "python": "print('up', flush=True); input()",
@@ -289,6 +290,7 @@ def test_input_goes_on_when_the_supervisor_is_replaced(
                 other.kill_all()
 
 
+@pytest.mark.slow
 def test_two_one_shots_at_once(shared: Supervisor) -> None:
     def one(number: int) -> str:
         with shared.client() as client:

@@ -67,6 +67,7 @@ def test_a_wrong_removal_is_taken_back(undoing: Supervisor) -> None:
         client.kill("work")
 
 
+@pytest.mark.slow
 def test_a_replay_leaves_out_what_was_undone(undoing: Supervisor) -> None:
     with undoing.client() as client:
         for code in (MAKE, SPOIL):
@@ -91,15 +92,6 @@ def test_a_fork_goes_back_to_where_it_began(undoing: Supervisor) -> None:
         assert client.undo("fork").stdout == DONE
         assert client.run(LOOK, env="python", session="fork").stdout == AS_BEFORE
         client.kill("work")
-
-
-async def test_the_async_client_undoes(undoing: Supervisor) -> None:
-    async with undoing.async_client() as client:
-        await client.run("x = 1", env="python", session="work")
-        await client.run("x = 2", env="python", session="work")
-        assert (await client.undo("work")).stdout == DONE
-        assert (await client.run("print(x)", env="python", session="work")).stdout == "1\n"
-        await client.kill(["work"])
 
 
 def test_the_command(undoing: Supervisor) -> None:
@@ -251,6 +243,7 @@ async def test_a_model_undoes(undoing: Supervisor) -> None:
         assert "no session 'nobody'" in await run(session="nobody", undo=True)
 
 
+@pytest.mark.slow
 def test_a_person_undoes(undoing: Supervisor) -> None:
     with undoing.client() as client:
         for code in ("x = 1", "x = 2"):

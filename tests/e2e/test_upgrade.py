@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from nsm.wire.errors import UnreadableSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
 pytestmark = pytest.mark.jail
 
@@ -53,6 +53,7 @@ def first(short_dir: Path, installed: Installed) -> Generator[Supervisor]:
         yield it
 
 
+@pytest.mark.slow
 def test_a_version_that_cannot_take_sessions_over_is_refused(
     first: Supervisor, installed: Installed
 ) -> None:

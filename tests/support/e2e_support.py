@@ -9,11 +9,14 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+import tempfile
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nsm
+from nsm.cli import main as cli
 from nsm.paths import supervisor_command
 from rungates import RUN_VARIABLE
 
@@ -53,9 +56,11 @@ class Supervisor:
         """Process ids of everything below the supervisor."""
         return descendants(self.pid)
 
-    def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, stdin: str = "", cwd: str | Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of nsm's programs against it, to its end."""
-        return run(*command, variables=self.variables, stdin=stdin)
+        return run(*command, variables=self.variables, stdin=stdin, cwd=cwd)
 
 
 CRASHED = 1
@@ -67,19 +72,95 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+IN_PROCESS = frozenset(
+    "apply cp diff discard drain env events exec fork inspect interrupt jobs kill logs net port ps "
+    "reload replay restore run save secrets shutdown status tree undo".split()
+)
+"""Verbs that need no process of their own: they neither become another program nor ask a person."""
+
+
 def run(
-    *command: str, variables: Mapping[str, str], stdin: str = ""
+    *command: str,
+    variables: Mapping[str, str],
+    stdin: str = "",
+    cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of ours with nothing of our own environment but what is given."""
+    done = run_bytes(*command, variables=variables, stdin=stdin.encode(), cwd=cwd)
+    texts = (data.decode().replace("\r\n", "\n") for data in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, *texts)
+
+
+def run_bytes(
+    *command: str,
+    variables: Mapping[str, str],
+    stdin: bytes = b"",
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program of ours.
+
+    Where nothing else runs in this process, verbs of `nsm` are called in it, which takes a tenth
+    of the time.
+    """
+    if command[0] == "nsm" and command[1] in IN_PROCESS and threading.active_count() == 1:
+        return _in_process(command, variables, stdin, cwd)
     return subprocess.run(
         [program(command[0]), *command[1:]],
         env=dict(variables),
+        cwd=cwd,
         capture_output=True,
-        text=True,
         input=stdin,
         timeout=COMMAND_TIMEOUT_S,
         check=False,
     )
+
+
+def _in_process(
+    command: Sequence[str], variables: Mapping[str, str], stdin: bytes, cwd: str | Path | None
+) -> subprocess.CompletedProcess[bytes]:
+    """Call `nsm` with descriptors, an environment and a directory as a process of its own has."""
+    before, here = dict(os.environ), os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    temporary = tempfile.tempdir
+    streams = sys.stdin, sys.stdout, sys.stderr
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write(stdin)
+        files[0].seek(0)
+        for stream in streams[1:]:
+            stream.flush()
+        kept = [os.dup(number) for number in range(3)]
+        try:
+            for number, file in enumerate(files):
+                os.dup2(file.fileno(), number)
+            sys.stdin, sys.stdout, sys.stderr = (
+                stack.enter_context(open(number, mode, closefd=False))
+                for number, mode in enumerate(("r", "w", "w"))
+            )
+            os.environ.clear()
+            os.environ.update(variables)
+            tempfile.tempdir = None
+            if cwd is not None:
+                os.chdir(cwd)
+            try:
+                code: object = cli.main(list(command[1:]))
+            except SystemExit as end:
+                code = end.code
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = streams
+            tempfile.tempdir = temporary
+            for number, descriptor in enumerate(kept):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.environ.clear()
+            os.environ.update(before)
+            os.fchdir(here)
+            os.close(here)
+        for file in files[1:]:
+            file.seek(0)
+        out, err = (file.read() for file in files[1:])
+    return subprocess.CompletedProcess(command, code if isinstance(code, int) else 1, out, err)
 
 
 def variables_for(directory: Path) -> dict[str, str]:
