@@ -27,7 +27,7 @@ alternately in that run, so it carries over to other machines as far as a ratio 
 the pairs, and between which values all of them lay. A target is a budget that the design has to
 keep; *met, near* is within 15 % of it. Below some rows is their *floor*: the same ratio for the
 least that the kernel and Python need for it, with none of nsm's code; no design of this kind gets
-past it. No test depends on any of these numbers.
+past it. `benchmarks/parts` says what each row measures.
 
 """
 

@@ -5,7 +5,11 @@
 # The one place where versions are overridden. Nothing is, where nixpkgs has a version that will do;
 # else the package is the pure-Python wheel that constraints.txt pins, with the version and hash of
 # that file, so that nsm is built here from the very files that it is tested with elsewhere.
-# What was known about the pinned nixpkgs (flake.lock), and how, is in docs/contributing/nix.md.
+#
+# flake.lock pins nixpkgs c59305ba, nixos-unstable of 2026-10-01; revision and hash are the same in the
+# public files of two unrelated projects. Nothing was built from it here: there was no binary cache.
+# Of it is known: mcp 1.29, and mcp_2 2.2 (needed: 2.3, so the wheels); httpx2 2.3 in May 2026 (needed:
+# 2.10); cbor2 6.1.3, pydantic 2.13.4, bubblewrap 0.11.2 or newer (nixpkgs' own will do).
 { lib, python }:
 let
   # constraints.txt as { NAME = { version, sha256 } }. Packages with one file only, which are the

@@ -1,4 +1,8 @@
-"""How long a box takes to start, against plain bubblewrap with the same arguments."""
+"""How long a box takes to start, against plain bubblewrap with the same arguments.
+
+The command does nothing; it is timed to its end. The supervisor makes the box's sockets, which the
+peer lacks.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Throughput of 1 client, of some, of as many as there are cores, and of twice as many.
 
 Each client is a process of its own that makes one call after the other.
+
+They run for a second without a pause, in turn with as many others that start cold jails. Spares
+that the pool had at the start last a few hundredths of that time. For cores, supervisor, jails and
+clients may use only so many (sched_setaffinity(2)), from the supervisor's start on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Processor time and page faults of a one-shot run, against a cold start."""
+"""Processor time and page faults of a one-shot run, against a cold start.
+
+The kernel counts (perf_event_open(2)) for everything that the benchmarks have started, until the
+pool has refilled. Sums of `/proc/PID/stat` or getrusage(2) would be wrong: nobody waits for the
+processes that the kernel kills at the end of a PID namespace. "Whole machine" is `/proc/stat` and
+`/proc/vmstat`, with whatever else runs; on an idle machine both are close.
+"""
 
 from __future__ import annotations
 

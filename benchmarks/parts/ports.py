@@ -1,4 +1,8 @@
-"""Ports of sessions: how fast bytes and connections pass the relay, beside a plain proxy."""
+"""Ports of sessions: how fast bytes and connections pass the relay, beside a plain proxy.
+
+The peer is the same server on the host behind a plain proxy. 1 GB goes out over one connection; all
+1,000 connections are open before the first request.
+"""
 
 from __future__ import annotations
 

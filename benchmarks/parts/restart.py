@@ -1,4 +1,9 @@
-"""How long nobody is served while a supervisor is replaced, with sessions to take up or none."""
+"""How long nobody is served while a supervisor is replaced, with sessions to take up or none.
+
+Two supervisors are killed with SIGKILL and started again, or asked to reload, in turn. One has
+2,700 sessions, or as many as fit into 70 % of the free memory and its descriptors. It is timed to
+the answer of the next program to `sessions`, and to a statement in one of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Cost of 1, 10, 100 and 1,000 sessions that have run code and keep a variable."""
+"""Cost of 1, 10, 100 and 1,000 sessions that have run code and keep a variable.
+
+At the end each is asked for its variable. The supervisor's memory is its resident set, CPU time
+four times three seconds.
+"""
 
 from __future__ import annotations
 

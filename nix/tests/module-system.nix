@@ -1,5 +1,6 @@
 # As much of the module system, which the stand-in for nixpkgs lacks, as lets a module of ours say
-# what it defines. Types are not checked; docs/contributing/nix.md says how the real one was asked.
+# what it defines. Types are not checked; by hand, the modules were evaluated with
+# those of NixOS 25.05 and home-manager of August 2026.
 #
 # Type: { pkgs } -> { lib, pkgs }
 { pkgs }:

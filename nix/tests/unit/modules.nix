@@ -1,5 +1,5 @@
 # Tests of ../../modules: what the modules make of options. The options themselves take the module
-# system of the real nixpkgs: docs/contributing/nix.md says how they were evaluated.
+# system of the real nixpkgs: by hand, they were evaluated with it (August 2026).
 { pkgs, library }:
 let
   modules = import ../module-system.nix { inherit pkgs; };

@@ -263,7 +263,13 @@ async def memory_of(groups: Mapping[str, Group]) -> Mapping[str, int]:
 log = logging.getLogger(__name__)
 
 PART = 20
-"""Divisor of a session's weight while it computes for long; docs/contributing/limits.md."""
+"""Divisor of a session's weight while it computes for long.
+
+Measured beside ten attackers on an emulated machine with two processors, the 95th percentile of
+short calls was, in times of that without attackers: 3.0 with their full weight, 1.7 with a fifth,
+1.5 with a twentieth, 1.9 with a hundredth, 2.4 with `cpu.idle`. On one processor less was better,
+but a session that computes must make progress, too.
+"""
 
 AT_REST = 2
 """Processes of a session that runs nothing: the agent, and one interpreter."""
