@@ -25,7 +25,7 @@ CODE := agent benchmarks clients docs/conf.py hatch_build.py supervisor tests to
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: coverage release help setup run nix-demo test smoke test-root test-vm test-gpu soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
+.PHONY: coverage release help setup run test smoke test-root test-vm test-gpu soak fuzz conformance box-peers test-integrations check lint types mypy pyright docs bench format pin clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
@@ -35,10 +35,6 @@ setup: ## make .venv, and install bubblewrap if it is missing and may be install
 
 run: setup ## show the main job on this repository
 	@$(BIN)/python tools/demo.py $(ARGS)
-
-nix-demo: ## show a Nix environment that comes to a connected client, without a binary cache
-	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests
-	@$(BIN)/python tools/nix_demo.py
 
 test: ## run the tests (ARGS='-k name' for some, ARGS='-n 0 --pdb' in one process)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh --tests

@@ -39,8 +39,21 @@ def artifacts() -> Generator[dict[Interpreter, Path]]:
         }
 
 
+NEAR = ("files", "names", "environment", "descriptors", "supervisor", "namespaces", "agent")
+"""Groups whose attacks have to do with what an artifact's own programs make of a jail. `make soak`
+tries all others here, too; `test_probes.py` and `test_forked_probes.py` try them in other jails.
+"""
+
 # One kind after the other: their sessions stay open from group to group.
-@pytest.mark.parametrize(("kind", "group"), [*itertools.product(["cold", "forked"], groups_of())])
+CASES = [
+    (kind, group)
+    if kind == "forked" and group in NEAR
+    else pytest.param(kind, group, marks=pytest.mark.slow)
+    for kind, group in itertools.product(["cold", "forked"], groups_of())
+]
+
+
+@pytest.mark.parametrize(("kind", "group"), CASES)
 def test_held(
     kind: Kind,
     group: Group,

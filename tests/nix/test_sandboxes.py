@@ -34,7 +34,7 @@ CODE = [
         "process.stdout.write(String(6 * 7))",
         marks=[pytest.mark.node, pytest.mark.slow],
     ),
-    ("test-sandbox", "print(6 * 7, end='')"),
+    pytest.param("test-sandbox", "print(6 * 7, end='')", marks=pytest.mark.slow),
 ]
 
 
@@ -109,6 +109,7 @@ def seen(
     return cast("dict[str, Any]", json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_the_jail(seen: dict[str, Any], place: standin.Place, built: Callable[[str], Path]) -> None:
     needed = closure(place, built("test-sandbox"))
     check_jail(seen, place, needed)
