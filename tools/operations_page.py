@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from nsm.wire import errors, transcripts
 from nsm.wire.decode import Converted
-from nsm.wire.status import DrainProgress
+from nsm.wire.status import DrainProgress, Status
 from nsm.wire.telemetry import Occurrence
 from nsmd.control.operations import OPERATIONS
 
@@ -33,7 +33,7 @@ _WORDS: Mapping[object, str] = {
 }
 
 
-_ATTRIBUTE = re.compile(r"(?m)^    (\S[^:]*):")
+_ATTRIBUTE = re.compile(r"(?m)^    (\S[^:\n]*):")
 
 
 def _item(attribute: re.Match[str]) -> str:
@@ -99,8 +99,9 @@ class _Page:
         return _WORDS.get(hint, "any")
 
     def _described(self) -> Iterator[str]:
-        events = (DrainProgress, Occurrence, transcripts.EndedRow, *get_args(transcripts.Entry))
-        self._values |= {each.__name__: each for each in events}
+        named = (Status, DrainProgress, Occurrence, transcripts.EndedRow)
+        for each in (*named, *get_args(transcripts.Entry)):
+            self._values[each.__name__] = each
         done: set[str] = set()
         parts: dict[str, str] = {}
         while waiting := self._values.keys() - done:
@@ -134,7 +135,9 @@ def _errors() -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Text of a docstring as Markdown has it."""
-    lines = inspect.cleandoc(text).replace("``", "`").replace("None", "null")
+    lines = inspect.cleandoc(text).replace("``", "`")
+    for python, word in (("None", "null"), ("True", "true"), ("False", "false")):
+        lines = re.sub(rf"\b{python}\b", word, lines)
     return re.sub(r"\n +", " ", lines) if "- " in lines else " ".join(lines.split())
 
 

@@ -115,7 +115,7 @@ class ProjectPlace(NamedTuple):
     Attributes:
         mount_point: its path in the session; None for the same one.
         mode: how code sees it; None for the configured way.
-        chosen: the user named it, so that a session with another one is none.
+        chosen: a person named it; a live session with another project is refused then.
     """
 
     path: str

@@ -339,5 +339,5 @@ def env_use(
 
 @operation("manage", key="name", recorded=("project", "target"))
 def env_forget(project: str, target: str) -> str:
-    """Take that back; `target` is a path or a name."""
+    """Take the agreement of `env_use` back; `target` is a path or a name."""
     ...

@@ -83,7 +83,7 @@ class SecretRow(NamedTuple):
         name: its name.
         source: ``command``, ``file``, ``keyring`` or ``environment``.
         hosts: hosts whose requests get the value, over TLS.
-        variables: names of variables that have its stand-in.
+        variables: names of variables that have its placeholder.
         headers: names of headers that nsm adds.
     """
 
@@ -102,7 +102,7 @@ class SecretGrantRow(NamedTuple):
         name: name of the session; None for a box, and without one.
         secret: name of the secret.
         uses: number of requests with it, since this supervisor began.
-        revoked: its stand-in is worth nothing any more.
+        revoked: its placeholder is worth nothing any more.
         helper_pid: process that has the value; 0 while there is none.
     """
 
@@ -146,7 +146,7 @@ class BoxSecrets(NamedTuple):
     """Content of a box for its secrets.
 
     Attributes:
-        variables: names of variables, and the stand-ins in them.
+        variables: names of variables, and the placeholders in them.
         certificate: certificate that its programs have to trust, as PEM.
     """
 
@@ -177,9 +177,9 @@ class ProgramRow(NamedTuple):
 
     Attributes:
         timeout_s: seconds until it is stopped.
-        max_args: how many arguments it takes at most; None for what there is room for.
+        max_args: how many arguments it takes at most; None if only their size is limited.
         allow_options: arguments may begin with a hyphen.
-        command: absolute path of it; None for who may only start it, as the rest.
+        command: absolute path of it; None, as the rest, for a client that may only start it.
         cwd: absolute directory that it works in; None for HOME.
         env: names of the variables of the supervisor that it has.
         source: absolute path of the file that describes it.
@@ -220,7 +220,7 @@ class ProgramsReport(NamedTuple):
     Attributes:
         enabled: the bridge is on (``[bridge] enabled``).
         programs: sorted by name.
-        problems: files with mistakes; empty for who may only start programs.
+        problems: files with mistakes; empty for a client that may only start programs.
     """
 
     enabled: bool

@@ -177,14 +177,18 @@ class Inspection(NamedTuple):
     """One session.
 
     Attributes:
-        session: its row of `nsm ps`; its state is ``ended`` where it is over, and of the rest there
-            are only `end_reason` and `executions` then.
+        session: its row of `nsm ps`; of an ended one the state is ``ended``, and only
+            `end_reason` and `executions` are set besides.
         policy: its rules, as in `/run/nsm/policy.json` (docs/reference/policy.md), with host paths
-        as `source`; None before it has a jail.
-        network: its present network, and what it has tried; None if unknown.
-        confinement: how its limits are enforced, as read back, and its present use; None if
-            unknown.
-        kernel: facts of the kernel about the jail's first process; None if there is none.
+            as `source`; None before it has a jail.
+        network: `mode`, `allow`, `port`, `problem`, `connections` and `counters` as of `net`; None
+            if unknown.
+        confinement: how its limits are enforced, as read back, and its present use: `memory`,
+            `processes`, `cpu`, `why`, `group`, `memory_limit_bytes`, `group_limit_bytes`,
+            `memory_bytes`, `peak_bytes`, `held_bytes` (memory files, pipes and sockets, as the
+            watchdog saw them last), `process_limit`, `cpu_weight`; each None if unknown.
+        kernel: facts of the kernel about the jail's first process: `uid` on the host,
+            `capabilities`, `no_new_privs`, `system_call_filter`, `cgroup`; None if there is none.
         contradictions: where the kernel does not say what the policy promises, for people.
         start: how it came to be: `kind`, `why_cold`, `start_s`, `spare_s`, `taken_up`; None where
             unknown.

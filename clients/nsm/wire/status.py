@@ -226,9 +226,7 @@ def ping() -> dict[str, Any]:
 
 @operation("read", own=True)
 def status() -> dict[str, Any]:
-    """Describe the supervisor. Without the right `manage`, the answer is shorter; in a box it is
-    `{version}`.
-    """
+    """Describe the supervisor, as `Status`; to a connection without `read` only `{version}`."""
     ...
 
 
