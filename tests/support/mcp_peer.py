@@ -1,19 +1,41 @@
-"""A connection that `serve_attachment` serves over memory streams."""
+"""Connections that `serve_attachment` serves over memory streams."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import trio
 import trio.testing
 
 from fake_programs import FakePrograms
 from fake_runner import FakeRunner
-from json_peer import Peer
+from json_peer import Message, Peer
 from nsmd.mcp.attachment import EndpointLoader, serve_attachment
 from nsmd.mcp.endpoint import serve
 from nsmd.model.limits import ClientLimits
+
+
+async def serve_stream(
+    stream: trio.abc.HalfCloseableStream,
+    runner: FakeRunner,
+    *,
+    first_bytes: bytes = b"",
+    programs: FakePrograms | None = None,
+    loader: EndpointLoader | None = None,
+    **more: Any,
+) -> None:
+    """Serve a stream, without the MCP package's import and without programs by default."""
+    await serve_attachment(
+        stream,
+        first_bytes,
+        runner.service,
+        endpoint=loader or EndpointLoader(serve),
+        programs=(programs or FakePrograms()).service,
+        **more,
+    )
 
 
 @asynccontextmanager
@@ -35,20 +57,33 @@ async def attachment(
         client_limits = ClientLimits(scope=confined_to)
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-
-        async def serve_it() -> None:
-            await serve_attachment(
-                theirs,
-                b"",
-                runner.service,
-                endpoint=EndpointLoader(serve),
-                client_limits=client_limits,
-                confined=client_limits is not None,
-                programs=(programs or FakePrograms()).service,
-            )
-
-        nursery.start_soon(serve_it)
+        limits = {"client_limits": client_limits, "confined": client_limits is not None}
+        nursery.start_soon(partial(serve_stream, theirs, runner, programs=programs, **limits))
         try:
             yield Peer(ours)
         finally:
             await ours.aclose()  # the nursery waits until the served side has noticed
+
+
+@asynccontextmanager
+async def served(
+    runner: FakeRunner,
+    variables: dict[str, str] | None = None,
+    version: str = "2025-11-25",
+    *,
+    cwd: str | None = "/somewhere",
+    name: str = "old-client",
+    capabilities: Message | None = None,
+    **attached: Any,
+) -> AsyncGenerator[Peer, None]:
+    """A client that has attached and shaken hands.
+
+    Args:
+        variables, cwd: of its attach line.
+        version, name, capabilities: of its handshake.
+        attached: arguments of `attachment`.
+    """
+    async with attachment(runner, **attached) as peer:
+        await peer.attach(variables, cwd)
+        await peer.initialize(version, name=name, capabilities=capabilities)
+        yield peer

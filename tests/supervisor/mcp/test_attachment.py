@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,19 +11,19 @@ import trio
 from mcp_types import INVALID_PARAMS
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from fake_programs import FakePrograms
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Peer, call_params, text_of
-from mcp_peer import attachment
-from nsm import jsonlines
+from mcp_peer import attachment, serve_stream, served
 from nsm.wire.errors import (
     BadProjectError,
+    BadRequestError,
     OverloadedError,
     UnknownEnvironmentError,
 )
-from nsmd.mcp.attachment import MAX_ATTACH_BYTES, EndpointLoader, serve_attachment
+from nsmd.mcp.attachment import MAX_ATTACH_BYTES, EndpointLoader, parse_attach
 from nsmd.mcp.endpoint import serve
 from nsmd.mcp.messages import MAX_VALUES
+from nsmd.model.values import Sources
 
 CODE = {"code": "print(1)", "env": "python"}
 
@@ -29,40 +31,22 @@ CODE = {"code": "print(1)", "env": "python"}
 # Eras.
 
 
-@pytest.mark.parametrize(
-    ("asked", "answered"),
-    [
-        ("2024-11-05", "2024-11-05"),
-        ("2025-03-26", "2025-03-26"),
-        ("2025-06-18", "2025-06-18"),
-        ("2025-11-25", "2025-11-25"),
-        ("2099-01-01", "2025-11-25"),
-    ],
-)
-async def test_handshake_revisions(asked: str, answered: str) -> None:
+@pytest.mark.parametrize("asked", ["2024-11-05", "2025-03-26", "2025-06-18", "2099-01-01"])
+async def test_older_revisions_are_spoken_and_unknown_ones_get_the_latest(asked: str) -> None:
+    """`tests/mcpconformance` speaks the newest two."""
     async with attachment(FakeRunner(echo)) as peer:
-        assert (await peer.attach())["ok"] is True
-        result = await peer.initialize(asked)
-        assert result["protocolVersion"] == answered
-        assert result["serverInfo"]["name"] == "nsm"
-        assert result["capabilities"]["tools"]["listChanged"] is True
-        (tool,) = (await peer.request("tools/list"))["result"]["tools"]
-        assert tool["name"] == "run"
-        assert tool["_meta"]["anthropic/maxResultSizeChars"] > 40_000
-        assert tool["annotations"]["openWorldHint"] is False
+        await peer.attach()
+        answered = (await peer.initialize(asked))["protocolVersion"]
+        assert answered == ("2025-11-25" if asked.startswith("2099") else asked)
         result = await peer.call({"code": "hello", "env": "python"})
-        assert text_of(result) == "hello"
-        assert result["isError"] is False
+        assert (text_of(result), result["isError"]) == ("hello", False)
         assert "structuredContent" not in result
-        assert (await peer.request("ping"))["result"] == {}
 
 
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_call_of_too_much_is_refused_and_the_next_is_served(modern: bool) -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize("2025-06-18")
+    async with served(runner, version="2025-06-18") as peer:
         result = await peer.call({**CODE, "session": [1] * MAX_VALUES}, modern=modern)
         assert result["isError"] is True
         assert f"more than {MAX_VALUES:,} values" in text_of(result)
@@ -94,17 +78,6 @@ async def test_nothing_is_expected_of_a_client_whose_project_is_refused() -> Non
         assert runner.expected == []
 
 
-async def test_the_revision_without_handshake() -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        discovered = (await peer.request("server/discover", {"_meta": MODERN_META}))["result"]
-        assert discovered["supportedVersions"] == ["2026-07-28"]
-        listed = (await peer.request("tools/list", {"_meta": MODERN_META}))["result"]
-        assert listed["tools"][0]["name"] == "run"
-        result = await peer.call({"code": "hello", "env": "python"}, modern=True)
-        assert (text_of(result), result["resultType"]) == ("hello", "complete")
-
-
 async def test_both_eras_on_one_connection_request_by_request() -> None:
     """At least one widely used client sends `initialize` after a successful discovery."""
     async with attachment(FakeRunner(echo)) as peer:
@@ -116,19 +89,7 @@ async def test_both_eras_on_one_connection_request_by_request() -> None:
             assert text_of(await peer.call({"code": code, "env": "python"}, modern=True)) == code
 
 
-async def test_initialize_may_carry_a_modern_envelope() -> None:
-    async with attachment(FakeRunner()) as peer:
-        await peer.attach()
-        params = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "c", "version": "1"},
-            "_meta": MODERN_META,
-        }
-        assert "result" in await peer.request("initialize", params)
-
-
-async def test_a_revision_that_nobody_knows_is_refused_by_name() -> None:
+async def test_an_unknown_revision_is_refused_with_those_that_are_supported() -> None:
     async with attachment(FakeRunner()) as peer:
         await peer.attach()
         meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": "2031-01-01\ud800"}
@@ -137,7 +98,7 @@ async def test_a_revision_that_nobody_knows_is_refused_by_name() -> None:
         assert error["data"]["supported"] == ["2026-07-28"]
 
 
-async def test_a_half_built_envelope_is_told_what_is_missing() -> None:
+async def test_an_error_about_an_envelope_names_what_is_missing() -> None:
     async with attachment(FakeRunner()) as peer:
         await peer.attach()
         meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
@@ -146,9 +107,7 @@ async def test_a_half_built_envelope_is_told_what_is_missing() -> None:
 
 
 async def test_a_batch_is_served_message_by_message() -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        await peer.initialize("2025-03-26")
+    async with served(FakeRunner(echo), version="2025-03-26") as peer:
         calls = [
             {"jsonrpc": "2.0", "id": f"b{n}", "method": "tools/call", "params": call_params(CODE)}
             for n in range(3)
@@ -194,9 +153,7 @@ IGNORED_LINES = [
 
 
 async def test_bad_lines_are_answered_and_the_connection_lives() -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(echo)) as peer:
         for line, code in BAD_LINES:
             await peer.send_raw(line)
             answer = await peer.receive()
@@ -236,18 +193,14 @@ async def test_bad_lines_before_the_handshake() -> None:
 async def test_mistakes_in_a_call_are_results_for_the_model(
     arguments: object, says: str, modern: bool
 ) -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(echo)) as peer:
         result = await peer.call(arguments, modern=modern)
         assert result["isError"] is True
         assert says in text_of(result)
 
 
 async def test_an_unknown_tool_is_an_error_of_the_protocol() -> None:
-    async with attachment(FakeRunner()) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner()) as peer:
         for name in ("Bash", "Ba\ud800sh", "x" * 10_000):
             answer = await peer.request("tools/call", {"name": name, "arguments": {"a": "ls"}})
             assert answer["error"]["code"] == INVALID_PARAMS
@@ -256,22 +209,9 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol() -> None:
             assert "'run'" in text
 
 
-async def test_a_line_over_16_mib_is_refused_and_the_next_one_read() -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        await peer.attach()
-        await peer.initialize()
-        code = "x" * jsonlines.MAX_LINE_BYTES
-        result = await peer.call({"code": code, "env": "python"})
-        assert result["isError"] is True
-        assert "The code was not run" in text_of(result)
-        assert text_of(await peer.call({"code": "fine", "env": "python"})) == "fine"
-
-
 async def test_refusals_of_the_registry_are_results() -> None:
     runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner) as peer:
         runner.refusal = UnknownEnvironmentError("No environment 'x'.", hint="Available: python.")
         result = await peer.call(CODE)
         assert (text_of(result), result["isError"]) == (
@@ -286,9 +226,7 @@ async def test_refusals_of_the_registry_are_results() -> None:
 async def test_a_project_that_cannot_be_mounted_is_told_with_each_call() -> None:
     runner = FakeRunner(echo)
     runner.project = BadProjectError("PROJECT_DIR '/x' does not exist.", hint="Correct it.")
-    async with attachment(runner) as peer:
-        await peer.attach({"PROJECT_DIR": "/x"})
-        await peer.initialize()
+    async with served(runner, variables={"PROJECT_DIR": "/x"}) as peer:
         (tool,) = (await peer.request("tools/list"))["result"]["tools"]
         assert "mounted: PROJECT_DIR '/x' does not exist. Correct it.\n" in tool["description"]
         result = await peer.call(CODE)
@@ -296,11 +234,9 @@ async def test_a_project_that_cannot_be_mounted_is_told_with_each_call() -> None
         assert text_of(result) == "PROJECT_DIR '/x' does not exist.\nCorrect it."
 
 
-async def test_a_fault_of_ours_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_nsm_is_an_error_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     runner = FakeRunner(lambda execution: execution.answer(7))  # type: ignore[arg-type]
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner) as peer:
         result = await peer.call(CODE)
         assert result["isError"] is True
         assert "nsm failed" in text_of(result)
@@ -311,9 +247,7 @@ async def test_output_that_is_no_unicode_leaves_the_line_json() -> None:
     def odd(execution: Any) -> None:
         execution.finish("a\ud800\x00\x1b\u2028b")
 
-    async with attachment(FakeRunner(odd)) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(odd)) as peer:
         assert text_of(await peer.call(CODE)) == "a\ufffd\x00\x1b\u2028b"
 
 
@@ -335,18 +269,11 @@ async def test_variables_are_asked_for_and_go_with_calls() -> None:
         execution.finish()
 
 
-async def test_an_older_shim_is_not_asked() -> None:
+async def test_an_older_shim_is_not_asked_for_variables() -> None:
     runner = FakeRunner(echo)
     runner.inherit = ("TOKEN",)
     async with attachment(runner) as peer:
         assert "inherit" not in await peer.attach()
-        await peer.initialize()
-        assert text_of(await peer.call(CODE)) == "print(1)"
-
-
-async def test_nobody_is_asked_for_nothing() -> None:
-    async with attachment(FakeRunner(echo)) as peer:
-        assert "inherit" not in await peer.attach(inherits=True)
         await peer.initialize()
         assert text_of(await peer.call(CODE)) == "print(1)"
 
@@ -370,9 +297,7 @@ async def test_variables_that_cannot_be_used_are_left_out(inherited: object) -> 
 
 async def test_a_client_that_vanishes_abandons_its_calls() -> None:
     runner = FakeRunner()
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner) as peer:
         await peer.start("tools/call", call_params(CODE))
         await peer.start("tools/call", call_params(CODE, modern=True))
         executions = [await runner.next(), await runner.next()]
@@ -386,17 +311,7 @@ async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
     runner = FakeRunner()
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-
-        async def serve_it() -> None:
-            await serve_attachment(
-                theirs,
-                b"",
-                runner.service,
-                endpoint=EndpointLoader(serve),
-                programs=FakePrograms().service,
-            )
-
-        nursery.start_soon(serve_it)
+        nursery.start_soon(serve_stream, theirs, runner)
         peer = Peer(ours)
         await peer.attach()
         await peer.initialize()
@@ -408,7 +323,7 @@ async def test_a_supervisor_that_ends_abandons_calls_and_hangs_up() -> None:
         await peer.receive()
 
 
-async def test_a_client_that_never_reads_holds_nobody_up(autojump_clock: MockClock) -> None:
+async def test_a_client_that_never_reads_does_not_delay_others(autojump_clock: MockClock) -> None:
     """The client gets back-pressure, its queue is bounded, and another client is served."""
     runner = FakeRunner(echo)
     stream = _Deaf()
@@ -416,16 +331,7 @@ async def test_a_client_that_never_reads_holds_nobody_up(autojump_clock: MockClo
         await other.attach()
         await other.initialize()
 
-        async def serve_it() -> None:
-            await serve_attachment(
-                stream,
-                b"",
-                runner.service,
-                endpoint=EndpointLoader(serve),
-                programs=FakePrograms().service,
-            )
-
-        nursery.start_soon(serve_it)
+        nursery.start_soon(serve_stream, stream, runner)
         await stream.feed(b'{"nsm":1,"attach":{}}\n')
         with trio.move_on_after(1000) as patience:
             for _ in range(1000):
@@ -487,17 +393,8 @@ async def test_the_first_line_may_come_in_pieces_and_with_the_rest() -> None:
     ours, theirs = memory_stream_pair()
     ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     async with trio.open_nursery() as nursery:
-
-        async def serve_it() -> None:
-            await serve_attachment(
-                theirs,
-                b'{"nsm": 1',
-                runner.service,
-                endpoint=EndpointLoader(serve),
-                programs=FakePrograms().service,
-            )
-
-        nursery.start_soon(serve_it)
+        begin = partial(serve_stream, theirs, runner, first_bytes=b'{"nsm": 1')
+        nursery.start_soon(begin)
         await ours.send_all(b', "attach": {}}')
         await ours.send_all(b"\n" + ping[:10])
         await ours.send_all(ping[10:])
@@ -515,7 +412,7 @@ async def test_the_first_line_may_come_in_pieces_and_with_the_rest() -> None:
         (b"{", "within 10 s"),
     ],
 )
-async def test_who_does_not_attach_is_told_and_left(
+async def test_a_client_that_does_not_attach_is_refused(
     autojump_clock: MockClock, sent: bytes, says: str
 ) -> None:
     async with attachment(FakeRunner()) as peer:
@@ -525,11 +422,6 @@ async def test_who_does_not_attach_is_told_and_left(
         assert says in answer["error"]["message"] + answer["error"]["hint"]
         with pytest.raises(EOFError):
             await peer.receive()
-
-
-async def test_who_hangs_up_before_attaching_leaves_nothing() -> None:
-    async with attachment(FakeRunner()) as peer:
-        await peer.stream.send_all(b'{"nsm"')
 
 
 async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
@@ -542,13 +434,7 @@ async def test_attachments_wait_for_the_package_and_are_told_when_it_is_missing(
     loader = EndpointLoader()
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-
-        async def serve_it() -> None:
-            await serve_attachment(
-                theirs, b"", FakeRunner().service, endpoint=loader, programs=FakePrograms().service
-            )
-
-        nursery.start_soon(serve_it)
+        nursery.start_soon(partial(serve_stream, theirs, FakeRunner(), loader=loader))
         peer = Peer(ours)
         await peer.send({"nsm": 1, "attach": {}})
         await wait_all_tasks_blocked()
@@ -570,3 +456,103 @@ async def test_package_is_loaded_for_the_first_attachment_and_not_before(
         assert repr(loader) == "<EndpointLoader not loaded>"
         assert await loader.serve() is serve
     assert repr(loader) == "<EndpointLoader ready>"
+
+
+# The first line of an attachment.
+
+
+def first_line(variables: dict[str, Any] | None = None, **more: Any) -> bytes:
+    return json.dumps({"nsm": 1, "attach": {"variables": variables or {}, **more}}).encode()
+
+
+def test_variables_and_fields_of_the_first_line_are_read() -> None:
+    attach = parse_attach(
+        first_line(
+            {
+                "PROJECT_DIR": "/p",
+                "NSM_SCOPE": "shared",
+                "SESSION_IDLE_TIMEOUT": "60",
+                "SESSION_MAX_LIFETIME": "1e3",
+                "PROJECT_MODE": "readonly",
+                "SECRET_TOKEN": "never",
+                "CLAUDE_PROJECT_DIR": "",
+            },
+            cwd="/here",
+            pid=7,
+            program_version="0.1.0",
+            newer_field=True,
+        )
+    )
+    assert attach.scope == "shared"
+    assert (attach.idle_timeout_s, attach.max_lifetime_s) == (60.0, 1000.0)
+    assert (attach.cwd, attach.pid, attach.program_version) == ("/here", 7, "0.1.0")
+    # A variable that means nothing to nsm is dropped unread; an empty one counts as unset.
+    assert "SECRET_TOKEN" not in attach.variables
+    assert "CLAUDE_PROJECT_DIR" not in attach.variables
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (b"{", "must be JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"{}", "must be"),
+        (b'{"nsm": 2, "attach": {}}', "must be"),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}', "must be"),
+        (b'{"nsm": 1}', "must be an object"),
+        (b'{"nsm": 1, "attach": []}', "must be an object"),
+        (b'{"nsm": 1, "attach": {"variables": 7}}', "must be an object"),
+        (first_line({"PROJECT_DIR": 7}), "PROJECT_DIR must be text"),
+        (first_line({"PROJECT_DIR": "a\0b"}), "PROJECT_DIR must be text"),
+        (first_line({"PROJECT_MODE": "rw"}), "must be 'readonly' or 'overlay', not 'rw'"),
+        (first_line({"SESSION_IDLE_TIMEOUT": "soon"}), "SESSION_IDLE_TIMEOUT .* not 'soon'"),
+        (first_line({"SESSION_IDLE_TIMEOUT": "0"}), "above 0"),
+        (first_line({"SESSION_MAX_LIFETIME": "nan"}), "above 0"),
+        (first_line({"SESSION_MAX_LIFETIME": "inf"}), "above 0"),
+        (first_line({"NSM_SCOPE": "a\nb"}), "printable"),
+        (first_line({"NSM_SCOPE": "x" * 201}), "at most 200"),
+        (first_line({"NSM_BRIDGE": "Deploy"}), "names of programs, separated by commas"),
+        (first_line({"NSM_BRIDGE": "off,deploy"}), "names of programs, separated by commas"),
+        (first_line({"NSM_BRIDGE": "a b"}), "names of programs, separated by commas"),
+        (first_line({"NSM_BRIDGE": "a\0"}), "NUL"),
+    ],
+)
+def test_errors_about_the_first_line_name_what_was_expected(first: bytes, says: str) -> None:
+    with pytest.raises(BadRequestError, match=says):
+        parse_attach(first)
+
+
+def test_a_wrong_working_directory_is_left_out() -> None:
+    assert parse_attach(first_line(cwd=7)).cwd is None
+    assert parse_attach(first_line(cwd="a\0b")).cwd is None
+
+
+def test_metadata_of_the_entry_has_defaults_for_its_sessions() -> None:
+    metadata = '{"session": {"idle_timeout_seconds": 60, "max_lifetime_seconds": 70}}'
+    attach = parse_attach(
+        first_line({"NIX_SANDBOX_METADATA": metadata, "SESSION_MAX_LIFETIME": "5"})
+    )
+    assert attach.sources == Sources(metadata=metadata)
+    assert (attach.idle_timeout_s, attach.max_lifetime_s) == (60.0, 5.0)
+
+
+@pytest.mark.parametrize("metadata", ["{", "\ud800", "[" * 50_000])
+def test_broken_metadata_of_the_entry_does_not_refuse_the_client(metadata: str) -> None:
+    attach = parse_attach(first_line({"NIX_SANDBOX_METADATA": metadata}))
+    assert attach.sources == Sources(metadata=metadata)
+    assert attach.idle_timeout_s is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "programs"),
+    [
+        (dict[str, str](), None),
+        ({"NSM_BRIDGE": ""}, frozenset[str]()),
+        ({"NSM_BRIDGE": "off"}, frozenset[str]()),
+        ({"NSM_BRIDGE": " deploy_prod, restart-db,"}, frozenset({"deploy_prod", "restart-db"})),
+    ],
+)
+def test_the_entry_names_the_programs_that_it_may_start(
+    variables: dict[str, str], programs: frozenset[str] | None
+) -> None:
+    assert parse_attach(first_line(variables)).programs == programs

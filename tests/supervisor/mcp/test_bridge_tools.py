@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from fake_programs import FakeProgramCall, FakePrograms, a_program
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import MODERN_META, Message, Peer, text_of
-from mcp_peer import attachment
+from mcp_peer import attachment, served
 from nsm.wire.errors import BadProgramError, BadProjectError, BadRequestError, UnknownProgramError
 from nsmd.bridge.programs import ProgramEnd
 from nsmd.mcp import run_tool
@@ -116,7 +116,7 @@ async def everything_said(programs: FakePrograms | None, variables: dict[str, st
         (FakePrograms("deploy"), {"NSM_BRIDGE": "other"}),
     ],
 )
-async def test_where_there_are_none_everything_is_as_if_there_were_no_bridge(
+async def test_a_client_without_programs_is_told_nothing_of_the_bridge(
     programs: FakePrograms, entry: dict[str, str]
 ) -> None:
     said = await everything_said(programs, entry)
@@ -125,11 +125,9 @@ async def test_where_there_are_none_everything_is_as_if_there_were_no_bridge(
     assert not any(b"execute" in line for line in said[:4])
 
 
-async def test_a_call_of_who_has_no_such_tool_is_written_down() -> None:
+async def test_calls_of_clients_without_the_tools_are_written_down() -> None:
     programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach({"NSM_BRIDGE": "off"})
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs, variables={"NSM_BRIDGE": "off"}) as peer:
         for tool in ("help", "other", "execute"):
             arguments = {"program": "deploy", "args": ["eu"]}
             answer = await peer.request("tools/call", params(tool, arguments))
@@ -143,9 +141,7 @@ async def test_a_call_of_who_has_no_such_tool_is_written_down() -> None:
 
 async def test_the_tools_answer_when_the_last_program_has_just_gone() -> None:
     programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         assert await names(peer) == ["run", "list_programs", "help", "execute"]
         programs.listed = []  # its definition is being edited
         result = await call(peer, "help", {"program": "deploy"})
@@ -158,25 +154,17 @@ async def test_the_tools_answer_when_the_last_program_has_just_gone() -> None:
         assert "There is no tool 'help'" in answer["error"]["message"]
 
 
-async def test_a_tool_that_there_is_not_where_there_are_programs() -> None:
-    async with attachment(FakeRunner(), programs=FakePrograms("deploy")) as peer:
-        await peer.attach()
-        await peer.initialize()
-        answer = await peer.request("tools/call", params("start", {}))
-        assert answer["error"] == {
-            "code": -32602,
-            "message": "There is no tool 'start'. There are run, list_programs, help, execute.",
-        }
-
-
 async def test_a_client_entry_narrows_and_cannot_widen() -> None:
     programs = FakePrograms("deploy", "restart-db", "wipe", auto=succeed)
     client_limits = ClientLimits(
         scope="box", programs=("deploy", "wipe"), writable=("/home/u/work",)
     )
-    async with attachment(FakeRunner(), programs=programs, client_limits=client_limits) as peer:
-        await peer.attach({"NSM_BRIDGE": "deploy, restart-db"})
-        await peer.initialize()
+    async with served(
+        FakeRunner(),
+        programs=programs,
+        client_limits=client_limits,
+        variables={"NSM_BRIDGE": "deploy, restart-db"},
+    ) as peer:
         assert text_of(await call(peer, "list_programs", {})) == "- deploy: Does deploy."
         result = await call(peer, "help", {"program": "wipe"})
         assert text_of(result) == "Program 'wipe' not found. Available: deploy"
@@ -188,9 +176,12 @@ async def test_a_client_entry_narrows_and_cannot_widen() -> None:
 
 
 async def test_a_box_without_programs_has_none() -> None:
-    async with attachment(FakeRunner(), programs=FakePrograms("deploy"), confined_to="box") as peer:
-        await peer.attach({"NSM_BRIDGE": "deploy"})
-        await peer.initialize()
+    async with served(
+        FakeRunner(),
+        programs=FakePrograms("deploy"),
+        confined_to="box",
+        variables={"NSM_BRIDGE": "deploy"},
+    ) as peer:
         assert await names(peer) == ["run"]
 
 
@@ -226,11 +217,9 @@ async def test_failures_are_results_that_say_what_to_do(modern: bool) -> None:
             assert text_of(received["result"]) == text
 
 
-async def test_a_call_that_is_none_is_asked_for_all_the_same_so_that_it_is_written_down() -> None:
+async def test_calls_with_wrong_arguments_are_written_down() -> None:
     programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         result = await call(peer, "execute", {"program": "deploy", "argv": ["x"]})
         assert "no argument 'argv'" in text_of(result)
         asked = (await programs.next()).asked
@@ -240,12 +229,10 @@ async def test_a_call_that_is_none_is_asked_for_all_the_same_so_that_it_is_writt
         assert (await programs.next()).asked.name is None
 
 
-async def test_whatever_is_asked_for_is_handed_on_as_it_came() -> None:
+async def test_names_and_arguments_reach_the_bridge_as_they_came() -> None:
     """The bridge says what is wrong with it, and writes it down."""
     programs = FakePrograms("deploy", auto=succeed)
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         for arguments in (None, {}, {"program": 7, "args": "x"}, {"program": "a", "args": [None]}):
             await call(peer, "execute", arguments)
             asked = (await programs.next()).asked
@@ -276,18 +263,6 @@ async def test_lines_are_told_as_they_come(modern: bool, autojump_clock: MockClo
         succeed(started)  # what waits is told before the answer
         told_last = [(await peer.receive())["params"]["message"] for _ in range(50)]
         assert told_last == [str(number) for number in range(50)]
-        assert (await peer.receive())["id"] == sent
-
-
-async def test_who_wants_no_progress_has_none() -> None:
-    programs = FakePrograms("deploy")
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
-        sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
-        started = await programs.next()
-        started.on_line("stdout", "building")
-        succeed(started)
         assert (await peer.receive())["id"] == sent
 
 
@@ -341,11 +316,9 @@ async def test_a_call_that_a_shim_sends_again_has_the_id_that_it_had() -> None:
     assert ids == [(f"{ATTACHMENT}-5", False), (f"{ATTACHMENT}-5", True)]
 
 
-async def test_calls_of_who_numbers_nothing_have_ids_of_their_own() -> None:
+async def test_calls_without_numbers_have_ids_of_their_own() -> None:
     programs = FakePrograms("deploy", auto=succeed)
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         for _ in range(2):
             await call(peer, "execute", {"program": "deploy"})
         first, second = [(await programs.next()).asked for _ in range(2)]
@@ -400,9 +373,7 @@ async def test_nothing_is_subscribed_to_when_clients_are_gone() -> None:
 async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
     programs = FakePrograms("deploy")
     programs.listed = [a_program("deploy", documentation="d" * 100_000)]
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         sent = await peer.start("tools/call", params("execute", {"program": "deploy"}))
         half = "o" * 30_000
         flood = ProgramEnd(
@@ -429,9 +400,7 @@ async def test_results_are_bounded_and_each_stream_has_its_share() -> None:
 async def test_a_program_needs_no_project() -> None:
     runner, programs = FakeRunner(), FakePrograms("deploy", auto=succeed)
     runner.project = BadProjectError("It is gone.")
-    async with attachment(runner, programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner, programs=programs) as peer:
         await call(peer, "execute", {"program": "deploy"})
         assert (await programs.next()).asked.caller.scope == "old-client:-"
         runner.project = a_project("/home/u/p")
@@ -446,30 +415,10 @@ async def test_a_fault_of_nsm_is_not_the_models(caplog: pytest.LogCaptureFixture
         raise RuntimeError("oops")
 
     programs.auto = fail
-    async with attachment(FakeRunner(), programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(FakeRunner(), programs=programs) as peer:
         text = text_of(await call(peer, "execute", {"program": "deploy"}))
         assert text == (
             "nsm failed to carry out the call.\nWhether the program ran is unknown. "
             "The supervisor's log has the details."
         )
         assert "a call of execute failed" in caplog.text
-
-
-async def test_two_programs_at_once_and_code_beside_them() -> None:
-    runner, programs = FakeRunner(echo), FakePrograms("a", "b")
-    async with attachment(runner, programs=programs) as peer:
-        await peer.attach()
-        await peer.initialize()
-        first = await peer.start("tools/call", params("execute", {"program": "a"}))
-        second = await peer.start("tools/call", params("execute", {"program": "b"}))
-        started = dict[object, FakeProgramCall]()
-        for _ in range(2):
-            one = await programs.next()
-            started[one.asked.name] = one
-        assert text_of(await peer.call({"code": "x", "env": "python"})) == "x"
-        started["b"].answer(ProgramEnd(exit_code=0, stdout="b"))
-        assert (await peer.receive())["id"] == second
-        started["a"].answer(ProgramEnd(exit_code=0, stdout="a"))
-        assert (await peer.receive())["id"] == first

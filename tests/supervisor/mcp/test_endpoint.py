@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from fake_runner import FakeRunner, a_project, echo
 from json_peer import Message, Peer, call_params, text_of
-from mcp_peer import attachment
+from mcp_peer import attachment, served
 from nsm.wire.errors import BadProjectError
 from nsmd.mcp.clients import ROOTS_TIMEOUT_S
 
@@ -44,14 +44,12 @@ async def answer_roots(peer: Peer, *uris: str) -> None:
         ("claude-code", {"NSM_SCOPE": "shared"}, "/p", "claude-code", "shared"),
     ],
 )
-async def test_names_and_scopes(
+async def test_a_client_has_a_name_and_a_scope(
     name: str, variables: dict[str, str], project: str | None, client: str, scope: str
 ) -> None:
     runner = FakeRunner(echo)
     runner.project = a_project(project) if project else None
-    async with attachment(runner) as peer:
-        await peer.attach(variables)
-        await peer.initialize(name=name)
+    async with served(runner, variables=variables, name=name) as peer:
         request = await submitted(peer, runner)
         assert request.client.name == client
         assert request.client.scope == scope
@@ -66,21 +64,18 @@ async def test_a_modern_client_names_itself_with_each_request() -> None:
         assert request.client.scope == "modern-client:-"
 
 
-async def test_a_scope_is_text_even_where_a_path_is_not() -> None:
+async def test_a_path_that_is_no_unicode_makes_a_scope_that_is() -> None:
     runner = FakeRunner(echo)
     runner.project = a_project("/home/u/\udcff")
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner) as peer:
         request = await submitted(peer, runner)
         assert request.client.scope == "old-client:/home/u/\ufffd"
 
 
 async def test_session_limits_of_the_client_entry() -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach({"SESSION_IDLE_TIMEOUT": "60", "SESSION_MAX_LIFETIME": "600"})
-        await peer.initialize()
+    limits = {"SESSION_IDLE_TIMEOUT": "60", "SESSION_MAX_LIFETIME": "600"}
+    async with served(runner, limits) as peer:
         client = (await submitted(peer, runner)).client
         assert (client.idle_timeout_s, client.max_lifetime_s) == (60.0, 600.0)
 
@@ -95,9 +90,7 @@ async def test_a_bad_limit_is_told_at_once() -> None:
 async def test_variables_and_working_directory_decide_the_project() -> None:
     runner = FakeRunner(echo)
     variables = {"PROJECT_DIR": "/p", "CLAUDE_PROJECT_DIR": "/c", "PROJECT_MOUNT": "/m"}
-    async with attachment(runner) as peer:
-        await peer.attach(variables, cwd="/cwd")
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, variables=variables, cwd="/cwd", capabilities=ROOTS) as peer:
         await peer.call(CODE)  # roots are not asked for where PROJECT_DIR is set
         assert runner.asked_projects == [(variables, None, "/cwd")]
 
@@ -114,9 +107,7 @@ async def test_variables_and_working_directory_decide_the_project() -> None:
 )
 async def test_the_first_root_is_the_project(uris: list[str], root: str | None) -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         call = await peer.start("tools/call", call_params(CODE))
         await answer_roots(peer, *uris)
         assert (await peer.receive())["id"] == call
@@ -126,9 +117,7 @@ async def test_the_first_root_is_the_project(uris: list[str], root: str | None) 
 
 async def test_the_list_of_tools_does_not_wait_for_roots() -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         (tool,) = (await peer.request("tools/list"))["result"]["tools"]  # the very next line
         assert "Project: the client is asked for it with the first call." in tool["description"]
         runner.project = a_project("/p")
@@ -144,9 +133,7 @@ async def test_the_list_of_tools_does_not_wait_for_roots() -> None:
 async def test_a_project_that_roots_confirm_is_not_told_again() -> None:
     runner = FakeRunner(echo)
     runner.project = a_project("/p")
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         (tool,) = (await peer.request("tools/list"))["result"]["tools"]
         assert "/p is at /project" in tool["description"]
         call = await peer.start("tools/call", call_params(CODE))
@@ -154,13 +141,13 @@ async def test_a_project_that_roots_confirm_is_not_told_again() -> None:
         assert (await peer.receive())["id"] == call
 
 
-async def test_who_may_only_run_code_chooses_nothing_of_what_it_sees() -> None:
+async def test_a_client_that_may_only_run_code_chooses_nothing_that_it_sees() -> None:
     """Neither a directory, nor programs of environments, nor whose sessions."""
     runner = FakeRunner()
     variables = {"PROJECT_DIR": "/p", "NIX_SANDBOX_DIR": "/d", "NSM_SCOPE": "theirs"}
-    async with attachment(runner, confined_to="box") as peer:
-        await peer.attach(variables, cwd="/cwd")
-        await peer.initialize(capabilities=ROOTS)
+    async with served(
+        runner, confined_to="box", variables=variables, cwd="/cwd", capabilities=ROOTS
+    ) as peer:
         call = await peer.start("tools/call", {"name": "run", "arguments": CODE})
         execution = await runner.next()  # and its roots were not asked for
         execution.finish("x")
@@ -171,11 +158,9 @@ async def test_who_may_only_run_code_chooses_nothing_of_what_it_sees() -> None:
         assert (client.scope, client.project, client.sources) == ("box", None, None)
 
 
-async def test_parallel_calls_ask_once() -> None:
+async def test_parallel_calls_ask_for_roots_once() -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         for _ in range(3):
             await peer.start("tools/call", call_params(CODE))
         await answer_roots(peer, "file:///p")
@@ -183,30 +168,17 @@ async def test_parallel_calls_ask_once() -> None:
             assert "result" in await peer.receive()
 
 
-async def test_a_client_without_roots_is_not_asked() -> None:
-    runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
-        await peer.call(CODE)
-        assert runner.asked_projects == [({}, None, "/somewhere")]
-
-
-async def test_a_modern_client_is_not_asked() -> None:
+async def test_a_modern_client_is_not_asked_for_roots() -> None:
     """Servers of that revision of MCP send no requests to clients."""
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         await peer.call(CODE, modern=True)
         assert runner.asked_projects == [({}, None, "/somewhere")]
 
 
 async def test_a_client_that_does_not_answer_has_no_roots(autojump_clock: MockClock) -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         began = trio.current_time()
         call = await peer.start("tools/call", call_params(CODE))
         question = await peer.receive()
@@ -231,11 +203,9 @@ async def test_a_client_that_does_not_answer_has_no_roots(autojump_clock: MockCl
         {"result": {}},
     ],
 )
-async def test_an_answer_that_is_none_counts_as_no_roots(answer: Message) -> None:
+async def test_a_wrong_answer_counts_as_no_roots(answer: Message) -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         call = await peer.start("tools/call", call_params(CODE))
         question = await peer.receive()
         await peer.send({"jsonrpc": "2.0", "id": question["id"], **answer})
@@ -245,9 +215,7 @@ async def test_an_answer_that_is_none_counts_as_no_roots(answer: Message) -> Non
 
 async def test_changed_roots_are_asked_for_again_and_the_tool_with_them() -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         call = await peer.start("tools/call", call_params(CODE))
         await answer_roots(peer, "file:///old")
         assert (await peer.receive())["id"] == call
@@ -260,9 +228,7 @@ async def test_changed_roots_are_asked_for_again_and_the_tool_with_them() -> Non
 
 async def test_roots_that_change_while_they_are_told_are_asked_for_again() -> None:
     runner = FakeRunner(echo)
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize(capabilities=ROOTS)
+    async with served(runner, capabilities=ROOTS) as peer:
         await peer.start("tools/call", call_params(CODE))
         question = await peer.receive()
         await peer.notify("notifications/roots/list_changed")
@@ -282,9 +248,7 @@ async def test_ids_of_our_questions_are_our_own() -> None:
     """A late answer to a question of an earlier supervisor must not pass for one to ours."""
     ids: set[str] = set()
     for _ in range(2):
-        async with attachment(FakeRunner(echo)) as peer:
-            await peer.attach()
-            await peer.initialize(capabilities=ROOTS)
+        async with served(FakeRunner(echo), capabilities=ROOTS) as peer:
             await peer.start("tools/call", call_params(CODE))
             question = await peer.receive()
             assert isinstance(question["id"], str)
@@ -292,12 +256,10 @@ async def test_ids_of_our_questions_are_our_own() -> None:
     assert len(ids) == 2
 
 
-async def test_a_mount_is_kept_until_there_is_reason_to_doubt_it() -> None:
+async def test_a_project_is_looked_for_again_after_a_call_that_it_failed() -> None:
     runner = FakeRunner(echo)
     runner.project = a_project("/old")
-    async with attachment(runner) as peer:
-        await peer.attach()
-        await peer.initialize()
+    async with served(runner) as peer:
         for _ in range(2):
             await peer.call(CODE)
         assert len(runner.asked_projects) == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import pictures
 from fake_runner import a_result
-from nsm.wire.code import Truncation
+from nsm.wire.code import PLACE, Truncation
 from nsm.wire.errors import (
     InternalError,
     NsmError,
@@ -15,7 +17,8 @@ from nsm.wire.errors import (
     UnknownEnvironmentError,
     WrongEnvironmentError,
 )
-from nsmd.mcp.render import ToolReply, render_error, render_result, unlike_json
+from nsmd.mcp import render
+from nsmd.mcp.render import ToolReply, render_error, render_result, show_displays, unlike_json
 from nsmd.model.values import Outcome, RunOutcome
 
 
@@ -236,23 +239,10 @@ GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
 @pytest.mark.parametrize(
     ("result", "text", "is_error"), [row[1:] for row in GOLDEN], ids=[row[0] for row in GOLDEN]
 )
-def test_results(result: RunOutcome, text: str, is_error: bool) -> None:
+def test_a_result_is_told(result: RunOutcome, text: str, is_error: bool) -> None:
     reply = render_result(result)
     assert reply.text == text
     assert reply.is_error is is_error
-
-
-def test_images_follow_the_text() -> None:
-    picture = {"text/plain": "<Figure>", "image/png": pictures.text(pictures.png())}
-    reply = render_result(
-        a_result(
-            Outcome(stdout="1\n", stderr="", exit_code=0, displays=(picture,)),
-            session="a",
-            created=True,
-        )
-    )
-    assert reply.text == "1\n[image 1: image/png, 4x3]\n[session 'a' is new]"
-    assert [image.data for image in reply.images] == [pictures.png()]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +267,7 @@ def test_a_text_that_is_json_and_no_object_gets_a_note(text: str) -> None:
     "text",
     ["", "\n", '{"a": 1}\n', "{}", "['a']\n", "1\n2\n", "True\n", "NaN", "Infinity\n", "[1", "(1)"],
 )
-def test_other_texts_get_none(text: str) -> None:
+def test_texts_that_are_no_json_get_no_note(text: str) -> None:
     assert unlike_json(text) == text
 
 
@@ -294,11 +284,6 @@ def test_an_error_has_no_images() -> None:
     )
 
 
-def test_an_image_alone_is_output() -> None:
-    reply = render_result(ran(displays=({"image/png": pictures.text(pictures.png())},)))
-    assert reply.text == "[image 1: image/png, 4x3]\n"
-
-
 @pytest.mark.parametrize(
     ("session", "where"),
     [
@@ -306,7 +291,7 @@ def test_an_image_alone_is_output() -> None:
         ("plots", "save to files from where"),
     ],
 )
-def test_what_to_do_about_images_that_are_left_out(session: str | None, where: str) -> None:
+def test_a_note_about_images_left_out_says_how_to_get_them(session: str | None, where: str) -> None:
     wide = {"image/png": pictures.text(pictures.png(8001, 1))}
     reply = render_result(
         a_result(Outcome(stdout="", stderr="", exit_code=0, displays=(wide,)), session=session)
@@ -314,22 +299,6 @@ def test_what_to_do_about_images_that_are_left_out(session: str | None, where: s
     assert reply.images == ()
     assert where in reply.text
     assert f"`nsm cp {session or 'SESSION'}:PATH .`" in reply.text
-
-
-def test_images_leave_room_for_a_long_text() -> None:
-    """Text and images are one line of JSON, which has a limit."""
-    large = {"image/png": pictures.text(pictures.png(noise_bytes=3_500_000))}
-    outcome = Outcome(stdout="\0" * 2_000_000, stderr="", exit_code=0, displays=(large, large))
-    assert len(render_result(a_result(outcome), max_chars=10_000).images) == 2
-    reply = render_result(a_result(outcome), max_chars=10_000_000)
-    assert reply.images == ()
-    assert "used up the room" in reply.text
-
-
-def test_a_chosen_name_is_told() -> None:
-    result = a_result(session="python-amber-7", created=True)
-    reply = render_result(result, name_chosen=True)
-    assert reply.text == "(no output)\n[session: python-amber-7]"
 
 
 def test_notes_come_in_their_own_lines_session_first() -> None:
@@ -346,7 +315,7 @@ def test_notes_come_in_their_own_lines_session_first() -> None:
     )
 
 
-def test_what_is_cut_twice_is_counted_once() -> None:
+def test_output_that_is_cut_twice_is_counted_once() -> None:
     text = "é" * 25_000 + "\n[... 700 bytes left out ...]\n" + "b" * 25_000
     told = {"stdout": Truncation(700, "/f", total_bytes=75_700, file_bytes=75_700)}
     outcome = Outcome(stdout=text, stderr="", exit_code=0, truncated=told)
@@ -369,10 +338,6 @@ def test_the_cap_keeps_head_and_tail() -> None:
     assert len(reply.text) < 40_300
 
 
-def test_exactly_at_the_cap_nothing_is_cut() -> None:
-    assert render_result(ran("a" * 40_000)).text == "a" * 40_000
-
-
 def test_of_a_progress_bar_the_last_state_is_shown() -> None:
     bar = "".join(f"\r{n}%|{'#' * n}" for n in range(101)) + "\n"
     assert render_result(ran("a\n", bar)).text == (f"a\n--- stderr ---\n100%|{'#' * 100}\n")
@@ -384,17 +349,7 @@ def test_a_flood_of_one_stream_leaves_the_other_whole() -> None:
     assert len(reply.text) < 40_300
 
 
-def test_two_floods_share() -> None:
-    reply = render_result(ran("x" * 1_000_000, "y" * 1_000_000))
-    assert reply.text.count("x") - reply.text.count("xt") == pytest.approx(20_000, abs=10)
-    assert reply.text.count("y") == pytest.approx(20_000, abs=10)
-
-
-def test_a_smaller_cap() -> None:
-    assert len(render_result(ran("x" * 5000), max_chars=1000).text) < 1300
-
-
-def test_extras_for_programs() -> None:
+def test_a_result_has_fields_for_programs() -> None:
     meta = render_result(ran("x", exit_code=2, duration_s=0.25, truncated=truncated())).meta
     assert meta == {
         "nsm": {
@@ -447,3 +402,161 @@ def test_errors_say_what_to_do(error: NsmError, text: str | None) -> None:
 
 def test_a_build_log_is_cut() -> None:
     assert len(render_error(StartFailedError("log\n" * 100_000)).text) < 8200
+
+
+def test_images_leave_room_for_a_long_text() -> None:
+    """Text and images are one line of JSON, which has a limit."""
+    large = {"image/png": pictures.text(pictures.png(noise_bytes=3_500_000))}
+    outcome = Outcome(stdout="\0" * 2_000_000, stderr="", exit_code=0, displays=(large, large))
+    assert len(render_result(a_result(outcome), max_chars=10_000).images) == 2
+    reply = render_result(a_result(outcome), max_chars=10_000_000)
+    assert reply.images == ()
+    assert "used up the room" in reply.text
+
+
+# Displays as text and images.
+
+
+PNG, JPEG = pictures.text(pictures.png()), pictures.text(pictures.jpeg())
+SVG = "<svg/>"
+FIGURE = "<Figure size 4x3 with 1 Axes>"
+
+CASES: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("a figure", {"text/plain": FIGURE, "image/png": PNG}, "[image 1: image/png, 4x3]\n", [PNG]),
+    ("a photograph", {"image/jpeg": JPEG}, "[image 1: image/jpeg, 4x3]\n", [JPEG]),
+    (
+        "an image with words of its own",
+        {"text/plain": "Loss after 3 epochs: 0.2", "image/png": PNG},
+        "[image 1: image/png, 4x3]\nLoss after 3 epochs: 0.2\n",
+        [PNG],
+    ),
+    (
+        "a repr and a caption",
+        {"text/plain": FIGURE, "text/markdown": "**Loss**", "image/png": PNG},
+        "[image 1: image/png, 4x3]\n**Loss**\n",
+        [PNG],
+    ),
+    (
+        "the richest wins",
+        {
+            "text/plain": FIGURE,
+            "text/html": "<img>",
+            "image/svg+xml": SVG,
+            "image/jpeg": JPEG,
+            "image/png": PNG,
+            "application/json": {"a": 1},
+        },
+        "[image 1: image/png, 4x3]\n",
+        [PNG],
+    ),
+    (
+        "one that is broken gives way",
+        {"image/png": "AAAA", "image/jpeg": JPEG},
+        "[image 1: image/jpeg, 4x3]\n",
+        [JPEG],
+    ),
+    (
+        "a broken one alone",
+        {"text/plain": FIGURE, "image/png": "AAAA"},
+        f"{FIGURE}\n[image/png, 3 bytes, cannot be shown: it is not a PNG]\n",
+        [],
+    ),
+    (
+        "a JPEG that is none, and SVG",
+        {"image/jpeg": PNG, "image/svg+xml": SVG},
+        "<svg/>\n[image/jpeg, 68 bytes, cannot be shown: it is not a JPEG]\n",
+        [],
+    ),
+    (
+        "no text",
+        {"image/png": ["x"]},
+        "[image/png, 0 bytes, cannot be shown: it is not base64 text]\n",
+        [],
+    ),
+    ("SVG is text", {"text/plain": "<S>", "image/svg+xml": SVG}, "<svg/>\n", []),
+    ("words before SVG", {"text/plain": "a tree", "image/svg+xml": SVG}, "a tree\n", []),
+    ("SVG alone", {"image/svg+xml": SVG}, "<svg/>\n", []),
+    (
+        "other media are named",
+        {"text/plain": "x", "audio/wav": "A" * 80},
+        "x\n[audio/wav, 60 bytes, is not shown]\n",
+        [],
+    ),
+    ("other forms of a text are not", {"text/plain": "x**2", "text/latex": "x^2"}, "x**2\n", []),
+    ("nothing to read", {"text/latex": "x^2"}, "[text/latex, 2 bytes, is not shown]\n", []),
+    ("nothing", {}, "", []),
+    # With a place, the text is in stdout already.
+    ("a table", {"text/plain": "a table", "text/html": "<table>", PLACE: 0}, "", []),
+    (
+        "an image",
+        {"text/plain": "Loss", "image/png": PNG, PLACE: 3},
+        "[image 3: image/png, 4x3]\n",
+        [PNG],
+    ),
+    (
+        "a broken image",
+        {"text/plain": FIGURE, "image/png": "AAAA", PLACE: 3},
+        "[image 3: image/png, 3 bytes, cannot be shown: it is not a PNG]\n",
+        [],
+    ),
+    (
+        "an SVG",
+        {"text/plain": FIGURE, "image/svg+xml": SVG, PLACE: 2},
+        "[image 2: image/svg+xml]\n<svg/>\n",
+        [],
+    ),
+    ("a place that is none", {"text/plain": "1", PLACE: "x"}, "1\n", []),
+]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "text", "images"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_display_is_text_and_images(bundle: dict[str, Any], text: str, images: list[str]) -> None:
+    shown = show_displays([bundle])
+    assert shown.text == text
+    assert [image.base64 for image in shown.images] == images
+    assert shown.omitted_images == 0
+
+
+def left_out(*bundles: dict[str, Any], room_chars: int = render.MAX_IMAGES_CHARS) -> str:
+    """Return the note about the display that has no room."""
+    shown = show_displays(bundles, room_chars=room_chars)
+    assert len(shown.images) == len(bundles) - 1
+    assert shown.omitted_images == 1
+    return shown.text.splitlines()[-1]
+
+
+def test_a_picture_of_two_types_is_one_picture() -> None:
+    large = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4))
+    shown = show_displays([{"image/png": large, "image/jpeg": JPEG}])
+    assert (len(shown.images), shown.omitted_images) == (1, 0)
+    shown = show_displays([{"image/png": PNG, "image/jpeg": JPEG}], room_chars=0)
+    assert (len(shown.images), shown.omitted_images) == (0, 1)
+
+
+def test_images_over_a_limit_are_left_out_with_the_reason() -> None:
+    fits = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4 - 90))
+    assert render.MAX_IMAGE_CHARS - 16 < len(fits) <= render.MAX_IMAGE_CHARS
+    assert show_displays([{"image/png": fits}]).omitted_images == 0
+    large = pictures.text(pictures.png(noise_bytes=3 * 5 * 1024 * 1024 // 4))
+    assert left_out({"image/png": large}) == (
+        "[image/png, 4x3, 3,840 KiB, is left out: "
+        f"models take 5,242,880 characters of base64, it has {len(large):,}]"
+    )
+    assert left_out({"image/png": fits}, {"image/png": fits}, {"image/png": PNG * 2000}) == (
+        "[image/png, 4x3, 135 KiB, is left out: the images before it have used up the room]"
+    )
+    assert left_out({"image/png": PNG}, room_chars=-5).endswith("have used up the room]")
+    tall = pictures.text(pictures.png(1, 8001))
+    assert left_out({"image/png": tall}) == (
+        "[image/png, 1x8001, 95 bytes, is left out: a side has more than 8000 pixels]"
+    )
+    many = [{"image/png": PNG}] * (render.MAX_IMAGES + 1)
+    assert left_out(*many).endswith("is left out: a result shows at most 20 images]")
+
+
+def test_an_image_that_is_too_large_gives_way_to_another_form() -> None:
+    tall = pictures.text(pictures.png(1, 8001))
+    shown = show_displays([{"image/png": tall, "image/jpeg": JPEG}])
+    assert [image.kind for image in shown.images] == ["image/jpeg"]

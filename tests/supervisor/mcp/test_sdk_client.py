@@ -1,174 +1,118 @@
-"""The SDK's own client against the endpoint: over memory, and through a real `nsm-mcp`."""
+"""The SDK's own client, through a real `nsm-mcp`: what is large, and a client that is killed.
+
+`tests/mcpconformance` has a whole session of it.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client.session import ClientRequestContext
-from mcp_types import (
-    CallToolResult,
-    ImageContent,
-    Implementation,
-    ListRootsResult,
-    Root,
-    TextContent,
-)
+from mcp.client.stdio import stdio_client
+from mcp_types import CallToolResult, ImageContent, ListRootsResult, Root, TextContent
 from pydantic import FileUrl
 
 import pictures
-from fake_runner import FakeExecution, echo
+from fake_runner import FakeExecution, FakeRunner, echo
 from json_peer import call_params
-from sdk_bench import ERAS, Bench, Connect, running_bench, text_of
+from mcp_peer import serve_stream
 from shim_process import shim
 
-
-def fail(execution: FakeExecution) -> None:
-    execution.finish("oh", exit_code=3)
-
-
-def show(execution: FakeExecution) -> None:
-    execution.finish("text\n", displays=SHOWN)
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncGenerator[Bench, None]:
-    async with running_bench(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture(params=["memory", "shim"])
-def connect(bench: Bench, request: pytest.FixtureRequest) -> Connect:
-    return bench.by_memory if request.param == "memory" else bench.by_shim
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_list_and_call(bench: Bench, connect: Connect, mode: str) -> None:
-    bench.runner.auto = echo
-    async with connect(mode) as client:
-        (tool,) = (await client.list_tools()).tools
-        assert tool.name == "run"
-        assert tool.annotations is not None
-        assert tool.annotations.open_world_hint is False
-        result = await client.call_tool("run", {"env": "python", "code": "hello ä 😀"})
-        assert (text_of(result), result.is_error) == ("hello ä 😀", False)
-        assert result.meta is not None
-        assert result.meta["nsm"]["exit_code"] == 0
-        big = "x" * 39_000
-        assert text_of(await client.call_tool("run", {"env": "python", "code": big})) == big
-        request = (await bench.runner.next()).request
-        assert (request.env, request.client.name) == ("python", "mcp")
-
-
+ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 LARGE = pictures.text(pictures.png(noise_bytes=3_900_000))
+SMALL = pictures.text(pictures.jpeg())
 SHOWN = [
     {"text/plain": "<Figure>", "image/png": LARGE},
-    {"image/jpeg": pictures.text(pictures.jpeg())},
+    {"image/jpeg": SMALL},
     {"text/plain": "<Figure>", "image/png": LARGE},
 ]
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_images(bench: Bench, connect: Connect, mode: str) -> None:
-    """A result has as many images, of the size, that it may have."""
-    bench.runner.auto = show
-    async with connect(mode) as client:
-        result = await client.call_tool("run", {"env": "python", "code": "x"})
-        text, *images = result.content
-        assert isinstance(text, TextContent)
-        assert text.text == (
-            "text\n[image 1: image/png, 4x3]\n[image 2: image/jpeg, 4x3]\n"
-            "[image 3: image/png, 4x3]\n"
+class Bench:
+    """A fake runner that listens, and clients of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.runner = FakeRunner()
+        self.path = path
+
+    async def listen(self, nursery: trio.Nursery) -> None:
+        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        await listener.bind(os.fspath(self.path))
+        listener.listen()
+        await nursery.start(trio.serve_listeners, self._serve, [trio.SocketListener(listener)])
+
+    async def _serve(self, stream: trio.abc.HalfCloseableStream) -> None:
+        await serve_stream(stream, self.runner)
+
+    @asynccontextmanager
+    async def connect(self, mode: str, **more: Any) -> AsyncGenerator[Client]:
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-P", "-m", "nsm.shim"],
+            env={"NSM_SOCKET": os.fspath(self.path), "NSM_AUTOSTART": "0"},
         )
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:  # noqa: ASYNC230
+            transport = stdio_client(parameters, errlog=nowhere)
+            async with Client(transport, mode=mode, **more) as client:
+                yield client
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncGenerator[Bench]:
+    async with trio.open_nursery() as nursery:
+        made = Bench(tmp_path / "s")
+        await made.listen(nursery)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+@ERAS
+async def test_a_result_has_as_many_images_of_the_size_that_it_may_have(
+    bench: Bench, mode: str
+) -> None:
+    def show(execution: FakeExecution) -> None:
+        execution.finish("text\n", displays=SHOWN)
+
+    bench.runner.auto = show
+    async with bench.connect(mode) as client:
+        text, *images = (await client.call_tool("run", {"env": "python", "code": "x"})).content
+        assert isinstance(text, TextContent)
+        assert text.text.count("4x3]\n") == 3
         assert [
             (image.mime_type, image.data) for image in images if isinstance(image, ImageContent)
-        ] == [
-            ("image/png", LARGE),
-            ("image/jpeg", pictures.text(pictures.jpeg())),
-            ("image/png", LARGE),
-        ]
-        assert result.structured_content is None
+        ] == [("image/png", LARGE), ("image/jpeg", SMALL), ("image/png", LARGE)]
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_errors_are_results(bench: Bench, connect: Connect, mode: str) -> None:
-    bench.runner.auto = fail
-    async with connect(mode) as client:
-        result = await client.call_tool("run", {"env": "python", "code": "x"})
-        assert (text_of(result), result.is_error) == ("oh\n[exit code 3]", True)
-        result = await client.call_tool("run", {"env": "python"})
-        assert "`code` is missing" in text_of(result)
-        assert result.is_error
-        code = "x" * (8 * 1024 * 1024 + 1)
-        result = await client.call_tool("run", {"env": "python", "code": code})
-        assert "the limit is 8,388,608" in text_of(result)
-        code = "x" * (17 * 1024 * 1024)
-        result = await client.call_tool("run", {"env": "python", "code": code})
-        assert "the limit is 16,777,216" in text_of(result)
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_progress(bench: Bench, connect: Connect, mode: str) -> None:
-    told: list[tuple[float, str | None]] = []
-    heard = trio.Event()
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        assert total is None
-        told.append((progress, message))
-        heard.set()
-
-    async with connect(mode) as client, trio.open_nursery() as nursery:
-        results: list[CallToolResult] = []
-
-        async def call() -> None:
-            arguments = {"env": "python", "code": "x"}
-            results.append(await client.call_tool("run", arguments, progress_callback=hear))
-
-        nursery.start_soon(call)
-        execution = await bench.runner.next()
-        execution.print("half way\n")
-        await heard.wait()
-        execution.finish("half way\ndone\n")
-    assert [message for _, message in told] == ["half way\n"]
-    assert text_of(results[0]) == "half way\ndone\n"
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_cancelling_interrupts_and_the_client_goes_on(
-    bench: Bench, connect: Connect, mode: str
+@ERAS
+async def test_code_that_is_too_large_is_an_error_and_the_next_call_is_served(
+    bench: Bench, mode: str
 ) -> None:
-    async with connect(mode) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.call_tool, "run", {"env": "python", "code": "x"})
-            execution = await bench.runner.next()
-            nursery.cancel_scope.cancel()
-        await execution.interrupted.wait()
-        bench.runner.auto = echo
-        result = await client.call_tool("run", {"env": "python", "code": "fine"})
-        assert text_of(result) == "fine"
+    bench.runner.auto = echo
+    async with bench.connect(mode) as client:
+        for size, limit in ((8 * 1024 * 1024 + 1, "8,388,608"), (17 * 1024 * 1024, "16,777,216")):
+            result = await client.call_tool("run", {"env": "python", "code": "x" * size})
+            assert f"the limit is {limit}" in text_of(result)
+            assert result.is_error
+        big = "ä 😀" * 10_000
+        assert text_of(await client.call_tool("run", {"env": "python", "code": big})) == big
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_parallel_calls(bench: Bench, connect: Connect, mode: str) -> None:
-    answers: dict[str, str] = {}
-    async with connect(mode) as client, trio.open_nursery() as nursery:
-
-        async def call(name: str) -> None:
-            arguments = {"env": "python", "code": name, "session": name}
-            answers[name] = text_of(await client.call_tool("run", arguments))
-
-        for name in "abc":
-            nursery.start_soon(call, name)
-        executions = [await bench.runner.next() for _ in "abc"]
-        for execution in reversed(executions):
-            execution.finish(execution.request.code)
-    assert answers == {"a": "a", "b": "b", "c": "c"}
-
-
-async def test_a_client_that_is_killed_abandons_what_runs(bench: Bench) -> None:
+async def test_a_client_that_is_killed_abandons_its_calls(bench: Bench) -> None:
     async with shim(bench.path) as running:
         await running.initialize()
         await running.start("tools/call", call_params({"env": "python", "code": "x"}))
@@ -178,33 +122,11 @@ async def test_a_client_that_is_killed_abandons_what_runs(bench: Bench) -> None:
         assert not execution.interrupted.is_set()
 
 
-async def test_two_clients_at_once_in_two_eras(bench: Bench, connect: Connect) -> None:
-    info = Implementation(name="second", version="1")
-    answers: dict[str, str] = {}
-
-    async def call(client: Client, name: str) -> None:
-        arguments = {"env": "python", "code": "x", "session": "same"}
-        answers[name] = text_of(await client.call_tool("run", arguments))
-
-    async with (
-        connect("legacy") as one,
-        connect("2026-07-28", client_info=info) as two,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(call, one, "mcp")
-        nursery.start_soon(call, two, "second")
-        executions = [await bench.runner.next(), await bench.runner.next()]
-        assert {e.request.client.scope for e in executions} == {"mcp:-", "second:-"}
-        for execution in executions:
-            execution.finish(execution.request.client.name)
-    assert answers == {"mcp": "mcp", "second": "second"}
-
-
-async def test_roots_of_the_sdk_client(bench: Bench, connect: Connect) -> None:
+async def test_the_first_root_of_a_client_is_its_project(bench: Bench) -> None:
     async def roots(context: ClientRequestContext) -> ListRootsResult:
         return ListRootsResult(roots=[Root(uri=FileUrl("file:///home/u/project"))])
 
     bench.runner.auto = echo
-    async with connect("legacy", list_roots_callback=roots) as client:
+    async with bench.connect("legacy", list_roots_callback=roots) as client:
         await client.call_tool("run", {"env": "python", "code": "x"})
         assert {asked[1] for asked in bench.runner.asked_projects} == {"/home/u/project"}

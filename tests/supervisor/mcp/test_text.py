@@ -54,7 +54,7 @@ def test_clean_joins_pairs_and_marks_halves() -> None:
         ("é: 1\b2\n".replace("é", "e\u0301"), "e\u0301: 2\n"),
     ],
 )
-def test_a_line_that_is_written_again_is_read_in_its_last_state(text: str, read: str) -> None:
+def test_a_line_that_is_written_again_has_its_last_state(text: str, read: str) -> None:
     assert settled(text) == read
 
 
@@ -62,8 +62,8 @@ def test_a_line_that_is_written_again_is_read_in_its_last_state(text: str, read:
     "piece", ["\x1b[A", "a\x1b[A", "\x1b[C", "\x1b]", "\x1b[", "\x1b[H", "a\r", "\x1b[2J"]
 )
 def test_no_text_takes_long(piece: str) -> None:
-    for count in (200_000, 600_000):
-        assert len(settled(piece * count)) <= len(piece) * count
+    count = 100_000  # minutes, if each piece cost as much as those before it
+    assert len(settled(piece * count)) <= len(piece) * count
 
 
 def test_one_line() -> None:
