@@ -15,10 +15,13 @@ from control_bench import Bench, bench
 from nsm.wire.errors import NsmError
 from nsmd.audit import Journal, Recorder
 from nsmd.model.settings import AuditSettings
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
+
+pytestmark = virtual_time
 
 
 class Trail:
@@ -52,9 +55,7 @@ async def trail(tmp_path: Path) -> AsyncGenerator[Trail]:
     await made.journal.close()
 
 
-async def test_a_session_from_beginning_to_end(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_session_from_beginning_to_end(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         answer = await peer.call("run", env="python", code="1", session="a")
@@ -83,9 +84,7 @@ async def test_a_session_from_beginning_to_end(
     assert not any("code" in line for line in lines)
 
 
-async def test_what_runs_for_long_has_a_line_at_its_beginning(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_what_runs_for_long_has_a_line_at_its_beginning(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         running = await peer.start("run", env="python", code="wait", session="a")
@@ -102,9 +101,7 @@ async def test_what_runs_for_long_has_a_line_at_its_beginning(
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_code_is_a_hash_unless_configured(
-    tmp_path: Path, autojump_clock: trio.abc.Clock, *, whole: bool
-) -> None:
+async def test_code_is_a_hash_unless_configured(tmp_path: Path, *, whole: bool) -> None:
     code = "1 # é"
     async with trail(tmp_path) as it:
         it.recorder.configure(AuditSettings(code=whole))
@@ -116,7 +113,7 @@ async def test_code_is_a_hash_unless_configured(
     assert line.get("code") == (code if whole else None)
 
 
-async def test_long_code_has_its_hash(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+async def test_long_code_has_its_hash(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         code = "1" + " " * 1000  # dropped with the answer, before the end is told
@@ -125,9 +122,7 @@ async def test_long_code_has_its_hash(tmp_path: Path, autojump_clock: trio.abc.C
     assert line["code_sha256"] == hashlib.sha256(code.encode()).hexdigest()
 
 
-async def test_what_never_ran_is_no_execution(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_what_never_ran_is_no_execution(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         first = await peer.start("run", env="python", code="wait", session="a")
@@ -144,9 +139,7 @@ async def test_what_never_ran_is_no_execution(
     ]
 
 
-async def test_operations_that_change_something(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_operations_that_change_something(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         await peer.call("run", env="python", code="1", session="a")
@@ -162,7 +155,7 @@ async def test_operations_that_change_something(
     assert lines[1]["error"] == "unknown-session"
 
 
-async def test_it_can_be_turned_off_and_on(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+async def test_it_can_be_turned_off_and_on(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         it.recorder.configure(AuditSettings(enabled=False))
         peer = await it.it.connect()
@@ -177,9 +170,7 @@ async def test_it_can_be_turned_off_and_on(tmp_path: Path, autojump_clock: trio.
     assert lines[1]["code_sha256"] == hashlib.sha256(b"wait").hexdigest()
 
 
-async def test_a_session_that_was_taken_up_began_earlier(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_session_that_was_taken_up_began_earlier(tmp_path: Path) -> None:
     async with trail(tmp_path) as it:
         peer = await it.it.connect()
         await peer.call("run", env="python", code="1", session="a")

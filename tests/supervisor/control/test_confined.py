@@ -21,6 +21,9 @@ from nsmd.control.operations import OPERATIONS
 from nsmd.control.ops import environments
 from nsmd.control.server import Access
 from nsmd.model.limits import ClientLimits
+from virtual_time import virtual_time
+
+pytestmark = virtual_time
 
 RUN: frozenset[Right] = frozenset({"run"})
 
@@ -29,14 +32,14 @@ async def _confined(it: Bench, scope: str = "box") -> Peer:
     return await it.connect(it.make_server(RUN, os.getuid(), scope))
 
 
-def test_a_listener_for_code_alone_has_a_scope() -> None:
+async def test_a_listener_for_code_alone_has_a_scope() -> None:
     with pytest.raises(ValueError, match="needs a boundary"):
         Access(uid=1, rights=RUN)
     assert Access(uid=1, rights=RUN, client_limits=ClientLimits(scope="box")).confined
     assert not Access(uid=1).confined
 
 
-async def test_the_scope_is_the_sockets_not_the_clients(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_scope_is_the_sockets_not_the_clients() -> None:
     async with bench() as it:
         peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
         await peer.hello(scope="cli")
@@ -46,7 +49,7 @@ async def test_the_scope_is_the_sockets_not_the_clients(autojump_clock: trio.abc
             it.run_service.find("cli/a")
 
 
-async def test_its_rows_are_its_own(autojump_clock: trio.abc.Clock) -> None:
+async def test_its_rows_are_its_own() -> None:
     async with bench() as it:
         person = await it.connect()
         await person.call("run", env="python", code="1", session="secret-plan")
@@ -65,9 +68,7 @@ async def test_its_rows_are_its_own(autojump_clock: trio.abc.Clock) -> None:
         assert {row["name"] for row in rows} == {"bash", "node", "python"}
 
 
-async def test_suggestions_of_imports_are_the_users(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_suggestions_of_imports_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [{"module": "pandas", "seconds": 1.2, "sessions": 3, "of": 4}]
 
     def facts_of(*_: object) -> dict[str, Any]:
@@ -83,7 +84,7 @@ async def test_suggestions_of_imports_are_the_users(
 
 
 @pytest.mark.parametrize("by", ["id", "name", "scope/name"])
-async def test_others_sessions_are_not_there(autojump_clock: trio.abc.Clock, by: str) -> None:
+async def test_others_sessions_are_not_there(by: str) -> None:
     async with bench() as it:
         person = await it.connect()
         await person.call("run", env="python", code="1", session="a")
@@ -102,7 +103,7 @@ async def test_others_sessions_are_not_there(autojump_clock: trio.abc.Clock, by:
         assert (await person.answer(running))["interrupted"]
 
 
-async def test_its_own_of_the_same_name_is_the_only_one(autojump_clock: trio.abc.Clock) -> None:
+async def test_its_own_of_the_same_name_is_the_only_one() -> None:
     async with bench() as it:
         person, peer, other = await it.connect(), await _confined(it), await _confined(it)
         await person.start("run", env="python", code="wait", session="a")
@@ -113,7 +114,7 @@ async def test_its_own_of_the_same_name_is_the_only_one(autojump_clock: trio.abc
         assert it.run_service.find("here/a").state.value == "running"
 
 
-async def test_others_results_are_not_there(autojump_clock: trio.abc.Clock) -> None:
+async def test_others_results_are_not_there() -> None:
     async with bench() as it:
         person = await it.connect()
         await person.call("run", env="python", code="1", execution_id="plan")
@@ -125,7 +126,7 @@ async def test_others_results_are_not_there(autojump_clock: trio.abc.Clock) -> N
         assert (await person.call("result", execution_id="mine"))["stdout"] == "2"
 
 
-async def test_it_does_not_choose_what_code_sees(autojump_clock: trio.abc.Clock) -> None:
+async def test_it_does_not_choose_what_code_sees() -> None:
     async with bench() as it:
         peer = await _confined(it)
         with pytest.raises(ForbiddenError, match="choose the directory"):
@@ -133,7 +134,7 @@ async def test_it_does_not_choose_what_code_sees(autojump_clock: trio.abc.Clock)
 
 
 @pytest.mark.parametrize("op", sorted(OPERATIONS))
-async def test_what_is_not_its_own_is_forbidden(autojump_clock: trio.abc.Clock, op: str) -> None:
+async def test_what_is_not_its_own_is_forbidden(op: str) -> None:
     async with bench() as it:
         peer = await _confined(it)
         code = ""
@@ -146,7 +147,7 @@ async def test_what_is_not_its_own_is_forbidden(autojump_clock: trio.abc.Clock, 
         assert it.ending.how is None
 
 
-async def test_a_client_may_ask_for_fewer_rights(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_client_may_ask_for_fewer_rights() -> None:
     async with bench() as it:
         peer = Peer(it.raw())
         hello = await peer.hello("read", "fly")  # type: ignore[arg-type]
@@ -157,7 +158,7 @@ async def test_a_client_may_ask_for_fewer_rights(autojump_clock: trio.abc.Clock)
                 await peer.call(op, env="python", code="1")
 
 
-async def test_nor_does_it_get_more_than_there_are(autojump_clock: trio.abc.Clock) -> None:
+async def test_nor_does_it_get_more_than_there_are() -> None:
     async with bench() as it:
         peer = Peer(it.raw(it.make_server(RUN, os.getuid(), "box")))
         assert (await peer.hello("run", "manage")).rights == ("run",)
@@ -165,7 +166,7 @@ async def test_nor_does_it_get_more_than_there_are(autojump_clock: trio.abc.Cloc
             await peer.call("shutdown")
 
 
-async def test_an_attachment_is_kept_to_the_scope(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_attachment_is_kept_to_the_scope() -> None:
     async with bench() as it:
         first = b'{"nsm": 1, "attach": {}}\n'
         for server in (it.make_server(RUN, os.getuid(), "box"), it.server):
@@ -180,7 +181,7 @@ async def test_an_attachment_is_kept_to_the_scope(autojump_clock: trio.abc.Clock
         assert len(it.attached) == 2  # runs no code
 
 
-async def test_to_see_all_is_not_to_interrupt_all(autojump_clock: trio.abc.Clock) -> None:
+async def test_to_see_all_is_not_to_interrupt_all() -> None:
     async with bench() as it:
         person = await it.connect()
         running = await person.start("run", env="python", code="wait", session="a")
@@ -196,9 +197,7 @@ async def test_to_see_all_is_not_to_interrupt_all(autojump_clock: trio.abc.Clock
         assert (await person.answer(running))["interrupted"]
 
 
-async def test_who_may_start_no_programs_gives_none_to_a_box(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_who_may_start_no_programs_gives_none_to_a_box() -> None:
     box: dict[str, Any] = {
         "directory": "/nonexistent",
         "profile": "test",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
 
 from control_bench import Bench, Peer, bench
 from nsm.wire.errors import (
@@ -15,6 +14,9 @@ from nsm.wire.errors import (
     UnknownSessionError,
 )
 from nsm.wire.messages import Hello
+from virtual_time import virtual_time
+
+pytestmark = virtual_time
 
 
 async def _client(it: Bench, project: Path | None = None, scope: str = "cli") -> Peer:
@@ -47,9 +49,7 @@ async def _run(peer: Peer, session: str, where: Path | None, **more: object) -> 
     return dict(answer["session"])
 
 
-async def test_a_name_means_another_session_in_another_project(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
-) -> None:
+async def test_a_name_means_another_session_in_another_project(shop: Path, words: Path) -> None:
     async with bench() as it:
         peer = await _client(it, shop)
         first = await _run(peer, "work", shop)
@@ -62,9 +62,7 @@ async def test_a_name_means_another_session_in_another_project(
         assert scopes == {f"cli:{shop}", f"cli:{words}", "cli:-"}
 
 
-async def test_another_projects_session_is_named_by_id_or_scope(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
-) -> None:
+async def test_another_projects_session_is_named_by_id_or_scope(shop: Path, words: Path) -> None:
     async with bench() as it:
         there, here = await _client(it, shop), await _client(it, words)
         id_ = str((await _run(there, "work", shop))["id"])
@@ -78,7 +76,7 @@ async def test_another_projects_session_is_named_by_id_or_scope(
 
 
 async def test_what_was_asked_for_and_is_not_so_is_refused_with_both_values(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
+    shop: Path, words: Path
 ) -> None:
     async with bench() as it:
         peer = await _client(it, words)
@@ -94,9 +92,7 @@ async def test_what_was_asked_for_and_is_not_so_is_refused_with_both_values(
         await _run(peer, id_, None, project={"path": str(shop), "chosen": True})
 
 
-async def test_commands_prefer_this_projects_session(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
-) -> None:
+async def test_commands_prefer_this_projects_session(shop: Path, words: Path) -> None:
     async with bench() as it:
         there, here = await _client(it, shop), await _client(it, words)
         theirs = await _run(there, "work", shop)
@@ -119,7 +115,7 @@ async def test_commands_prefer_this_projects_session(
 
 
 async def test_logs_prefer_this_projects_session_also_when_it_has_ended(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
+    shop: Path, words: Path
 ) -> None:
     async with bench() as it:
         there, here = await _client(it, shop), await _client(it, words)
@@ -135,7 +131,7 @@ async def test_logs_prefer_this_projects_session_also_when_it_has_ended(
 
 
 async def test_an_editors_session_of_this_project_is_no_other_projects(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
+    shop: Path, words: Path
 ) -> None:
     async with bench() as it:
         editor = await _client(it, shop, scope="editor")
@@ -148,9 +144,7 @@ async def test_an_editors_session_of_this_project_is_no_other_projects(
             await (await _client(it)).call("find", target="analysis")
 
 
-async def test_code_is_not_run_twice_when_it_is_sent_again(
-    autojump_clock: trio.abc.Clock, shop: Path, words: Path
-) -> None:
+async def test_code_is_not_run_twice_when_it_is_sent_again(shop: Path, words: Path) -> None:
     async with bench() as it:
         here = await _client(it, words)
         id_ = str((await _run(here, "work", shop))["id"])

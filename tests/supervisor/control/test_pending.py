@@ -11,10 +11,13 @@ from control_bench import bench
 from nsm.wire.errors import NsmError
 from nsm.wire.messages import Cancel
 from nsmd.environments.on_demand import PATIENCE_S, EnvironmentPendingError
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from nsmd.manager.run_service import RunService
     from nsmd.sessions.execution import Execution
+
+pytestmark = virtual_time
 
 
 class Making:
@@ -34,9 +37,7 @@ class Making:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_it_is_waited_for(
-    stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_waited_for(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench() as it:
         making = Making(it.run_service, monkeypatch)
         peer = await it.connect()
@@ -48,9 +49,7 @@ async def test_it_is_waited_for(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_not_for_ever(
-    stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_not_for_ever(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench() as it:
         Making(it.run_service, monkeypatch)
         peer = await it.connect()
@@ -62,9 +61,7 @@ async def test_not_for_ever(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_whoever_cancels_waits_no_more(
-    stream: bool, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_cancels_waits_no_more(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench() as it:
         making = Making(it.run_service, monkeypatch)
         peer = await it.connect()

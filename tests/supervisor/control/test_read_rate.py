@@ -9,11 +9,12 @@ import trio.testing
 from control_bench import bench
 from nsm.wire.messages import Request, Result
 from nsmd.model.limits import BURST, MESSAGES_PER_S, TURN, ReadRate
+from virtual_time import virtual_time
+
+pytestmark = virtual_time
 
 
-async def test_a_burst_is_free_and_then_the_rate_holds(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_burst_is_free_and_then_the_rate_holds() -> None:
     rate = ReadRate()
     began = trio.current_time()
     await rate.taken(BURST - 1)
@@ -25,9 +26,7 @@ async def test_a_burst_is_free_and_then_the_rate_holds(
     assert trio.current_time() - began == pytest.approx((500 + 100 * TURN) / MESSAGES_PER_S)
 
 
-async def test_who_pauses_gains_two_bursts_at_most(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_who_pauses_gains_two_bursts_at_most() -> None:
     rate = ReadRate()
     await rate.taken(BURST)
     await trio.sleep(3600)
@@ -39,7 +38,7 @@ async def test_who_pauses_gains_two_bursts_at_most(
     assert trio.current_time() - began == pytest.approx(1000 / MESSAGES_PER_S, rel=0.01)
 
 
-async def test_a_flood_is_slowed_and_loses_nothing(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_flood_is_slowed_and_loses_nothing() -> None:
     async with bench() as it:
         flood, other = await it.connect(), await it.connect()
         began = trio.current_time()

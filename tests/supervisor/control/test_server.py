@@ -26,6 +26,7 @@ from nsmd.control.connection import HELLO_TIMEOUT_S
 from nsmd.control.ops import run
 from nsmd.host import logs
 from nsmd.manager import run_service
+from virtual_time import real_time, virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsmd.sessions.execution import Execution
 
+pytestmark = virtual_time
 
-async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) -> None:
+
+async def test_hello_tells_who_and_which_rights() -> None:
     async with bench() as it:
         hello = await Peer(it.raw()).hello()
         assert hello.name == "nsm-supervisor"
@@ -43,7 +46,7 @@ async def test_hello_tells_who_and_which_rights(autojump_clock: trio.abc.Clock) 
         assert hello.rights == ("bridge", "manage", "read", "run")
 
 
-async def test_code_runs_with_all_there_is_to_say(autojump_clock: trio.abc.Clock) -> None:
+async def test_code_runs_with_all_there_is_to_say() -> None:
     async with bench() as it:
         peer = await it.connect()
         result = await peer.call("run", env="python", code="1", session="a", timeout_s=99)
@@ -60,9 +63,7 @@ async def test_code_runs_with_all_there_is_to_say(autojump_clock: trio.abc.Clock
         assert kept == result
 
 
-async def test_many_requests_at_once_are_answered_as_they_finish(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_many_requests_at_once_are_answered_as_they_finish() -> None:
     async with bench() as it:
         peer = await it.connect()
         slow = await peer.start("run", env="python", code="wait", session="slow")
@@ -71,7 +72,7 @@ async def test_many_requests_at_once_are_answered_as_they_finish(
         assert (await peer.answer(slow))["interrupted"] is True
 
 
-async def test_output_comes_as_events_before_the_answer(autojump_clock: trio.abc.Clock) -> None:
+async def test_output_comes_as_events_before_the_answer() -> None:
     async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         frame = await agent.receive()
@@ -90,9 +91,7 @@ async def test_output_comes_as_events_before_the_answer(autojump_clock: trio.abc
         assert all(event.event == "output" for event in peer.events)
 
 
-async def test_a_session_that_ends_while_its_output_streams_is_told(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_that_ends_while_its_output_streams_is_told() -> None:
     async with bench() as it:
         peer = await it.connect()
         id_ = await peer.start("run", env="python", code="wait", session="a", stream=True)
@@ -102,9 +101,7 @@ async def test_a_session_that_ends_while_its_output_streams_is_told(
             await peer.answer(id_)
 
 
-async def test_cancel_interrupts_and_the_answer_still_comes(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_cancel_interrupts_and_the_answer_still_comes() -> None:
     async with bench() as it:
         peer = await it.connect()
         id_ = await peer.start("run", env="python", code="wait", session="a")
@@ -115,9 +112,7 @@ async def test_cancel_interrupts_and_the_answer_still_comes(
         assert (await peer.call("run", env="python", code="next", session="a"))["stdout"] == "next"
 
 
-async def test_a_cancel_right_behind_its_request_is_not_lost(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_cancel_right_behind_its_request_is_not_lost() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="1", session="a")
@@ -128,9 +123,7 @@ async def test_a_cancel_right_behind_its_request_is_not_lost(
         assert (await peer.answer(id_))["interrupted"] is True
 
 
-async def test_one_execution_is_interrupted_and_no_other(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_one_execution_is_interrupted_and_no_other() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         args = {"env": "python", "code": "wait", "session": "a"}
@@ -147,9 +140,7 @@ async def test_one_execution_is_interrupted_and_no_other(
         assert (await peer.answer(first))["interrupted"]
 
 
-async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_client_that_vanishes_takes_its_one_shot_with_it() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.start("run", env="python", code="wait")
@@ -164,7 +155,7 @@ async def test_a_client_that_vanishes_takes_its_one_shot_with_it(
         assert (await other.call("result", execution_id="k"))["interrupted"] is True
 
 
-async def test_listing_and_killing(autojump_clock: trio.abc.Clock) -> None:
+async def test_listing_and_killing() -> None:
     async with bench() as it:
         peer = await it.connect()
         for name in ("a", "b", "c"):
@@ -182,7 +173,7 @@ async def test_listing_and_killing(autojump_clock: trio.abc.Clock) -> None:
 
 
 async def test_more_sessions_than_a_frame_has_room_for_are_listed_in_parts(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frames, "MAX_ITEMS", 200)
     monkeypatch.setattr(run_service, "ROWS_AT_ONCE", 3)
@@ -200,7 +191,7 @@ async def test_more_sessions_than_a_frame_has_room_for_are_listed_in_parts(
         assert [row["name"] for part in parts for row in part] == names
 
 
-async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:
+async def test_environments_and_status() -> None:
     async with bench() as it:
         peer = await it.connect()
         rows = (await peer.call("envs"))["environments"]
@@ -214,7 +205,8 @@ async def test_environments_and_status(autojump_clock: trio.abc.Clock) -> None:
         assert (status["pid"], status["clients"], status["sessions"]) == (7, 1, 0)
 
 
-async def test_a_session_in_detail() -> None:  # in real time: reading /proc takes a thread
+@real_time  # reading /proc takes a thread
+async def test_a_session_in_detail() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="x", session="a")
@@ -229,7 +221,7 @@ async def test_a_session_in_detail() -> None:  # in real time: reading /proc tak
             await peer.call("inspect", target="c")
 
 
-async def test_the_pool_and_why_it_is_so(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_pool_and_why_it_is_so() -> None:
     async with bench(max_spares=3) as it:
         peer = await it.connect()
         assert (await peer.call("pool"))["kinds"] == []
@@ -249,9 +241,7 @@ async def test_the_pool_and_why_it_is_so(autojump_clock: trio.abc.Clock) -> None
         read(PoolReport, answer)
 
 
-async def test_a_program_that_comes_again_finds_a_session_ready(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_program_that_comes_again_finds_a_session_ready() -> None:
     async with bench(max_spares=3) as it:
         await (await it.connect()).call("run", env="python", code="x")
         await trio.sleep(1000)  # nothing is kept any more
@@ -263,7 +253,7 @@ async def test_a_program_that_comes_again_finds_a_session_ready(
         assert it.run_service.session_manager.pool.hits == 1
 
 
-async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> None:
+async def test_shutdown_is_answered_first() -> None:
     async with bench() as it:
         peer = await it.connect()
         assert await peer.call("shutdown") == {}
@@ -293,7 +283,7 @@ async def test_shutdown_is_answered_first(autojump_clock: trio.abc.Clock) -> Non
     ],
 )
 async def test_bad_requests_are_answered_and_the_connection_lives(
-    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
+    op: str, args: dict[str, Any], code: str
 ) -> None:
     async with bench() as it:
         peer = await it.connect()
@@ -303,9 +293,7 @@ async def test_bad_requests_are_answered_and_the_connection_lives(
         assert await peer.call("ping", unknown="field") == {}
 
 
-async def test_a_fault_of_ours_is_one_answer(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_fault_of_ours_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench() as it:
         monkeypatch.setattr(it.run_service.catalog, "listed", lambda: 1 / 0)
         peer = await it.connect()
@@ -314,7 +302,7 @@ async def test_a_fault_of_ours_is_one_answer(
         assert await peer.call("ping") == {}
 
 
-async def test_an_answer_that_cannot_be_sent_is_told(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_answer_that_cannot_be_sent_is_told() -> None:
     async def odd(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await agent.answer(await agent.receive(), displays=[{"application/json": 10**30}])
@@ -326,9 +314,7 @@ async def test_an_answer_that_cannot_be_sent_is_told(autojump_clock: trio.abc.Cl
         assert await peer.call("ping") == {}
 
 
-async def test_an_error_that_cannot_be_sent_is_told(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_an_error_that_cannot_be_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise NsmError("x" * MAX_FRAME_BYTES)
 
@@ -340,7 +326,7 @@ async def test_an_error_that_cannot_be_sent_is_told(
         assert await peer.call("ping") == {}
 
 
-async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Clock) -> None:
+async def test_rights_are_checked_for_each_operation() -> None:
     async with bench() as it:
         server = it.make_server(frozenset({"run"}), os.getuid(), "box")
         peer = await it.connect(server)
@@ -355,7 +341,7 @@ async def test_rights_are_checked_for_each_operation(autojump_clock: trio.abc.Cl
 
 # Not by a call in the test: trio wraps what is raised there, and the reason is lost.
 @pytest.mark.skipif(os.getuid() == 0, reason="not here: root may connect to everybody's supervisor")
-async def test_another_user_is_refused(autojump_clock: trio.abc.Clock) -> None:
+async def test_another_user_is_refused() -> None:
     async with bench() as it:
         peer = Peer(it.raw(it.make_server(ALL_RIGHTS, os.getuid() + 1)))
         with pytest.raises(NsmError, match="another user"):
@@ -373,9 +359,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-async def test_garbage_ends_its_own_connection_with_a_reason(
-    data: bytes, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_garbage_ends_its_own_connection_with_a_reason(data: bytes) -> None:
     async with bench() as it:
         good = await it.connect()
         bad = Peer(it.raw())
@@ -398,7 +382,7 @@ def bounded() -> Generator[None]:
 
 
 async def test_garbage_does_not_fill_the_log_nor_hide_what_others_do(
-    autojump_clock: trio.abc.Clock, bounded: None, caplog: pytest.LogCaptureFixture
+    bounded: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def garbage(peer: Peer) -> None:
         await peer.stream.send_all(GARBAGE[0])
@@ -419,7 +403,7 @@ async def test_garbage_does_not_fill_the_log_nor_hide_what_others_do(
     assert len(caplog.records) == len(flooded) + 2
 
 
-async def test_silent_connections_are_closed(autojump_clock: trio.abc.Clock) -> None:
+async def test_silent_connections_are_closed() -> None:
     async with bench() as it:
         silent, half = Peer(it.raw()), Peer(it.raw())
         await half.stream.send_all(b"\x00\x00\x00\x50partial")
@@ -431,7 +415,7 @@ async def test_silent_connections_are_closed(autojump_clock: trio.abc.Clock) -> 
         assert trio.current_time() - start == pytest.approx(HELLO_TIMEOUT_S)
 
 
-async def test_a_client_that_never_reads_slows_nobody(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_client_that_never_reads_slows_nobody() -> None:
     async def flood(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -460,7 +444,7 @@ async def test_a_client_that_never_reads_slows_nobody(autojump_clock: trio.abc.C
 
 
 async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
-    caplog: pytest.LogCaptureFixture, autojump_clock: trio.abc.Clock
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def flood(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
@@ -482,9 +466,7 @@ async def test_a_client_that_vanishes_while_it_is_sent_output_is_no_fault(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-async def test_an_attachment_is_handed_over_with_its_first_bytes(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_attachment_is_handed_over_with_its_first_bytes() -> None:
     async with bench() as it:
         end = it.raw()
         end.sendall(b'{"nsm": 1}\n')
@@ -493,7 +475,7 @@ async def test_an_attachment_is_handed_over_with_its_first_bytes(
         assert it.peers == [(os.getpid(), os.getuid())]
 
 
-async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_project_of_the_clients_own(tmp_path: Path) -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="1", session="a", project={"path": str(tmp_path)})
@@ -502,7 +484,7 @@ async def test_a_project_of_the_clients_own(tmp_path: Path, autojump_clock: trio
 
 
 async def test_a_client_that_asks_for_much_and_reads_nothing(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Messages that wait for it are bounded, its requests are carried out, and nobody else
     notices."""
@@ -542,7 +524,7 @@ async def test_a_client_that_asks_for_much_and_reads_nothing(
 
 
 async def test_nor_does_one_that_wants_all_output_as_it_comes(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Answers wait there for output that is not read; those left out are held by nothing."""
     monkeypatch.setattr(run, "MAX_WAITING_BYTES", 4_000_000)

@@ -15,9 +15,12 @@ from nsmd.model.lifecycle import SessionState
 from nsmd.model.settings import SessionSettings
 from nsmd.sessions.execution import Execution
 from nsmd.sessions.session import Session
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     import pytest
+
+pytestmark = virtual_time
 
 
 class SavedSessions:
@@ -69,9 +72,7 @@ class StandInExecution(Execution):
     """An execution that has ended."""
 
 
-async def test_an_idle_session_is_saved_once_for_what_it_ran(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_idle_session_is_saved_once_for_what_it_ran() -> None:
     """Neither one that nobody uses, nor nsm's own code for a save, is a reason for the next."""
     it = SavedSessions()
     it.add("work")
@@ -92,9 +93,7 @@ async def test_an_idle_session_is_saved_once_for_what_it_ran(
         nursery.cancel_scope.cancel()
 
 
-async def test_running_sessions_wait_and_gone_ones_are_forgotten(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_running_sessions_wait_and_gone_ones_are_forgotten() -> None:
     it = SavedSessions()
     it.add("busy")
     it.add("gone")
@@ -108,7 +107,7 @@ async def test_running_sessions_wait_and_gone_ones_are_forgotten(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_shutdown_saves_what_has_changed(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_shutdown_saves_what_has_changed() -> None:
     it = SavedSessions()
     it.add("changed")
     it.add("same")
@@ -118,9 +117,7 @@ async def test_a_shutdown_saves_what_has_changed(autojump_clock: trio.abc.Clock)
     assert [name for name, _ in it.saved] == ["changed"]
 
 
-async def test_a_shutdown_does_not_wait_for_ever(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shutdown_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     it = SavedSessions()
     it.add("changed")
 
@@ -133,7 +130,7 @@ async def test_a_shutdown_does_not_wait_for_ever(
     assert trio.current_time() - it.began_s == automatic_saves.SHUTDOWN_S
 
 
-async def test_nothing_is_saved_unless_it_is_configured(autojump_clock: trio.abc.Clock) -> None:
+async def test_nothing_is_saved_unless_it_is_configured() -> None:
     it = SavedSessions()
     it.keep = False
     it.add("work")

@@ -24,6 +24,7 @@ from nsmd.manager.session_manager import CONCURRENT_STARTS, SessionManager
 from nsmd.model.settings import PoolSettings, SessionSettings, Settings
 from nsmd.model.values import ClientIdentity, RunRequest
 from sandbox.framing import MessageReader, encode_frame
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nsmd.jail import Launcher
     from nsmd.model.values import JailSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, virtual_time]
 
 MANY = 200
 SESSION_KIB = 13
@@ -83,7 +84,7 @@ class Steps(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_idle_sessions_wake_nobody(autojump_clock: trio.abc.Clock) -> None:
+async def test_idle_sessions_wake_nobody() -> None:
     async with bench() as it:
         await it.open("s", MANY)
         # What was to notice that an execution is overdue finds out, once, that none runs.
@@ -128,7 +129,7 @@ class Script:
                 end.send(encode_frame({**result, "stdout": "", "stderr": "", "exit_code": 0}))
 
 
-async def test_what_a_session_takes(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_a_session_takes() -> None:
     """Memory of a session that has run code, including its transcript and its kept result."""
 
     async def open_one(number: int) -> None:
@@ -175,9 +176,7 @@ async def calls_of(function: Callable[[], Awaitable[None]]) -> int:
 
 
 @pytest.mark.parametrize("session", ["s1", "fresh", "new", None])
-async def test_a_call_costs_the_same_beside_many_others(
-    session: str | None, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_call_costs_the_same_beside_many_others(session: str | None) -> None:
     async def cost() -> int:
         name = f"fresh{len(it.run_service.live_sessions())}" if session == "fresh" else session
         return await calls_of(lambda: it.run(name))
@@ -211,7 +210,7 @@ class Crowded:
             self._now -= 1
 
 
-async def test_a_thousand_at_once_beyond_the_limit(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_thousand_at_once_beyond_the_limit() -> None:
     """All that there is room for are served, and the others are told at once what to do."""
     served: list[int] = []
     refused: list[SessionLimitError] = []

@@ -37,12 +37,15 @@ from nsmd.model.values import (
     Sources,
 )
 from run_service_bench import ALICE, BOB, bench
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = virtual_time
 
-async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Clock) -> None:
+
+async def test_a_name_is_made_once_and_found_again() -> None:
     async with bench() as it:
         first, second = await it.run(), await it.run()
         assert first.created
@@ -51,7 +54,7 @@ async def test_a_name_is_made_once_and_found_again(autojump_clock: trio.abc.Cloc
         assert first.replaced is None
 
 
-async def test_a_remembered_result_keeps_no_code(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_remembered_result_keeps_no_code() -> None:
     async def brief(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await agent.answer(await agent.receive(), stdout="done")
@@ -63,7 +66,7 @@ async def test_a_remembered_result_keeps_no_code(autojump_clock: trio.abc.Clock)
         assert len(kept.request.code) <= kept.answer_bytes < 10_000
 
 
-async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
+async def test_scopes_keep_names_apart() -> None:
     async with bench() as it:
         alice, bob = await it.run(client=ALICE), await it.run(client=BOB)
         assert alice.session_id != bob.session_id
@@ -86,9 +89,7 @@ async def test_scopes_keep_names_apart(autojump_clock: trio.abc.Clock) -> None:
         assert "analysis" not in foreign.value.hint
 
 
-async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_many_sessions_of_one_name_are_counted_and_not_all_listed() -> None:
     async with bench() as it:
         for n in range(30):
             await it.run(client=dataclasses.replace(ALICE, scope=f"scope{n}"))
@@ -99,7 +100,7 @@ async def test_many_sessions_of_one_name_are_counted_and_not_all_listed(
         assert it.run_service.find("scope7/a").id == error.value.data["ids"][7]
 
 
-async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_one_shot_gets_a_jail_of_its_own() -> None:
     async with bench() as it:
         first, second = await it.run(session=None), await it.run(session=None)
         assert first.session_id != second.session_id
@@ -108,29 +109,27 @@ async def test_a_one_shot_gets_a_jail_of_its_own(autojump_clock: trio.abc.Clock)
         assert it.run_service.live_sessions() == []
 
 
-async def test_new_gives_a_fresh_readable_name(autojump_clock: trio.abc.Clock) -> None:
+async def test_new_gives_a_fresh_readable_name() -> None:
     async with bench() as it:
         names = {(await it.run(session="new")).session_name for _ in range(5)}
         assert len(names) == 5
         assert all(name is not None and name.startswith("python-") for name in names)
 
 
-async def test_a_session_is_bound_to_its_environment(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_session_is_bound_to_its_environment() -> None:
     async with bench() as it:
         await it.run()
         with pytest.raises(WrongEnvironmentError, match="runs python, not bash"):
             await it.run(env="bash")
 
 
-async def test_an_older_name_of_an_environment_is_accepted(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_older_name_of_an_environment_is_accepted() -> None:
     async with bench() as it:
         assert (await it.run(env="shell")).env == "bash"
         assert (await it.run(env="bash")).created is False
 
 
-async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_markdown_fence_is_taken_off() -> None:
     async with bench() as it:
         result = await it.run("```js\nx\n```", env="python")
         assert result.outcome.stdout == "x\n"
@@ -143,7 +142,7 @@ async def test_a_markdown_fence_is_taken_off(autojump_clock: trio.abc.Clock) -> 
         assert (result.outcome.stdout, len(result.notes)) == ("y\n", 1)
 
 
-async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_lost_session_is_told_once() -> None:
     async with bench() as it:
         await it.run()
         it.run_service.find("a").end("killed by nsm")
@@ -154,7 +153,7 @@ async def test_a_lost_session_is_told_once(autojump_clock: trio.abc.Clock) -> No
         assert (await it.run()).replaced is None
 
 
-async def test_a_name_taken_again_while_its_session_ends(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_name_taken_again_while_its_session_ends() -> None:
     async with bench() as it:
         await it.run()
         it.run_service.find("a").end("killed by nsm")
@@ -190,7 +189,6 @@ async def test_bad_requests_say_what_is_wrong(
     fields: dict[str, object],
     error: type[NsmError],
     says: str,
-    autojump_clock: trio.abc.Clock,
 ) -> None:
     async with bench() as it:
         request = RunRequest(client=ALICE, env="python", code="x", session="a")
@@ -200,7 +198,7 @@ async def test_bad_requests_say_what_is_wrong(
         assert it.launcher.jails == []
 
 
-async def test_the_largest_code_is_taken(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_largest_code_is_taken() -> None:
     async def counting(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -212,7 +210,7 @@ async def test_the_largest_code_is_taken(autojump_clock: trio.abc.Clock) -> None
         assert (await it.run(code)).outcome.stdout == str(MAX_CODE_BYTES)
 
 
-async def test_a_longer_limit_is_clamped_and_said(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_longer_limit_is_clamped_and_said() -> None:
     async with bench() as it:
         result = await it.run(timeout_s=float("inf"))
         assert result.timeout_s == PYTHON.timeout_s
@@ -220,9 +218,7 @@ async def test_a_longer_limit_is_clamped_and_said(autojump_clock: trio.abc.Clock
         assert (await it.run(timeout_s=5)).clamped_from_s is None
 
 
-async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_what_a_client_will_likely_use_is_ready_when_it_asks(tmp_path: Path) -> None:
     mount = check_project(str(tmp_path), "/project", "/home/user")
     client = dataclasses.replace(ALICE, project=mount)
     async with bench(Settings()) as it:
@@ -235,9 +231,7 @@ async def test_what_a_client_will_likely_use_is_ready_when_it_asks(
         assert (it.session_manager.pool.hits, it.session_manager.pool.misses) == (2, 0)
 
 
-async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing() -> None:
     async with bench(Settings()) as it:
         for variables, cwd in (({"PROJECT_DIR": "/nowhere"}, None), ({}, "/")):
             async with it.run_service.attached(variables=variables, cwd=cwd, sources=None):
@@ -245,9 +239,7 @@ async def test_a_client_whose_project_cannot_be_is_expected_to_do_nothing(
         assert it.launcher.jails == []
 
 
-async def test_an_execution_id_is_used_once_and_its_result_kept(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_execution_id_is_used_once_and_its_result_kept() -> None:
     async with bench() as it:
         await it.run("text", execution_id="mine")
         with pytest.raises(BadRequestError, match="not run again"):
@@ -258,7 +250,7 @@ async def test_an_execution_id_is_used_once_and_its_result_kept(
 
 
 @pytest.mark.slow
-async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
+async def test_kept_results_are_bounded() -> None:
     async with bench() as it:
         for n in range(10):
             await it.run("#" * MAX_CODE_BYTES, execution_id=f"e{n}")
@@ -269,7 +261,7 @@ async def test_kept_results_are_bounded(autojump_clock: trio.abc.Clock) -> None:
 
 @pytest.mark.parametrize("session", [None, "work"])
 async def test_a_project_that_cannot_be_copied_is_refused_with_the_reason(
-    autojump_clock: trio.abc.Clock, session: str | None
+    session: str | None,
 ) -> None:
     async with bench() as it:
         it.launcher.fail = NoCopyError("/p", "the kernel is too old")
@@ -278,9 +270,7 @@ async def test_a_project_that_cannot_be_copied_is_refused_with_the_reason(
         assert "readonly" in caught.value.hint
 
 
-async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing() -> None:
     async with bench() as it:
         await it.run()
         plain = RunRequest(client=ALICE, env="python", code="x", session="a")
@@ -298,7 +288,7 @@ async def test_a_live_session_is_what_a_call_asks_for_or_runs_nothing(
         await it.run_service.submit(dataclasses.replace(plain, client=same)).wait()
 
 
-async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_closed_registry_takes_nothing() -> None:
     async with bench() as it:
         execution = it.run_service.submit(
             RunRequest(client=ALICE, env="python", code="wait", session="a")
@@ -310,7 +300,7 @@ async def test_a_closed_registry_takes_nothing(autojump_clock: trio.abc.Clock) -
             await it.run()
 
 
-async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clock) -> None:
+async def test_idle_ones_are_found_running_ones_not() -> None:
     async with bench() as it:
         await it.run(session="idle")
         it.run_service.submit(RunRequest(client=ALICE, env="python", code="wait", session="busy"))
@@ -324,7 +314,7 @@ async def test_idle_ones_are_found_running_ones_not(autojump_clock: trio.abc.Clo
         assert it.run_service.idle_longer_than(10) == [], "its fork would end, too"
 
 
-async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
+async def test_rows_for_people() -> None:
     async with bench() as it:
         await it.run(session="first")
         await trio.sleep(10)
@@ -341,9 +331,7 @@ async def test_rows_for_people(autojump_clock: trio.abc.Clock) -> None:
         assert second.memory_bytes is None  # its jail is not a process
 
 
-async def test_a_replaced_project_directory_is_mounted_again(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_a_replaced_project_directory_is_mounted_again(tmp_path: Path) -> None:
     directory = tmp_path / "project"
     directory.mkdir()
     mount = check_project(str(directory), "/project", "/home/user")
@@ -376,9 +364,7 @@ NEWER = dataclasses.replace(
 )
 
 
-async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one() -> None:
     async with bench() as it:
         it.run_service.catalog.put(DIRECTORY, [SCIENCE])
         old = await it.run(env="science", session="old")
@@ -401,9 +387,7 @@ async def test_sessions_outlive_their_environment_and_new_ones_get_the_new_one(
             await it.run(env="bash", session="old")
 
 
-async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now() -> None:
     async with bench() as it:
         first = await it.run(env="shell")
         shell = dataclasses.replace(SCIENCE, name="shell", interpreter="bash")
@@ -413,9 +397,7 @@ async def test_a_session_is_found_by_an_older_name_that_something_else_bears_now
         assert it.run_service.find("another").spec.environment == shell
 
 
-async def test_an_environment_without_state_has_no_sessions(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_environment_without_state_has_no_sessions() -> None:
     once = dataclasses.replace(SCIENCE, name="once", artifact=Artifact(run="/s/run"))
     async with bench() as it:
         it.run_service.catalog.put(DIRECTORY, [once])
@@ -425,7 +407,7 @@ async def test_an_environment_without_state_has_no_sessions(
         assert (await it.run(env="once", session=None)).session_name is None
 
 
-async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_clients_own_environments_are_its_own() -> None:
     own = Sources(directory="/own")
     async with bench() as it:
         it.run_service.catalog.put(
@@ -437,9 +419,7 @@ async def test_a_clients_own_environments_are_its_own(autojump_clock: trio.abc.C
             await it.run(env="science", client=BOB)
 
 
-async def test_a_session_is_for_those_who_have_its_environment(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_is_for_those_who_have_its_environment() -> None:
     other = dataclasses.replace(SCIENCE, source="/other/science", description="Other")
     async with bench() as it:
         catalog = it.run_service.catalog

@@ -29,6 +29,7 @@ from nsmd.restart.reattach import SETTLE_S
 from nsmd.sessions.agent_session import Earlier
 from run_service_bench import ALICE, BOB, bench
 from sandbox.framing import encode_frame, resume_marker
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from fakes import FakeLauncher
     from nsmd.model.values import JailSpec
 
+pytestmark = virtual_time
+
 
 async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def hang(spec: JailSpec) -> None:
         if spec.environment is BASH:
@@ -55,9 +58,7 @@ async def test_who_waits_for_a_template_keeps_nobody_else_from_starting(
             assert trio.current_time() - start_s < 1
 
 
-async def test_sessions_that_end_with_the_supervisor_are_not_replaced(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_sessions_that_end_with_the_supervisor_are_not_replaced() -> None:
     async with bench(Settings(pool=PoolSettings(min_spares=0))) as it:
         async with trio.open_nursery() as nursery:
             for number in range(8):
@@ -66,9 +67,7 @@ async def test_sessions_that_end_with_the_supervisor_are_not_replaced(
     assert len(it.launcher.jails) == jails
 
 
-async def test_the_session_limit_names_what_could_be_ended(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_the_session_limit_names_what_could_be_ended() -> None:
     settings = Settings(session=SessionSettings(max_sessions=3), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         for name in ("one", "two"):
@@ -84,9 +83,7 @@ async def test_the_session_limit_names_what_could_be_ended(
         await it.run(session="four")
 
 
-async def test_one_shots_beyond_the_limit_have_their_turn(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_one_shots_beyond_the_limit_have_their_turn() -> None:
     """Fifty at once where ten may be: all are served, and never more than ten have jails."""
     settings = Settings(session=SessionSettings(max_sessions=10), pool=PoolSettings(max_spares=0))
     most = 0
@@ -112,7 +109,7 @@ async def test_one_shots_beyond_the_limit_have_their_turn(
         assert most == 10
 
 
-async def test_who_waits_for_a_place_can_go(autojump_clock: trio.abc.Clock) -> None:
+async def test_who_waits_for_a_place_can_go() -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
@@ -132,9 +129,7 @@ async def test_who_waits_for_a_place_can_go(autojump_clock: trio.abc.Clock) -> N
         assert (await last.wait()).outcome.interrupted
 
 
-async def test_a_place_that_does_not_become_free_is_not_waited_for_long(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_place_that_does_not_become_free_is_not_waited_for_long() -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         it.run_service.submit(RunRequest(client=ALICE, env="python", code="wait", timeout_s=30))
@@ -144,9 +139,7 @@ async def test_a_place_that_does_not_become_free_is_not_waited_for_long(
         assert trio.current_time() - began == pytest.approx(WAIT_S)
 
 
-async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do() -> None:
     settings = Settings(session=SessionSettings(max_sessions=1), pool=PoolSettings(max_spares=0))
     async with bench(settings) as it:
         request = RunRequest(client=ALICE, env="python", code="wait")
@@ -159,7 +152,7 @@ async def test_a_thousand_beyond_the_limit_are_refused_with_what_to_do(
             assert "max_sessions" in error.value.hint
 
 
-async def test_a_failed_start_is_told_and_leaves_nothing(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_failed_start_is_told_and_leaves_nothing() -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no", hint="`nsm doctor`")
         with pytest.raises(StartFailedError, match="bwrap: no"):
@@ -168,9 +161,7 @@ async def test_a_failed_start_is_told_and_leaves_nothing(autojump_clock: trio.ab
         assert (await it.run()).created
 
 
-async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_sessions_that_fail_to_start_are_not_tried_for_ever() -> None:
     async def dying(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "boom"
 
@@ -184,9 +175,9 @@ async def test_sessions_that_fail_to_start_are_not_tried_for_ever(
         assert len(it.launcher.jails) == tried
 
 
-async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_projects_scope(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_projects_scope() -> (
+    None
+):
     """nsm 0.1 had one scope, `cli`, for all that the command line named."""
     token = "ab" * 16
 
@@ -217,7 +208,7 @@ async def test_a_session_of_the_command_line_of_an_older_supervisor_gets_its_pro
         assert it.run_service.named("cli", "work") is None
 
 
-async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_reattached_session_waits_for_no_other() -> None:
     token = "ab" * 16
 
     async def resume(agent: FakeAgent, jail: FakeJail) -> None:
@@ -257,9 +248,7 @@ async def test_a_reattached_session_waits_for_no_other(autojump_clock: trio.abc.
         await manager.wait_reattached("silent/work")
 
 
-async def test_sessions_of_a_silent_holder_are_waited_for_and_then_refused(
-    autojump_clock: trio.abc.Clock, tmp_path: Path
-) -> None:
+async def test_sessions_of_a_silent_holder_are_waited_for_and_then_refused(tmp_path: Path) -> None:
     """Their names are known from their files. Nobody gets another session under one of them."""
     earlier = EndedSessionFiles(str(tmp_path))
     earlier.began("alice", "held")
@@ -296,9 +285,7 @@ async def test_sessions_of_a_silent_holder_are_waited_for_and_then_refused(
         assert (await it.run(client=BOB, session="held")).created
 
 
-async def test_of_two_sessions_of_one_name_the_earlier_gets_another(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_of_two_sessions_of_one_name_the_earlier_gets_another() -> None:
     async def hang(agent: FakeAgent, jail: FakeJail) -> None:
         await trio.sleep_forever()
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from nsmd.mcp.clients import (
     BURST,
@@ -19,6 +19,9 @@ from nsmd.mcp.clients import (
     ProgressFeed,
 )
 from nsmd.model.values import Output
+from virtual_time import virtual_time
+
+pytestmark = virtual_time
 
 Report = tuple[float, str]
 
@@ -45,9 +48,7 @@ async def feeding(
         nursery.cancel_scope.cancel()
 
 
-async def test_output_is_reported_at_once_and_then_ten_times_a_second(
-    autojump_clock: MockClock,
-) -> None:
+async def test_output_is_reported_at_once_and_then_ten_times_a_second() -> None:
     async with feeding() as (say, reports):
         for number in range(100):  # one each 10 ms, from 0 to 990 ms
             say(f"{number} ")
@@ -58,16 +59,14 @@ async def test_output_is_reported_at_once_and_then_ten_times_a_second(
     assert "".join(text for _, text in reports) == "".join(f"{n} " for n in range(100))
 
 
-async def test_progress_goes_on_where_an_earlier_supervisor_left_it(
-    autojump_clock: MockClock,
-) -> None:
+async def test_progress_goes_on_where_an_earlier_supervisor_left_it() -> None:
     async with feeding(before_s=40.0) as (say, reports):
         say("on")
         await trio.sleep(16)
     assert reports == [(40.0, "on"), (55.0, "running for 55 s")]
 
 
-async def test_silence_is_broken_every_fifteen_seconds(autojump_clock: MockClock) -> None:
+async def test_silence_is_broken_every_fifteen_seconds() -> None:
     async with feeding() as (say, reports):
         await trio.sleep(20)
         say("at 20 s")
@@ -80,7 +79,7 @@ async def test_silence_is_broken_every_fifteen_seconds(autojump_clock: MockClock
     ]
 
 
-async def test_a_flood_is_skipped_not_kept(autojump_clock: MockClock) -> None:
+async def test_a_flood_is_skipped_not_kept() -> None:
     async with feeding() as (say, reports):
         say("first")
         await wait_all_tasks_blocked()
@@ -97,9 +96,7 @@ async def test_a_flood_is_skipped_not_kept(autojump_clock: MockClock) -> None:
     assert len(text) < MAX_MESSAGE_CHARS + 60
 
 
-async def test_a_client_that_does_not_read_gets_less_often_what_is_newest(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_client_that_does_not_read_gets_less_often_what_is_newest() -> None:
     feed, reports = ProgressFeed(), list[Report]()
 
     async def slow_report(seconds: float, text: str) -> None:
@@ -116,7 +113,7 @@ async def test_a_client_that_does_not_read_gets_less_often_what_is_newest(
     assert reports[1][1].startswith("1,2,")
 
 
-async def test_split_surrogates_and_empty_pieces(autojump_clock: MockClock) -> None:
+async def test_split_surrogates_and_empty_pieces() -> None:
     async with feeding() as (say, reports):
         say("")
         await wait_all_tasks_blocked()
@@ -127,9 +124,7 @@ async def test_split_surrogates_and_empty_pieces(autojump_clock: MockClock) -> N
     assert reports == [(0.0, "😀 \ufffd")]
 
 
-async def test_progress_has_no_colours_and_only_the_last_state_of_a_bar(
-    autojump_clock: MockClock,
-) -> None:
+async def test_progress_has_no_colours_and_only_the_last_state_of_a_bar() -> None:
     async with feeding() as (say, reports):
         say("\x1b[32mdone\x1b[0m 10 %\r\x1b[Kdone 20 %")
         await trio.sleep(1)
@@ -162,7 +157,7 @@ def texts(told: Told) -> list[str]:
     return [text for _, text in told]
 
 
-async def test_each_line_of_a_program_is_told_with_its_stream(autojump_clock: MockClock) -> None:
+async def test_each_line_of_a_program_is_told_with_its_stream() -> None:
     feed = LineFeed()
     async with running_lines(feed) as told:
         feed.add("stdout", "one")
@@ -173,7 +168,7 @@ async def test_each_line_of_a_program_is_told_with_its_stream(autojump_clock: Mo
     assert texts(told) == ["one", "[stderr] two", ""]
 
 
-async def test_times_of_lines_grow(autojump_clock: MockClock) -> None:
+async def test_times_of_lines_grow() -> None:
     feed = LineFeed(2.5)
     async with running_lines(feed) as told:
         for number in range(5):
@@ -186,7 +181,7 @@ async def test_times_of_lines_grow(autojump_clock: MockClock) -> None:
     assert times[-1] == 3.5
 
 
-async def test_a_burst_is_told_at_a_bearable_speed(autojump_clock: MockClock) -> None:
+async def test_a_burst_is_told_at_a_bearable_speed() -> None:
     feed = LineFeed()
     async with running_lines(feed) as told:
         for number in range(3 * BURST):
@@ -199,7 +194,7 @@ async def test_a_burst_is_told_at_a_bearable_speed(autojump_clock: MockClock) ->
     assert texts(told) == [str(number) for number in range(3 * BURST)]
 
 
-async def test_waiting_lines_are_told_at_once_at_the_end(autojump_clock: MockClock) -> None:
+async def test_waiting_lines_are_told_at_once_at_the_end() -> None:
     feed = LineFeed()
     began = trio.current_time()
     async with running_lines(feed) as told:
@@ -209,9 +204,7 @@ async def test_waiting_lines_are_told_at_once_at_the_end(autojump_clock: MockClo
     assert trio.current_time() == began
 
 
-async def test_the_newest_lines_of_a_flood_are_told_and_the_rest_counted(
-    autojump_clock: MockClock,
-) -> None:
+async def test_the_newest_lines_of_a_flood_are_told_and_the_rest_counted() -> None:
     feed = LineFeed()
     async with running_lines(feed) as told:
         for number in range(100_000):
@@ -221,9 +214,7 @@ async def test_the_newest_lines_of_a_flood_are_told_and_the_rest_counted(
     assert said[1:] == [str(number) for number in range(100_000 - MAX_WAITING, 100_000)]
 
 
-async def test_a_client_that_does_not_read_does_not_delay_the_program(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_client_that_does_not_read_does_not_delay_the_program() -> None:
     feed, read, told = LineFeed(), trio.Event(), list[str]()
 
     async def tell(seconds: float, text: str) -> None:
@@ -244,7 +235,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_program(
     assert len(told) == MAX_WAITING + 2
 
 
-async def test_silence_of_a_program_is_told(autojump_clock: MockClock) -> None:
+async def test_silence_of_a_program_is_told() -> None:
     feed = LineFeed()
     async with running_lines(feed) as told:
         await trio.sleep(2.5 * MAX_SILENCE_S)
@@ -254,7 +245,7 @@ async def test_silence_of_a_program_is_told(autojump_clock: MockClock) -> None:
         assert texts(told)[2:] == ["up"]
 
 
-async def test_half_a_surrogate_in_a_line_is_replaced(autojump_clock: MockClock) -> None:
+async def test_half_a_surrogate_in_a_line_is_replaced() -> None:
     feed = LineFeed()
     async with running_lines(feed) as told:
         feed.add("stdout", "a\ud800b")

@@ -16,6 +16,7 @@ from nsmd.model.settings import MemoryPressureSettings
 from nsmd.model.values import ClientIdentity, RunRequest
 from nsmd.pool.memory import MOST_AT_ONCE, REASON, STEP_S, HostMemory, Pressure, is_short
 from nsmd.pool.policy import MemorySeen
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from control_bench import Bench
     from fakes import Behaviour, FakeAgent, FakeJail
     from nsmd.pool.pool import Pool
+
+pytestmark = virtual_time
 
 GIB = 1 << 30
 PRESSED = MemorySeen(total_bytes=16 * GIB, available_bytes=GIB, pressure_percent=30.0, watched=True)
@@ -107,11 +110,11 @@ async def stage(
         (MemorySeen(total_bytes=100, available_bytes=5), False, False),
     ],
 )
-def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
+async def test_what_short_means(seen: MemorySeen, already: bool, short: bool) -> None:
     assert is_short(seen, already=already) is short
 
 
-async def test_spares_go_first_then_the_longest_idle(autojump_clock: trio.abc.Clock) -> None:
+async def test_spares_go_first_then_the_longest_idle() -> None:
     async with stage() as on:
         await on.open("oldest", "older", "old")
         await trio.sleep(600)
@@ -133,7 +136,7 @@ async def test_spares_go_first_then_the_longest_idle(autojump_clock: trio.abc.Cl
         assert [each.facts["sessions"] for each in on.told] == [0, 1, 1, 1]
 
 
-async def test_they_are_told_why(autojump_clock: trio.abc.Clock) -> None:
+async def test_they_are_told_why() -> None:
     async with stage() as on:
         await on.open("a")
         await trio.sleep(600)
@@ -147,7 +150,7 @@ async def test_they_are_told_why(autojump_clock: trio.abc.Clock) -> None:
         assert REASON in result.replaced
 
 
-async def test_steps_grow_and_end_with_the_pressure(autojump_clock: trio.abc.Clock) -> None:
+async def test_steps_grow_and_end_with_the_pressure() -> None:
     async with stage() as on:
         await on.open(*(f"s{number}" for number in range(50)))
         await trio.sleep(600)
@@ -171,7 +174,7 @@ async def test_steps_grow_and_end_with_the_pressure(autojump_clock: trio.abc.Clo
         assert len(on.alive) == calm - 1, "it begins with one again"
 
 
-async def test_those_in_use_stay(autojump_clock: trio.abc.Clock) -> None:
+async def test_those_in_use_stay() -> None:
     async def busy_behind(agent: FakeAgent, jail: FakeJail) -> None:
         del jail
         await agent.be_ready()
@@ -206,9 +209,7 @@ async def test_those_in_use_stay(autojump_clock: trio.abc.Clock) -> None:
         assert on.alive == ["background", "running"]
 
 
-async def test_an_agent_that_does_not_answer_has_nothing_to_lose(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_does_not_answer_has_nothing_to_lose() -> None:
     async def mute(agent: FakeAgent, jail: FakeJail) -> None:
         del jail
         await agent.be_ready()
@@ -227,7 +228,7 @@ async def test_an_agent_that_does_not_answer_has_nothing_to_lose(
         assert session.end_reason == REASON
 
 
-async def test_it_can_be_turned_off(autojump_clock: trio.abc.Clock) -> None:
+async def test_it_can_be_turned_off() -> None:
     async with stage(end_idle_sessions=False) as on:
         await on.open("a")
         await trio.sleep(600)
@@ -238,9 +239,7 @@ async def test_it_can_be_turned_off(autojump_clock: trio.abc.Clock) -> None:
         assert on.pool.spares == 0
 
 
-async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it() -> None:
     async with stage() as on:
         await on.open("old")
         await trio.sleep(3600)
@@ -258,9 +257,7 @@ async def test_where_the_kernel_does_not_tell_what_happens_anyway_wakes_it(
         assert on.alive == ["young"]
 
 
-async def test_with_the_kernel_s_call_nothing_else_makes_it_look(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_with_the_kernel_s_call_nothing_else_makes_it_look() -> None:
     async with stage() as on:
         await on.open("old")
         await trio.sleep(3600)

@@ -22,6 +22,7 @@ from nsmd.pool.policy import EXPECTED_S, MemorySeen
 from nsmd.pool.pool import PLAN_FRESH_S, Pool
 from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from fakes import Behaviour
     from nsmd.manager.session_manager import SessionManager
     from nsmd.model.values import JailSpec
+
+pytestmark = virtual_time
 
 START_S = 0.05
 """Duration of a fake start, virtual seconds."""
@@ -129,7 +132,7 @@ async def bench(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_second_taker_finds_a_session_ready() -> None:
     async with bench() as it:
         first = await it.serve(spec())
         assert it.pool.spares == 2
@@ -139,15 +142,13 @@ async def test_the_second_taker_finds_a_session_ready(autojump_clock: trio.abc.C
         assert (it.pool.hits, it.pool.misses) == (1, 1)
 
 
-async def test_kinds_are_kept_apart(autojump_clock: trio.abc.Clock) -> None:
+async def test_kinds_are_kept_apart() -> None:
     async with bench() as it:
         await it.serve(spec(PYTHON))
         assert it.pool.take_spare(spec(BASH)).spec == spec(BASH)
 
 
-async def test_a_refill_lets_the_call_that_caused_it_go_first(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_refill_lets_the_call_that_caused_it_go_first() -> None:
     async with bench() as it:
         await it.serve(spec())
         session = it.pool.take_spare(spec())
@@ -159,9 +160,7 @@ async def test_a_refill_lets_the_call_that_caused_it_go_first(
         assert it.starting() == 1
 
 
-async def test_refills_do_not_wait_when_calls_come_faster(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_refills_do_not_wait_when_calls_come_faster() -> None:
     """Such calls leave no calm moment to wait for."""
     async with bench() as it:
         for _ in range(3):
@@ -173,9 +172,7 @@ async def test_refills_do_not_wait_when_calls_come_faster(
         assert it.starting() == before + 2  # also for the call before, whose session goes on
 
 
-async def test_the_end_of_a_session_is_the_moment_to_refill(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_the_end_of_a_session_is_the_moment_to_refill() -> None:
     async with bench() as it:
         for _ in range(3):
             await it.serve(spec())
@@ -190,7 +187,7 @@ async def test_the_end_of_a_session_is_the_moment_to_refill(
         assert trio.current_time() == now
 
 
-async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_refill_does_not_wait_for_a_long_call() -> None:
     async with bench() as it:
         await it.serve(spec())
         it.pool.take_spare(spec())  # and never answers
@@ -198,9 +195,7 @@ async def test_a_refill_does_not_wait_for_a_long_call(autojump_clock: trio.abc.C
         assert it.pool.spares == 2
 
 
-async def test_refills_come_after_callers_and_one_or_two_at_a_time(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_refills_come_after_callers_and_one_or_two_at_a_time() -> None:
     async with bench() as it:
         callers = [it.pool.take_spare(spec()) for _ in range(6)]
         most = 0
@@ -223,7 +218,7 @@ async def test_refills_come_after_callers_and_one_or_two_at_a_time(
         assert it.memory.asked == 1
 
 
-async def test_a_burst_is_served_and_its_like_expected(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_burst_is_served_and_its_like_expected() -> None:
     async with bench(max_spares=16) as it:
         taken = [it.pool.take_spare(spec()) for _ in range(50)]
         assert len({session.id for session in taken}) == 50
@@ -236,7 +231,7 @@ async def test_a_burst_is_served_and_its_like_expected(autojump_clock: trio.abc.
         assert it.pool.spares == 2
 
 
-async def test_all_kinds_together_are_bounded(autojump_clock: trio.abc.Clock) -> None:
+async def test_all_kinds_together_are_bounded() -> None:
     async with bench(max_spares=4) as it:
         for n in range(10):
             await it.serve(spec(dataclasses.replace(PYTHON, name=f"env{n}")))
@@ -244,7 +239,7 @@ async def test_all_kinds_together_are_bounded(autojump_clock: trio.abc.Clock) ->
         assert {name for name, count in spares.items() if count} == {"env6", "env7", "env8", "env9"}
 
 
-async def test_what_nobody_asks_for_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_nobody_asks_for_is_given_up() -> None:
     async with bench(keep_seconds=60) as it:
         await it.serve(spec())
         await trio.sleep(57)
@@ -257,15 +252,13 @@ async def test_what_nobody_asks_for_is_given_up(autojump_clock: trio.abc.Clock) 
         assert it.pool.kinds == ()
 
 
-async def test_no_spares_at_all(autojump_clock: trio.abc.Clock) -> None:
+async def test_no_spares_at_all() -> None:
     async with bench(max_spares=0) as it:
         await it.serve(spec())
         assert it.pool.spares == 0
 
 
-async def test_a_kind_that_is_expected_is_kept_ready_for_a_while(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_kind_that_is_expected_is_kept_ready_for_a_while() -> None:
     async with bench() as it:
         it.pool.expect(spec(BASH))
         await trio.sleep(FILLED_S)
@@ -277,7 +270,7 @@ async def test_a_kind_that_is_expected_is_kept_ready_for_a_while(
         assert [kind.spares for kind in it.pool.kinds] == [2, 0]
 
 
-async def test_a_dead_spare_is_replaced_after_a_while(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_dead_spare_is_replaced_after_a_while() -> None:
     async with bench(min_spares=1) as it:
         await it.serve(spec())
         it.started[-1].end("test")
@@ -288,7 +281,7 @@ async def test_a_dead_spare_is_replaced_after_a_while(autojump_clock: trio.abc.C
         assert it.pool.spares == 1
 
 
-async def test_a_spare_that_has_just_died_is_not_taken(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_spare_that_has_just_died_is_not_taken() -> None:
     """The call gets another one, even before the session's own task has noticed."""
     async with bench() as it:
         await it.serve(spec())
@@ -303,9 +296,7 @@ async def test_a_spare_that_has_just_died_is_not_taken(autojump_clock: trio.abc.
         assert it.pool.spares == it.pool.kinds[0].plan.wanted
 
 
-async def test_what_cannot_start_is_tried_less_and_less_often(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_what_cannot_start_is_tried_less_and_less_often() -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no")
         it.pool.take_spare(spec())
@@ -320,9 +311,7 @@ async def test_what_cannot_start_is_tried_less_and_less_often(
         assert kind.failures == 0
 
 
-async def test_a_caller_starts_what_refills_are_put_off_for(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_caller_starts_what_refills_are_put_off_for() -> None:
     async with bench() as it:
         it.launcher.fail = StartFailedError("bwrap: no")
         it.pool.take_spare(spec())
@@ -332,7 +321,7 @@ async def test_a_caller_starts_what_refills_are_put_off_for(
         assert it.pool.spares == 2
 
 
-async def test_pressure_on_memory_empties_the_pool(autojump_clock: trio.abc.Clock) -> None:
+async def test_pressure_on_memory_empties_the_pool() -> None:
     async with bench() as it:
         await it.serve(spec())
         assert it.pool.spares == 2
@@ -347,7 +336,7 @@ async def test_pressure_on_memory_empties_the_pool(autojump_clock: trio.abc.Cloc
         assert it.pool.spares == 2
 
 
-async def test_a_plan_holds_for_a_moment(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_plan_holds_for_a_moment() -> None:
     """A new one for each call would cost a good part of the call."""
     async with bench(echo, max_spares=4) as it:
         for _ in range(3):
@@ -362,7 +351,7 @@ async def test_a_plan_holds_for_a_moment(autojump_clock: trio.abc.Clock) -> None
         assert it.pool.spares == it.pool.kinds[0].plan.wanted > 1
 
 
-async def test_at_rest_it_sleeps(autojump_clock: trio.abc.Clock) -> None:
+async def test_at_rest_it_sleeps() -> None:
     """No wake-up between the last refill and the end of the kind's time."""
     async with bench() as it:
         await it.serve(spec())
@@ -371,9 +360,7 @@ async def test_at_rest_it_sleeps(autojump_clock: trio.abc.Clock) -> None:
         assert next_s == pytest.approx(900 - FILLED_S, abs=1)
 
 
-async def test_spares_of_what_is_gone_or_replaced_are_dropped(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_spares_of_what_is_gone_or_replaced_are_dropped() -> None:
     async with bench() as it:
         taken = await it.serve(spec(PYTHON))
         await it.serve(spec(BASH))
@@ -390,9 +377,7 @@ async def test_spares_of_what_is_gone_or_replaced_are_dropped(
         assert all(kind.failures == 0 for kind in it.pool.kinds)
 
 
-async def test_no_refill_starts_for_a_kind_that_has_gone_since_the_plan(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_no_refill_starts_for_a_kind_that_has_gone_since_the_plan() -> None:
     async with bench() as it:
         for kind in (BASH, PYTHON):
             await it.serve(spec(kind))

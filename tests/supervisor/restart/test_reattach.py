@@ -32,6 +32,7 @@ from nsmd.sessions.session import Session
 from nsmd.sessions.transcripts import TranscriptStore
 from processes import go_on, stopped
 from sandbox.framing import encode_frame, resume_marker
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from nsmd.manager.session_manager import SessionManager
 
     Script = Callable[[FakeAgent], Awaitable[None]]
+
+pytestmark = virtual_time
 
 TOKEN = bytes(range(16))
 MARKER = resume_marker(TOKEN.hex())
@@ -198,7 +201,7 @@ async def serve(agent: FakeAgent) -> None:
             await agent.answer(frame, stdout=frame["code"])
 
 
-async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_idle_one_goes_on() -> None:
     async def script(agent: FakeAgent) -> None:
         await agent.send_raw(resumed(recent=["1.x"], count=7))
         await serve(agent)
@@ -217,7 +220,7 @@ async def test_an_idle_one_goes_on(autojump_clock: trio.abc.Clock) -> None:
         assert 90 < trio.current_time() - now < 150
 
 
-async def test_a_one_shot_that_was_not_sent_its_code_ends(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_one_shot_that_was_not_sent_its_code_ends() -> None:
     """The supervisor was killed before that: a client that asks again is given another one."""
 
     async def script(agent: FakeAgent) -> None:
@@ -231,7 +234,7 @@ async def test_a_one_shot_that_was_not_sent_its_code_ends(autojump_clock: trio.a
         assert it.jail.killed
 
 
-async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_runs_is_answered() -> None:
     go = trio.Event()
 
     async def script(agent: FakeAgent) -> None:
@@ -254,9 +257,7 @@ async def test_what_runs_is_answered(autojump_clock: trio.abc.Clock) -> None:
 
 
 @pytest.mark.parametrize(("said_s", "held_s"), [(40, 40), (9999, 500), (-9999, 0)])
-async def test_times_are_those_of_the_earlier_supervisor(
-    autojump_clock: trio.abc.Clock, said_s: float, held_s: float
-) -> None:
+async def test_times_are_those_of_the_earlier_supervisor(said_s: float, held_s: float) -> None:
     now = time.time()
 
     async def script(agent: FakeAgent) -> None:
@@ -275,7 +276,7 @@ async def test_times_are_those_of_the_earlier_supervisor(
 
 
 async def test_a_limit_that_was_reached_meanwhile_is_told(
-    autojump_clock: trio.abc.Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interpreter was killed for want of memory while there was no supervisor."""
     tree = GroupTree(str(FakeTree(tmp_path, monkeypatch).top))
@@ -309,7 +310,7 @@ async def test_a_limit_that_was_reached_meanwhile_is_told(
     assert notes == [[5, 0]]
 
 
-async def test_results_that_nobody_acknowledged_are_there(autojump_clock: trio.abc.Clock) -> None:
+async def test_results_that_nobody_acknowledged_are_there() -> None:
     async def script(agent: FakeAgent) -> None:
         states = {"10.b": "running", "9.a": "finished"}
         await agent.send_raw(resumed(states, count=10))
@@ -327,7 +328,7 @@ async def test_results_that_nobody_acknowledged_are_there(autojump_clock: trio.a
         assert (await it.submit("more").wait()).outcome.stdout == "more"
 
 
-async def test_the_rest_of_a_torn_frame_is_dropped(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_rest_of_a_torn_frame_is_dropped() -> None:
     torn = encode_frame({"type": "result", "id": "1.x", "stdout": "x" * 5000})
 
     async def script(agent: FakeAgent) -> None:
@@ -341,9 +342,7 @@ async def test_the_rest_of_a_torn_frame_is_dropped(autojump_clock: trio.abc.Cloc
 
 
 @pytest.mark.parametrize("torn", [0, 1, 3, 25, 60, 150])
-async def test_an_answer_to_one_that_was_killed_before_it_had_it(
-    autojump_clock: trio.abc.Clock, torn: int
-) -> None:
+async def test_an_answer_to_one_that_was_killed_before_it_had_it(torn: int) -> None:
     """Two supervisors were killed, one after the other: the agent, which was stopped meanwhile,
     answers both markers, whole or not, and repeats what nobody has acknowledged. What it says in
     the first answer is no longer so."""
@@ -374,7 +373,7 @@ async def test_an_answer_to_one_that_was_killed_before_it_had_it(
             assert (await it.submit(code).wait()).outcome.stdout == code
 
 
-async def test_open_transfers_are_ended(autojump_clock: trio.abc.Clock) -> None:
+async def test_open_transfers_are_ended() -> None:
     told: list[Mapping[str, Any]] = []
 
     async def script(agent: FakeAgent) -> None:
@@ -389,9 +388,7 @@ async def test_open_transfers_are_ended(autojump_clock: trio.abc.Clock) -> None:
     assert closed == [("q3", False), ("q4", False)]
 
 
-async def test_ids_of_questions_are_not_those_of_an_earlier_supervisor(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_ids_of_questions_are_not_those_of_an_earlier_supervisor() -> None:
     async def script(agent: FakeAgent) -> None:
         await agent.send_raw(resumed())
         await serve(agent)
@@ -414,9 +411,7 @@ async def test_ids_of_questions_are_not_those_of_an_earlier_supervisor(
         (resumed(count=-1), "broke the protocol"),
     ],
 )
-async def test_an_agent_that_does_not_say_what_it_should_ends(
-    autojump_clock: trio.abc.Clock, said: bytes, reason: str
-) -> None:
+async def test_an_agent_that_does_not_say_what_it_should_ends(said: bytes, reason: str) -> None:
     async def script(agent: FakeAgent) -> None:
         await agent.send_raw(said)
         await serve(agent)
@@ -430,7 +425,7 @@ async def test_an_agent_that_does_not_say_what_it_should_ends(
         assert it.jail.killed
 
 
-async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_is_stopped_is_waited_for() -> None:
     async def script(agent: FakeAgent) -> None:
         await serve(agent)
 
@@ -445,7 +440,7 @@ async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.C
                 await waiting.wait()
 
 
-async def test_an_agent_that_has_ended_is_told_of(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_has_ended_is_told_of() -> None:
     async def script(agent: FakeAgent) -> None:
         await agent.aclose()
 
@@ -454,9 +449,7 @@ async def test_an_agent_that_has_ended_is_told_of(autojump_clock: trio.abc.Clock
             await it.submit("1").wait()
 
 
-async def test_one_that_is_ended_before_its_agent_has_answered(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_one_that_is_ended_before_its_agent_has_answered() -> None:
     async with taken_up(serve) as it:
         waiting = it.submit("1")
         it.session.end("killed by a test")

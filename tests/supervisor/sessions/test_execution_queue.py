@@ -21,12 +21,15 @@ from nsmd.sessions.agent_session import ANSWER_MARGIN_S
 from processes import go_on, stopped
 from sandbox.framing import CAPABILITIES
 from sessionbench import bench
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = virtual_time
 
-async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> None:
+
+async def test_waiting_for_others_is_told() -> None:
     async def slow(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -41,9 +44,7 @@ async def test_waiting_for_others_is_told(autojump_clock: trio.abc.Clock) -> Non
         assert (await second.wait()).waited_s == pytest.approx(3)
 
 
-async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_late_or_foreign_result_is_never_taken_for_an_answer() -> None:
     async def confused(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -58,7 +59,7 @@ async def test_a_late_or_foreign_result_is_never_taken_for_an_answer(
 
 
 @pytest.mark.parametrize("kind", ["result", "error", "output"])
-async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.abc.Clock) -> None:
+async def test_an_answer_to_nothing_is_ignored(kind: str) -> None:
     unasked = {
         "type": kind,
         "id": "",
@@ -83,7 +84,7 @@ async def test_an_answer_to_nothing_is_ignored(kind: str, autojump_clock: trio.a
         assert it.session.state is SessionState.IDLE
 
 
-async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -> None:
+async def test_output_streams_to_whoever_asked() -> None:
     async def chatty(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         frame = await agent.receive()
@@ -106,7 +107,7 @@ async def test_output_streams_to_whoever_asked(autojump_clock: trio.abc.Clock) -
             await it.submit("y").wait()
 
 
-async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Clock) -> None:
+async def test_interrupting_what_runs_and_what_waits() -> None:
     async with bench() as it:
         running, waiting = it.submit("wait"), it.submit("never")
         await trio.testing.wait_all_tasks_blocked()
@@ -132,7 +133,6 @@ async def test_interrupting_what_runs_and_what_waits(autojump_clock: trio.abc.Cl
     ],
 )
 async def test_why_state_was_lost_is_told_once(
-    autojump_clock: trio.abc.Clock,
     first: dict[str, Any],
     second: dict[str, Any],
     told_again: bool,
@@ -152,9 +152,7 @@ async def test_why_state_was_lost_is_told_once(
         assert outcome.restart_reason == ("it was killed" if told_again else "")
 
 
-async def test_an_agent_that_cannot_interrupt_costs_the_session(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_cannot_interrupt_costs_the_session() -> None:
     async def base_only(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready([])
         while True:
@@ -168,9 +166,7 @@ async def test_an_agent_that_cannot_interrupt_costs_the_session(
             await execution.wait()
 
 
-async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session() -> None:
     async def older(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.send({"type": "ready"})
         while True:
@@ -195,7 +191,7 @@ async def test_the_time_limit_of_an_agent_that_knows_none_costs_the_session(
         assert it.jail.killed
 
 
-async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_does_not_answer_is_given_up() -> None:
     async def mute(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await trio.sleep_forever()
@@ -207,7 +203,7 @@ async def test_an_agent_that_does_not_answer_is_given_up(autojump_clock: trio.ab
         assert trio.current_time() - start == pytest.approx(5 + 2 + 2 * ANSWER_MARGIN_S)
 
 
-async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_is_stopped_is_waited_for() -> None:
     going_on = trio.Event()
 
     async def halting(agent: FakeAgent, jail: FakeJail) -> None:
@@ -232,7 +228,7 @@ async def test_an_agent_that_is_stopped_is_waited_for(autojump_clock: trio.abc.C
                 await waiting.wait()
 
 
-async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_error_frame_answers_its_execution() -> None:
     async def refusing(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -246,9 +242,7 @@ async def test_an_error_frame_answers_its_execution(autojump_clock: trio.abc.Clo
             await it.submit("y").wait()
 
 
-async def test_code_with_input_is_not_run_by_an_older_agent(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_code_with_input_is_not_run_by_an_older_agent() -> None:
     async def older(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready([each for each in CAPABILITIES if each != "execute.stdin"])
         while True:
@@ -262,7 +256,7 @@ async def test_code_with_input_is_not_run_by_an_older_agent(
         assert (await after.wait()).outcome.stdout == "y"
 
 
-async def test_input_is_passed_on_while_code_runs(autojump_clock: trio.abc.Clock) -> None:
+async def test_input_is_passed_on_while_code_runs() -> None:
     frames: list[Any] = []
 
     async def reads(agent: FakeAgent, jail: FakeJail) -> None:
@@ -295,9 +289,7 @@ async def test_input_is_passed_on_while_code_runs(autojump_clock: trio.abc.Clock
         assert [frame["data"] for frame in frames][:2] == ["MTIzNDU=", ""]
 
 
-async def test_the_input_of_code_that_nobody_waits_for_ends(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_the_input_of_code_that_nobody_waits_for_ends() -> None:
     async def reads(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready(list(CAPABILITIES))
         running = await agent.receive()

@@ -29,14 +29,17 @@ from nsmd.sessions.agent_session import START_TIMEOUT_S
 from nsmd.sessions.execution_queue import RESUME_S
 from processes import go_on, stopped
 from sessionbench import TENANCY, Bench, bench
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsmd.model.values import JailSpec
 
+pytestmark = virtual_time
 
-async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Clock) -> None:
+
+async def test_code_runs_and_its_answer_comes_back() -> None:
     async with bench() as it:
         result = await it.submit("1 + 1").wait()
         assert result.outcome.stdout == "1 + 1"
@@ -46,9 +49,7 @@ async def test_code_runs_and_its_answer_comes_back(autojump_clock: trio.abc.Cloc
         assert it.session.state is SessionState.IDLE
 
 
-async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready() -> None:
     async with bench() as it:
         executions = [it.submit(str(n)) for n in range(5)]
         assert it.session.state is SessionState.STARTING
@@ -56,7 +57,7 @@ async def test_what_is_submitted_while_the_session_starts_runs_when_it_is_ready(
         assert answers == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_full_queue_refuses(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_full_queue_refuses() -> None:
     async with bench(limits=SessionLimits(max_queued=2)) as it:
         await it.submit("warm").wait()
         it.submit("wait")
@@ -66,9 +67,7 @@ async def test_a_full_queue_refuses(autojump_clock: trio.abc.Clock) -> None:
             it.submit("4")
 
 
-async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_not_offer(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_not_offer() -> None:
     seen: list[str] = []
 
     async def older(agent: FakeAgent, jail: FakeJail) -> None:
@@ -92,9 +91,7 @@ async def test_an_agent_that_says_nothing_of_itself_does_without_what_it_does_no
     assert seen == ["execute"]
 
 
-async def test_an_agent_of_the_future_is_used_as_far_as_it_is_understood(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_of_the_future_is_used_as_far_as_it_is_understood() -> None:
     async def newer(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.send({"type": "ready", "protocol": 7, "capabilities": ["teleport", "stream"]})
         await agent.send({"type": "mood", "mood": "fine"})
@@ -111,9 +108,7 @@ async def test_an_agent_of_the_future_is_used_as_far_as_it_is_understood(
         assert [piece.text for piece in output] == ["piece"]
 
 
-async def test_output_that_nobody_has_room_for_is_shortened(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_output_that_nobody_has_room_for_is_shortened() -> None:
     async def boundless(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.send({"type": "ready"})
         while True:
@@ -130,9 +125,7 @@ async def test_output_that_nobody_has_room_for_is_shortened(
         assert f"[... {omitted} bytes left out ...]" in outcome.stdout
 
 
-async def test_an_agent_that_begins_with_something_else_has_not_started(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_begins_with_something_else_has_not_started() -> None:
     async def garbage(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "Welcome to my shell"
         await agent.send_raw(b"Welcome!\n")
@@ -143,7 +136,7 @@ async def test_an_agent_that_begins_with_something_else_has_not_started(
             await it.submit("x").wait()
 
 
-async def test_an_agent_that_never_gets_ready(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_never_gets_ready() -> None:
     async def silent(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "bwrap: something is odd"
         await trio.sleep_forever()
@@ -158,9 +151,7 @@ async def test_an_agent_that_never_gets_ready(autojump_clock: trio.abc.Clock) ->
         assert trio.current_time() - start == pytest.approx(START_TIMEOUT_S)
 
 
-async def test_a_jail_that_dies_before_it_is_ready_says_why(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_jail_that_dies_before_it_is_ready_says_why() -> None:
     async def stillborn(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "bwrap: No permissions"
 
@@ -169,7 +160,7 @@ async def test_a_jail_that_dies_before_it_is_ready_says_why(
             await it.submit("x").wait()
 
 
-async def test_a_launcher_that_fails_fails_what_waits(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_launcher_that_fails_fails_what_waits() -> None:
     async with launching() as launcher, trio.open_nursery() as nursery:
         launcher.fail = StartFailedError("no bwrap here", hint="Install it.")
         it = Bench(launcher, SessionLimits(), nursery)
@@ -195,9 +186,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-async def test_garbage_from_a_jail_ends_that_session_with_the_reason(
-    data: bytes, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_garbage_from_a_jail_ends_that_session_with_the_reason(data: bytes) -> None:
     async def hostile(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await agent.receive()
@@ -211,7 +200,7 @@ async def test_garbage_from_a_jail_ends_that_session_with_the_reason(
         assert it.jail.killed
 
 
-async def test_an_idle_session_ends_after_its_limit(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_idle_session_ends_after_its_limit() -> None:
     async with bench() as it:
         await it.submit("x").wait()
         start = trio.current_time()
@@ -220,7 +209,7 @@ async def test_an_idle_session_ends_after_its_limit(autojump_clock: trio.abc.Clo
         assert it.session.end_reason == "idle timeout"
 
 
-async def test_background_processes_keep_a_session(autojump_clock: trio.abc.Clock) -> None:
+async def test_background_processes_keep_a_session() -> None:
     asked = 0
 
     async def busy_at_first(agent: FakeAgent, jail: FakeJail) -> None:
@@ -239,7 +228,7 @@ async def test_background_processes_keep_a_session(autojump_clock: trio.abc.Cloc
         assert trio.current_time() - it.session.created_s == pytest.approx(300)
 
 
-async def test_an_agent_that_is_stopped_is_not_idle(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_is_stopped_is_not_idle() -> None:
     async def silent(agent: FakeAgent, jail: FakeJail) -> None:
         jail.pid = process.pid
         await agent.be_ready()
@@ -254,7 +243,7 @@ async def test_an_agent_that_is_stopped_is_not_idle(autojump_clock: trio.abc.Clo
             assert it.session.end_reason == "idle timeout"
 
 
-async def test_using_a_session_starts_its_idle_time_again(autojump_clock: trio.abc.Clock) -> None:
+async def test_using_a_session_starts_its_idle_time_again() -> None:
     async with bench() as it:
         for _ in range(5):
             await trio.sleep(90)
@@ -262,14 +251,14 @@ async def test_using_a_session_starts_its_idle_time_again(autojump_clock: trio.a
         assert it.session.state is SessionState.IDLE
 
 
-async def test_a_running_execution_is_not_idle(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_running_execution_is_not_idle() -> None:
     async with bench() as it:
         it.submit("wait", timeout_s=500)
         await trio.sleep(400)
         assert it.session.state is SessionState.RUNNING
 
 
-async def test_no_session_outlives_its_lifetime(autojump_clock: trio.abc.Clock) -> None:
+async def test_no_session_outlives_its_lifetime() -> None:
     async with bench() as it:
         execution = it.submit("wait", timeout_s=5000)
         with pytest.raises(SessionEndedError, match="lifetime limit"):
@@ -277,7 +266,7 @@ async def test_no_session_outlives_its_lifetime(autojump_clock: trio.abc.Clock) 
         assert trio.current_time() - it.session.created_s == pytest.approx(1000)
 
 
-async def test_a_spare_waits_without_limit(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_spare_waits_without_limit() -> None:
     async with bench(tenancy=None) as it:
         await trio.sleep(10_000)
         assert it.session.state is SessionState.IDLE
@@ -286,16 +275,14 @@ async def test_a_spare_waits_without_limit(autojump_clock: trio.abc.Clock) -> No
         assert it.session.end_reason == "idle timeout"
 
 
-async def test_a_one_shot_ends_with_its_answer(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_one_shot_ends_with_its_answer() -> None:
     async with bench() as it:
         assert (await it.submit("x", one_shot=True).wait()).outcome.stdout == "x"
         await it.session.wait_ended()
         assert it.jail.killed
 
 
-async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended() -> None:
     async with bench() as it:
         execution = it.submit("x", one_shot=True)
         assert it.session.state is SessionState.STARTING
@@ -307,7 +294,7 @@ async def test_a_one_shot_that_is_interrupted_while_it_starts_is_ended(
 
 
 async def test_a_session_that_is_killed_while_its_jail_is_made_ends(
-    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Slow:
         async def prepare(self, spec: JailSpec) -> None:
@@ -330,9 +317,7 @@ async def test_a_session_that_is_killed_while_its_jail_is_made_ends(
     assert not caplog.records, "no error inside the supervisor"
 
 
-async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on() -> None:
     async with bench() as it:
         execution = it.submit("wait")
         await trio.testing.wait_all_tasks_blocked()
@@ -345,9 +330,7 @@ async def test_an_abandoned_one_shot_is_ended_and_a_named_one_goes_on(
         await it.session.wait_ended()
 
 
-async def test_an_abandoned_one_shot_waits_for_a_client_that_may_come_back(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_abandoned_one_shot_waits_for_a_client_that_may_come_back() -> None:
     async with bench() as it:
         execution = it.submit("wait", timeout_s=2 * RESUME_S, one_shot=True, resumes=True)
         await trio.testing.wait_all_tasks_blocked()
@@ -361,7 +344,7 @@ async def test_an_abandoned_one_shot_waits_for_a_client_that_may_come_back(
         assert trio.current_time() - began_s == RESUME_S
 
 
-async def test_ending_a_session_fails_what_runs_and_waits(autojump_clock: trio.abc.Clock) -> None:
+async def test_ending_a_session_fails_what_runs_and_waits() -> None:
     async with bench() as it:
         executions = [it.submit("wait"), it.submit("b")]
         await trio.testing.wait_all_tasks_blocked()
@@ -373,9 +356,7 @@ async def test_ending_a_session_fails_what_runs_and_waits(autojump_clock: trio.a
             it.submit("late")
 
 
-async def test_an_error_that_is_remembered_holds_nothing_of_those_who_were_told_it(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_error_that_is_remembered_holds_nothing_of_those_who_were_told_it() -> None:
     class Large:
         """Stands for megabytes of code."""
 
@@ -397,7 +378,7 @@ async def test_an_error_that_is_remembered_holds_nothing_of_those_who_were_told_
             assert large() is None
 
 
-async def test_a_dead_jail_ends_its_session(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_dead_jail_ends_its_session() -> None:
     async with bench() as it:
         execution = it.submit("wait")
         await trio.testing.wait_all_tasks_blocked()
@@ -407,9 +388,7 @@ async def test_a_dead_jail_ends_its_session(autojump_clock: trio.abc.Clock) -> N
         await it.session.wait_ended()
 
 
-async def test_an_agent_that_lets_go_of_its_channel_and_lives(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_lets_go_of_its_channel_and_lives() -> None:
     async def leaving(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await agent.receive()
@@ -423,7 +402,7 @@ async def test_an_agent_that_lets_go_of_its_channel_and_lives(
         assert it.jail.killed
 
 
-async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> None:
+async def test_shutdown_answers_everybody() -> None:
     async with bench() as it:
         execution = it.submit("wait")
         await trio.testing.wait_all_tasks_blocked()
@@ -431,7 +410,7 @@ async def test_shutdown_answers_everybody(autojump_clock: trio.abc.Clock) -> Non
         await execution.wait()
 
 
-async def test_an_agent_that_reads_late_gets_all(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_reads_late_gets_all() -> None:
     """Data that its socket does not take at once waits in the supervisor."""
 
     async def late(agent: FakeAgent, jail: FakeJail) -> None:
@@ -448,9 +427,7 @@ async def test_an_agent_that_reads_late_gets_all(autojump_clock: trio.abc.Clock)
             assert result.outcome.stdout == "3000000"
 
 
-async def test_a_session_ends_while_its_agent_reads_nothing(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_ends_while_its_agent_reads_nothing() -> None:
     async def deaf(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await trio.sleep_forever()
@@ -464,7 +441,7 @@ async def test_a_session_ends_while_its_agent_reads_nothing(
         await it.session.wait_ended()
 
 
-async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_session_is_one_task() -> None:
     """A thousand sessions are usual, and each task takes the supervisor some 4 KiB."""
     poller()  # one more that all share
     before = trio.lowlevel.current_statistics().tasks_living
@@ -476,9 +453,7 @@ async def test_a_session_is_one_task(autojump_clock: trio.abc.Clock) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN, errno.ENOMEM])
-async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(
-    number: int, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(number: int) -> None:
     async with bench() as it:
         await it.submit("x").wait()
 
@@ -501,9 +476,7 @@ async def test_no_room_for_a_jail_is_told_and_costs_nobody_else(
         assert (await it.submit("y").wait()).outcome.stdout == "y"
 
 
-async def test_a_fault_of_ours_costs_one_session(
-    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fault_of_ours_costs_one_session(caplog: pytest.LogCaptureFixture) -> None:
     async def sleepy(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         await agent.receive()

@@ -22,11 +22,14 @@ from nsmd.telemetry import Surroundings, Telemetry
 from nsmd.telemetry import counts as counting
 from nsmd.telemetry.telemetry import PASSES, PAUSE_S
 from outcomes_agent import outcomes
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsmd.model.events import EventKind, SupervisorEvent
     from nsmd.sessions.execution import Execution
+
+pytestmark = virtual_time
 
 
 def values(it: Bench, name: str) -> Mapping[tuple[str, ...], Any]:
@@ -34,7 +37,7 @@ def values(it: Bench, name: str) -> Mapping[tuple[str, ...], Any]:
     return it.telemetry.read()[name]
 
 
-async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock) -> None:
+async def test_executions_by_what_became_of_them() -> None:
     async with bench(outcomes) as it:
         peer = await it.connect()
         for code in ("fine", "fine", "error", "timeout", "interrupted"):
@@ -60,7 +63,7 @@ async def test_executions_by_what_became_of_them(autojump_clock: trio.abc.Clock)
         assert values(it, "nsm_sessions") == {("python", "idle"): 1}
 
 
-async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> None:
+async def test_latency_has_the_wait_in_it() -> None:
     """The agent answers after 3 s, so the second execution waits for 3 and takes 6."""
 
     async def slow(agent: Any, jail: Any) -> None:
@@ -82,9 +85,7 @@ async def test_latency_has_the_wait_in_it(autojump_clock: trio.abc.Clock) -> Non
         assert (wait.max_s, wait.sum_s) == (pytest.approx(3), pytest.approx(3))
 
 
-async def test_what_an_earlier_supervisor_began_is_counted_apart(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_what_an_earlier_supervisor_began_is_counted_apart() -> None:
     async with bench() as it:
         execution = await execution_of(it)
         before = (
@@ -103,7 +104,7 @@ async def test_what_an_earlier_supervisor_began_is_counted_apart(
         assert it.telemetry.recent.after(0)[-1].facts["duration_s"] is None
 
 
-async def test_starts_by_kind_and_those_that_failed(autojump_clock: trio.abc.Clock) -> None:
+async def test_starts_by_kind_and_those_that_failed() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="1")
@@ -117,7 +118,7 @@ async def test_starts_by_kind_and_those_that_failed(autojump_clock: trio.abc.Clo
         assert values(it, "nsm_sessions_ended") == {("python", "ended"): 1, ("bash", "lost"): 1}
 
 
-async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
+async def test_hits_misses_and_refills() -> None:
     async with bench(max_spares=2) as it:
         peer = await it.connect()
         await peer.call("run", env="python", session="a", code="1")
@@ -138,7 +139,7 @@ async def test_hits_misses_and_refills(autojump_clock: trio.abc.Clock) -> None:
         assert (refills.count, starts["python", "cold"].count) == (ready + 1, ready + 2)
 
 
-async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
+async def test_clients_come_and_go() -> None:
     async with bench() as it:
         for _ in range(2):
             peer = await it.connect()
@@ -159,7 +160,7 @@ async def test_clients_come_and_go(autojump_clock: trio.abc.Clock) -> None:
         assert values(it, "nsm_client_bytes")["mcp", "in"] == 11
 
 
-async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
+async def test_calls_of_the_bridge() -> None:
     caller = Caller(client="agent", scope="box", way="mcp")
     answers: dict[str, ProgramEnd | NsmError] = {
         "ok": ProgramEnd(exit_code=0, duration_s=3.0),
@@ -191,7 +192,7 @@ async def test_calls_of_the_bridge(autojump_clock: trio.abc.Clock) -> None:
         assert (told.facts["client"], told.facts["outcome"]) == ("agent", "unaudited")
 
 
-async def test_bytes_are_those_on_the_wire(autojump_clock: trio.abc.Clock) -> None:
+async def test_bytes_are_those_on_the_wire() -> None:
     async with bench() as it:
         peer = await it.connect()
         before = dict(values(it, "nsm_client_bytes"))
@@ -217,7 +218,7 @@ async def execution_of(it: Bench) -> Execution:
     return it.run_service.execution(wire["execution_id"])
 
 
-async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> None:
+async def test_limits_are_counted_and_told() -> None:
     async with bench() as it:
         execution = await execution_of(it)
         told: list[SupervisorEvent] = []
@@ -233,9 +234,7 @@ async def test_limits_are_counted_and_told(autojump_clock: trio.abc.Clock) -> No
         assert (hit.session, hit.facts["what"]) == (execution.session.id, "a process")
 
 
-async def test_names_that_clients_choose_are_no_labels(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_that_clients_choose_are_no_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench() as it:
         session = (await execution_of(it)).session
         counts = it.telemetry.counts
@@ -256,7 +255,7 @@ async def test_names_that_clients_choose_are_no_labels(
         assert counts.label("python") == "python"
 
 
-async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
+async def test_other_events_are_counted() -> None:
     async with bench() as it:
         events = it.run_service.events
         session = (await execution_of(it)).session
@@ -273,7 +272,7 @@ async def test_other_events_are_counted(autojump_clock: trio.abc.Clock) -> None:
         assert values(it, "nsm_restarts_survived") == {(): 5}
 
 
-async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_others_say_when_asked() -> None:
     async with bench() as it:
         around = Surroundings(
             templates=lambda: [7, 8, 9],
@@ -297,7 +296,7 @@ async def test_what_others_say_when_asked(autojump_clock: trio.abc.Clock) -> Non
         assert calm["nsm_sessions_not_kept"] == calm["nsm_draining"] == {(): 0}
 
 
-async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clock) -> None:
+async def test_denials_are_results_that_name_a_rule() -> None:
     async with bench() as it:
         execution = await execution_of(it)
         answer = execution.answer
@@ -309,7 +308,7 @@ async def test_denials_are_results_that_name_a_rule(autojump_clock: trio.abc.Clo
         assert values(it, "nsm_denials") == {("python",): 1}
 
 
-async def test_the_event_loop_is_seen_to_hang(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_event_loop_is_seen_to_hang() -> None:
     async with bench() as it:
         lag, events = it.telemetry.lag, it.run_service.events
         events.publish("configuration_reloaded")
@@ -374,7 +373,7 @@ async def quick_jobs(agent: FakeAgent, jail: FakeJail) -> None:
             await agent.send({"type": "job_ended", "job": end})
 
 
-async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
+async def test_jobs_by_outcome() -> None:
     async with bench(quick_jobs) as it:
         told: list[str] = []
         kinds: tuple[EventKind, ...] = ("job_started", "job_ended")
@@ -406,7 +405,7 @@ async def test_jobs_by_outcome(autojump_clock: trio.abc.Clock) -> None:
         assert values(it, "nsm_jobs_ended") == {**ended, ("python", "lost"): 2}
 
 
-async def test_a_job_counts_if_its_client_gave_up(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_job_counts_if_its_client_gave_up() -> None:
     answers = trio.Event()
 
     async def late(agent: FakeAgent, jail: FakeJail) -> None:

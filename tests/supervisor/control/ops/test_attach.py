@@ -14,6 +14,7 @@ from nsm.wire import transcripts
 from nsm.wire.errors import NsmError, SessionEndedError, UnknownSessionError
 from nsm.wire.messages import Cancel, Event
 from nsm.wire.transcripts import ExecutionEnd, ExecutionStart, OutputPiece, SessionStart
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsm.wire.transcripts import Entry
 
+pytestmark = virtual_time
+
 
 def entries(events: Sequence[Event]) -> list[Entry]:
     """Convert events to entries as a client does."""
     found = [transcripts.entry(event.event, event.data) for event in events]
     return [entry for entry in found if entry is not None]
-
-
-def kinds(events: Sequence[Event]) -> list[str]:
-    return [event.event for event in events]
 
 
 async def logs(peer: Peer, target: str, **args: Any) -> tuple[list[Entry], dict[str, Any]]:
@@ -76,7 +75,7 @@ class Typing:
 # Transcripts
 
 
-async def test_a_transcript_of_several_clients(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_transcript_of_several_clients() -> None:
     async with bench() as it:
         peer = await it.connect()
         first = await peer.call("run", env="python", code="one", session="a")
@@ -100,7 +99,7 @@ async def test_a_transcript_of_several_clients(autojump_clock: trio.abc.Clock) -
         assert len((await logs(peer, end["id"], executions=0))[0]) == 1
 
 
-async def test_ended_sessions_are_listed_and_read(autojump_clock: trio.abc.Clock) -> None:
+async def test_ended_sessions_are_listed_and_read() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="one", session="a")
@@ -126,9 +125,7 @@ async def test_ended_sessions_are_listed_and_read(autojump_clock: trio.abc.Clock
         assert (await logs(peer, rows[1]["id"]))[1]["executions"] == 1
 
 
-async def test_a_session_that_does_not_start_has_a_transcript(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_session_that_does_not_start_has_a_transcript() -> None:
     async def stillborn(agent: FakeAgent, jail: FakeJail) -> None:
         jail.words = "bwrap: No permissions"
 
@@ -143,9 +140,7 @@ async def test_a_session_that_does_not_start_has_a_transcript(
         assert found[-1].error.code == "start-failed"
 
 
-async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await peer.start("run", env="python", code="wait", session="a")
@@ -167,7 +162,7 @@ async def test_what_is_interrupted_in_the_queue_or_dies_in_it_is_told(
         assert isinstance(ends[2].error, SessionEndedError)
 
 
-async def test_a_follower_sees_output_as_it_comes(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_follower_sees_output_as_it_comes() -> None:
     typing = Typing()
     async with bench(typing) as it:
         peer, follower = await it.connect(), await it.connect()
@@ -210,9 +205,7 @@ async def test_a_follower_sees_output_as_it_comes(autojump_clock: trio.abc.Clock
         assert typing.frames[-1]["stream"] is False
 
 
-async def test_a_run_that_streams_is_seen_from_its_beginning(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_run_that_streams_is_seen_from_its_beginning() -> None:
     typing = Typing()
     async with bench(typing) as it:
         peer, follower = await it.connect(), await it.connect()
@@ -226,7 +219,7 @@ async def test_a_run_that_streams_is_seen_from_its_beginning(
         assert not [frame for frame in typing.frames if frame["type"] == "stream"]
 
 
-async def test_following_ends_with_the_session(autojump_clock: trio.abc.Clock) -> None:
+async def test_following_ends_with_the_session() -> None:
     async with bench() as it:
         peer, follower = await it.connect(), await it.connect()
         await peer.call("run", env="python", code="x", session="a")
@@ -237,7 +230,7 @@ async def test_following_ends_with_the_session(autojump_clock: trio.abc.Clock) -
         assert (end["state"], end["end_reason"]) == ("ended", "killed by test")
 
 
-async def test_followers_that_do_not_read_hold_nobody_up(autojump_clock: trio.abc.Clock) -> None:
+async def test_followers_that_do_not_read_hold_nobody_up() -> None:
     typing = Typing()
     async with bench(typing) as it:
         peer = await it.connect()
@@ -260,7 +253,7 @@ async def test_followers_that_do_not_read_hold_nobody_up(autojump_clock: trio.ab
         assert missed > 50 * 65536
 
 
-async def test_followers_that_vanish_are_forgotten(autojump_clock: trio.abc.Clock) -> None:
+async def test_followers_that_vanish_are_forgotten() -> None:
     typing = Typing()
     async with bench(typing) as it:
         peer, follower = await it.connect(), await it.connect()
@@ -275,9 +268,7 @@ async def test_followers_that_vanish_are_forgotten(autojump_clock: trio.abc.Cloc
         assert session.transcript.followers == 0
 
 
-async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end() -> None:
     async def old(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready(["sequence", "execute.timeout", "execute.result", "stream"])
         frame = await agent.receive()
@@ -303,7 +294,7 @@ async def test_an_agent_that_cannot_stream_late_gives_its_output_at_the_end(
 # Code of others
 
 
-async def test_code_joins_a_session_of_another_scope(autojump_clock: trio.abc.Clock) -> None:
+async def test_code_joins_a_session_of_another_scope() -> None:
     typing = Typing()
     async with bench(typing) as it:
         peer = await it.connect()
@@ -325,9 +316,7 @@ async def test_code_joins_a_session_of_another_scope(autojump_clock: trio.abc.Cl
         assert (await peer.call("result", execution_id="j"))["stdout"] == "2"
 
 
-async def test_joining_code_is_interrupted_by_its_own_client_only(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_joining_code_is_interrupted_by_its_own_client_only() -> None:
     async with bench() as it:
         peer, joiner = await it.connect(), await it.connect()
         await peer.call("run", env="python", code="x", session="a")
@@ -372,7 +361,7 @@ async def prompt(it: Bench) -> Peer:
     return peer
 
 
-async def test_completion_and_check(autojump_clock: trio.abc.Clock) -> None:
+async def test_completion_and_check() -> None:
     async with bench(partial(answering, answers=[COMPLETIONS, CHECKED])) as it:
         peer = await prompt(it)
         assert await peer.call("complete", **COMPLETE) == {
@@ -385,7 +374,7 @@ async def test_completion_and_check(autojump_clock: trio.abc.Clock) -> None:
         assert answer == {"status": "incomplete", "indent": "    "}
 
 
-async def test_an_agent_that_does_not_answer_a_prompt(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_does_not_answer_a_prompt() -> None:
     async with bench(answering) as it:
         peer = await prompt(it)
         assert not (await peer.call("complete", **COMPLETE))["available"]
@@ -393,9 +382,7 @@ async def test_an_agent_that_does_not_answer_a_prompt(autojump_clock: trio.abc.C
         assert (await peer.call("run_in", target="a", code="fine"))["stdout"] == "fine"
 
 
-async def test_a_place_outside_of_the_code_is_no_completion(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_place_outside_of_the_code_is_no_completion() -> None:
     async with bench(partial(answering, answers=[COMPLETIONS | {"end": 3}])) as it:
         peer = await prompt(it)
         answer = await peer.call("complete", **COMPLETE)
@@ -403,9 +390,7 @@ async def test_a_place_outside_of_the_code_is_no_completion(
 
 
 @pytest.mark.parametrize("late", [COMPLETIONS, CHECKED, {"type": "file_error", "message": "x"}])
-async def test_answers_that_nobody_waits_for_are_passed_over(
-    late: Mapping[str, Any], autojump_clock: trio.abc.Clock
-) -> None:
+async def test_answers_that_nobody_waits_for_are_passed_over(late: Mapping[str, Any]) -> None:
     answers = [{"id": "q99", **late}, COMPLETIONS]
     async with bench(partial(answering, answers=answers)) as it:
         peer = await prompt(it)
@@ -413,9 +398,7 @@ async def test_answers_that_nobody_waits_for_are_passed_over(
         assert (await peer.call("complete", **COMPLETE))["available"]
 
 
-async def test_an_answer_to_something_else_ends_that_session(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_answer_to_something_else_ends_that_session() -> None:
     async with bench(partial(answering, answers=[CHECKED])) as it:
         peer = await prompt(it)
         await peer.call("run", env="bash", code="x", session="b")
@@ -424,7 +407,7 @@ async def test_an_answer_to_something_else_ends_that_session(
         assert [s.name for s in it.run_service.live_sessions()] == ["b"]
 
 
-async def test_an_agent_that_refuses_says_why(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_refuses_says_why() -> None:
     answers = [{"type": "error", "message": "unknown type"}]
     async with bench(partial(answering, answers=answers)) as it:
         peer = await prompt(it)
@@ -432,7 +415,7 @@ async def test_an_agent_that_refuses_says_why(autojump_clock: trio.abc.Clock) ->
             await peer.call("complete", **COMPLETE)
 
 
-async def test_an_older_agent_is_told_apart(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_older_agent_is_told_apart() -> None:
     async def old(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready([])
         await agent.answer(await agent.receive())
@@ -450,7 +433,7 @@ async def test_an_older_agent_is_told_apart(autojump_clock: trio.abc.Clock) -> N
             assert error.value.code == "unknown-operation"
 
 
-async def test_a_session_that_ends_while_a_prompt_asks(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_session_that_ends_while_a_prompt_asks() -> None:
     async with bench(answering) as it:
         peer = await prompt(it)
         asking = await peer.start("complete", **COMPLETE)
@@ -460,9 +443,7 @@ async def test_a_session_that_ends_while_a_prompt_asks(autojump_clock: trio.abc.
             await peer.answer(asking)
 
 
-async def test_asking_a_session_that_still_starts_waits_for_it(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_asking_a_session_that_still_starts_waits_for_it() -> None:
     async def slow(agent: FakeAgent, jail: FakeJail) -> None:
         await trio.sleep(3)
         await answering(agent, jail, answers=[CHECKED])
@@ -496,9 +477,7 @@ async def test_asking_a_session_that_still_starts_waits_for_it(
         ("sessions", {"all": 1}, "bad-request"),
     ],
 )
-async def test_bad_requests(
-    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_bad_requests(op: str, args: dict[str, Any], code: str) -> None:
     async with bench() as it:
         peer = await prompt(it)
         with pytest.raises(NsmError) as error:
@@ -506,7 +485,7 @@ async def test_bad_requests(
         assert error.value.code == code
 
 
-async def test_the_right_to_manage_is_needed(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_right_to_manage_is_needed() -> None:
     async with bench() as it:
         server = it.make_server(frozenset({"run", "read"}), it.uid)
         peer = await it.connect(server)
@@ -522,7 +501,7 @@ async def test_the_right_to_manage_is_needed(autojump_clock: trio.abc.Clock) -> 
             assert error.value.code == "forbidden"
 
 
-async def test_a_name_without_any_session_is_told(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_name_without_any_session_is_told() -> None:
     async with bench() as it:
         peer = await it.connect()
         with pytest.raises(UnknownSessionError, match="no transcript"):

@@ -14,11 +14,14 @@ from nsm.wire.errors import DrainingError, ShuttingDownError
 from nsm.wire.messages import Cancel
 from nsmd.fdstore.store import NoStore
 from nsmd.restart.drain import ANSWERS_S, INTERRUPTED_S, after_sigterm
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from fakes import FakeAgent, FakeJail
     from nsmd.fdstore.store import StoreKind
     from nsmd.model.lifecycle import How
+
+pytestmark = virtual_time
 
 
 async def deaf(agent: FakeAgent, jail: FakeJail) -> None:
@@ -29,7 +32,7 @@ async def deaf(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.receive()
 
 
-async def test_with_nothing_running_it_is_over_at_once(autojump_clock: trio.abc.Clock) -> None:
+async def test_with_nothing_running_it_is_over_at_once() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.call("run", env="python", code="x", session="a")
@@ -45,9 +48,7 @@ async def test_with_nothing_running_it_is_over_at_once(autojump_clock: trio.abc.
         assert (await peer.call("status"))["draining"] == "by test"
 
 
-async def test_what_runs_and_waits_finishes_and_nothing_else_begins(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_what_runs_and_waits_finishes_and_nothing_else_begins() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")
@@ -72,7 +73,7 @@ async def test_what_runs_and_waits_finishes_and_nothing_else_begins(
         assert {event.data["remaining_s"] for event in peer.events} == {None}
 
 
-async def test_at_the_deadline_what_is_left_is_interrupted(autojump_clock: trio.abc.Clock) -> None:
+async def test_at_the_deadline_what_is_left_is_interrupted() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")
@@ -88,9 +89,7 @@ async def test_at_the_deadline_what_is_left_is_interrupted(autojump_clock: trio.
         del running, queued
 
 
-async def test_a_drain_goes_on_without_who_asked_for_it_and_can_be_taken_back(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_drain_goes_on_without_who_asked_for_it_and_can_be_taken_back() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await other.start("run", env="python", code="wait", session="a")
@@ -113,7 +112,7 @@ async def test_a_drain_goes_on_without_who_asked_for_it_and_can_be_taken_back(
         assert (await third.call("status"))["draining"] is None
 
 
-async def test_a_later_drain_sets_another_deadline(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_later_drain_sets_another_deadline() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await other.start("run", env="python", code="wait", session="a")
@@ -125,7 +124,7 @@ async def test_a_later_drain_sets_another_deadline(autojump_clock: trio.abc.Cloc
         assert (await peer.answer(first))["drained"]
 
 
-async def test_code_that_does_not_listen_costs_its_session(autojump_clock: trio.abc.Clock) -> None:
+async def test_code_that_does_not_listen_costs_its_session() -> None:
     async with bench(deaf) as it:
         peer, other = await it.connect(), await it.connect()
         await other.start("run", env="python", code="x", session="a")
@@ -135,7 +134,7 @@ async def test_code_that_does_not_listen_costs_its_session(autojump_clock: trio.
 
 
 @pytest.mark.parametrize("timeout_s", [-1, "soon", True])
-async def test_a_deadline_that_is_none(timeout_s: Any, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_deadline_that_is_none(timeout_s: Any) -> None:
     async with bench() as it:
         peer = await it.connect()
         with pytest.raises(Exception, match="timeout_s"):
@@ -146,9 +145,7 @@ async def test_a_deadline_that_is_none(timeout_s: Any, autojump_clock: trio.abc.
 # On SIGTERM: the same, and an end.
 
 
-async def test_before_an_end_answers_come_and_new_code_is_told_to_come_again(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_before_an_end_answers_come_and_new_code_is_told_to_come_again() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")
@@ -164,9 +161,7 @@ async def test_before_an_end_answers_come_and_new_code_is_told_to_come_again(
         assert (await other.answer(running))["interrupted"]
 
 
-async def test_before_an_end_nobody_waits_for_who_does_not_listen(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_before_an_end_nobody_waits_for_who_does_not_listen() -> None:
     async with bench(deaf) as it:
         other = await it.connect()
         await other.start("run", env="python", code="x", session="a")
@@ -180,9 +175,7 @@ async def test_before_an_end_nobody_waits_for_who_does_not_listen(
         assert lasted_s == pytest.approx(1 + 2.0 + INTERRUPTED_S + ANSWERS_S)
 
 
-async def test_where_sessions_stay_nothing_of_them_is_stopped(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_where_sessions_stay_nothing_of_them_is_stopped() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         running = await other.start("run", env="python", code="wait", session="a")
@@ -198,9 +191,7 @@ async def test_where_sessions_stay_nothing_of_them_is_stopped(
         assert (await peer.answer(later))["stdout"] == "3"
 
 
-async def test_an_end_follows_a_drain_that_is_over_already(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_an_end_follows_a_drain_that_is_over_already() -> None:
     async with bench() as it:
         peer = await it.connect()
         assert (await peer.call("drain"))["drained"]
@@ -211,7 +202,7 @@ async def test_an_end_follows_a_drain_that_is_over_already(
 @pytest.mark.parametrize(
     ("kind", "then"), [("systemd", "leave"), ("keeper", "end"), ("none", "end")]
 )
-def test_sessions_are_left_to_the_service_manager_only(kind: StoreKind, then: How) -> None:
+async def test_sessions_are_left_to_the_service_manager_only(kind: StoreKind, then: How) -> None:
     store = NoStore()
     store.kind = kind
     assert after_sigterm(store) == then

@@ -23,11 +23,14 @@ from nsm.wire.errors import (
 from nsm.wire.messages import Cancel
 from nsm.wire.operation import PIECE_BYTES
 from nsmd.sessions.files import ANSWER_TIMEOUT_S
+from virtual_time import virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fakes import FakeAgent, FakeJail
+
+pytestmark = virtual_time
 
 Frame = dict[str, Any]
 
@@ -108,7 +111,7 @@ async def open_file(peer: Peer, path: str, mode: str, **args: Any) -> int:
     return handle
 
 
-async def test_a_file_goes_in_and_comes_back(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_file_goes_in_and_comes_back() -> None:
     agent = FileAgent()
     data = bytes(range(256)) * 2000
     async with bench(agent) as it:
@@ -137,7 +140,7 @@ async def test_a_file_goes_in_and_comes_back(autojump_clock: trio.abc.Clock) -> 
         assert agent.open == {}
 
 
-async def test_directories_are_listed_and_made(autojump_clock: trio.abc.Clock) -> None:
+async def test_directories_are_listed_and_made() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -155,7 +158,7 @@ async def test_directories_are_listed_and_made(autojump_clock: trio.abc.Clock) -
             await peer.call("file_entries", target="a", path="d")
 
 
-async def test_what_cannot_fit_is_refused_at_once(autojump_clock: trio.abc.Clock) -> None:
+async def test_what_cannot_fit_is_refused_at_once() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -174,7 +177,7 @@ async def test_what_cannot_fit_is_refused_at_once(autojump_clock: trio.abc.Clock
         await open_file(peer, "f", "write", size=101)
 
 
-async def test_files_go_while_code_runs(autojump_clock: trio.abc.Clock) -> None:
+async def test_files_go_while_code_runs() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -185,7 +188,7 @@ async def test_files_go_while_code_runs(autojump_clock: trio.abc.Clock) -> None:
         assert agent.files == {"/workspace/f": b"x"}
 
 
-async def test_several_requests_for_one_file_take_turns(autojump_clock: trio.abc.Clock) -> None:
+async def test_several_requests_for_one_file_take_turns() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -196,7 +199,7 @@ async def test_several_requests_for_one_file_take_turns(autojump_clock: trio.abc
         assert sizes == [10 * n for n in range(1, 11)]
 
 
-async def test_the_agents_reason_is_handed_on(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_agents_reason_is_handed_on() -> None:
     async with bench(FileAgent()) as it:
         peer = await client_of(it)
         with pytest.raises(FileError, match="/workspace/nope: none") as error:
@@ -204,7 +207,7 @@ async def test_the_agents_reason_is_handed_on(autojump_clock: trio.abc.Clock) ->
         assert error.value.data == {"errno": "ENOENT"}
 
 
-async def test_after_an_error_the_transfer_is_over(autojump_clock: trio.abc.Clock) -> None:
+async def test_after_an_error_the_transfer_is_over() -> None:
     def full(frame: Frame) -> Frame:
         if frame["type"] == "file" and frame["size"]:
             return {"type": "file_error", "id": frame["id"], "message": "no space is left"}
@@ -219,7 +222,7 @@ async def test_after_an_error_the_transfer_is_over(autojump_clock: trio.abc.Cloc
             await peer.call("file_close", file=file, keep=True)
 
 
-async def test_a_file_belongs_to_its_connection(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_file_belongs_to_its_connection() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer, other = await client_of(it), await it.connect()
@@ -233,7 +236,7 @@ async def test_a_file_belongs_to_its_connection(autojump_clock: trio.abc.Clock) 
         assert agent.files == {}
 
 
-async def test_a_client_that_vanishes_while_a_file_opens(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_client_that_vanishes_while_a_file_opens() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -246,7 +249,7 @@ async def test_a_client_that_vanishes_while_a_file_opens(autojump_clock: trio.ab
         assert (closed["type"], closed["id"], closed["keep"]) == ("file_close", opened["id"], False)
 
 
-async def test_opening_can_be_cancelled(autojump_clock: trio.abc.Clock) -> None:
+async def test_opening_can_be_cancelled() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -260,7 +263,7 @@ async def test_opening_can_be_cancelled(autojump_clock: trio.abc.Clock) -> None:
         assert agent.requests[-1]["type"] == "file_close"
 
 
-async def test_a_session_that_ends_in_the_middle(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_session_that_ends_in_the_middle() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -275,7 +278,7 @@ async def test_a_session_that_ends_in_the_middle(autojump_clock: trio.abc.Clock)
             await peer.call("file_close", file=file, keep=True)
 
 
-async def test_an_agent_that_does_not_answer(autojump_clock: trio.abc.Clock) -> None:
+async def test_an_agent_that_does_not_answer() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -294,7 +297,7 @@ async def test_an_agent_that_does_not_answer(autojump_clock: trio.abc.Clock) -> 
 # Limits
 
 
-async def test_a_file_that_is_too_large_is_not_read(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_file_that_is_too_large_is_not_read() -> None:
     agent = FileAgent()
     agent.files = {"/workspace/f": bytes(MAX_FILE_BYTES + 1)}
     async with bench(agent) as it:
@@ -305,7 +308,7 @@ async def test_a_file_that_is_too_large_is_not_read(autojump_clock: trio.abc.Clo
         assert agent.open == {}
 
 
-async def test_a_file_that_is_too_large_is_not_written(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_file_that_is_too_large_is_not_written() -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)
@@ -319,7 +322,7 @@ async def test_a_file_that_is_too_large_is_not_written(autojump_clock: trio.abc.
         assert agent.files == {}
 
 
-async def test_a_transfer_is_activity(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_transfer_is_activity() -> None:
     agent = FileAgent()
     async with bench(agent, idle_timeout_s=100) as it:
         peer = await client_of(it)
@@ -334,7 +337,7 @@ async def test_a_transfer_is_activity(autojump_clock: trio.abc.Clock) -> None:
         assert trio.current_time() - start_s == pytest.approx(100, abs=1)
 
 
-async def test_activity_overtakes_the_question_for_it(autojump_clock: trio.abc.Clock) -> None:
+async def test_activity_overtakes_the_question_for_it() -> None:
     """At its idle limit a session asks its agent; what comes meanwhile makes that out of date."""
     answer = trio.Event()
 
@@ -411,7 +414,7 @@ async def write_all(peer: Peer) -> None:
     ],
 )
 async def test_a_lying_agent_loses_its_own_session(
-    lie: Callable[[Frame], Frame], transfer: Any, autojump_clock: trio.abc.Clock
+    lie: Callable[[Frame], Frame], transfer: Any
 ) -> None:
     agent = FileAgent(lie)
     agent.files = {"/workspace/f": bytes(5000)}
@@ -452,7 +455,7 @@ def _socket_end() -> int:
     ],
 )
 async def test_an_agent_that_passes_a_wrong_descriptor_loses_its_own_session(
-    mode: str, make: Callable[[], int], autojump_clock: trio.abc.Clock
+    mode: str, make: Callable[[], int]
 ) -> None:
     async def hostile(agent: FakeAgent, jail: FakeJail) -> None:
         del jail
@@ -480,9 +483,7 @@ async def test_an_agent_that_passes_a_wrong_descriptor_loses_its_own_session(
         assert await peer.call("ping") == {}
 
 
-async def test_data_for_files_that_nobody_has_open_is_passed_over(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_data_for_files_that_nobody_has_open_is_passed_over() -> None:
     async def eager(agent: FakeAgent, jail: FakeJail) -> None:
         await agent.be_ready()
         while True:
@@ -532,9 +533,7 @@ async def test_data_for_files_that_nobody_has_open_is_passed_over(
         ("file_close", {"file": 1, "keep": 1}, "bad-request"),
     ],
 )
-async def test_bad_requests_cost_nothing(
-    op: str, args: dict[str, Any], code: str, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_bad_requests_cost_nothing(op: str, args: dict[str, Any], code: str) -> None:
     agent = FileAgent()
     async with bench(agent) as it:
         peer = await client_of(it)

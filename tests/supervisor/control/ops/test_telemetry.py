@@ -15,9 +15,12 @@ from nsm.wire.messages import Cancel, Event, Result, read
 from nsm.wire.telemetry import Occurrence, Stats, metrics_text
 from nsmd.telemetry.telemetry import MAX_KEPT
 from outcomes_agent import outcomes
+from virtual_time import real_time, virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+pytestmark = virtual_time
 
 
 async def told(peer: Peer, **args: Any) -> list[Occurrence]:
@@ -30,6 +33,7 @@ def kinds(occurrences: Sequence[Occurrence]) -> list[str]:
     return [each.kind for each in occurrences]
 
 
+@real_time
 async def test_metrics() -> None:
     async with bench() as it:
         peer = await it.connect()
@@ -41,7 +45,7 @@ async def test_metrics() -> None:
         assert metrics_text(wire).endswith("\n# EOF\n")
 
 
-async def test_stats(autojump_clock: trio.abc.Clock) -> None:
+async def test_stats() -> None:
     async with bench(outcomes) as it:
         peer = await it.connect()
         empty = read(Stats, await peer.call("stats"))
@@ -63,7 +67,7 @@ async def test_stats(autojump_clock: trio.abc.Clock) -> None:
         assert stats.event_loop.total > 0
 
 
-async def test_events_until_now(autojump_clock: trio.abc.Clock) -> None:
+async def test_events_until_now() -> None:
     async with bench() as it:
         peer = await it.connect()
         wire = await peer.call("run", env="python", session="a", code="1")
@@ -83,7 +87,7 @@ async def test_events_until_now(autojump_clock: trio.abc.Clock) -> None:
         assert await told(peer, session=session) == mine
 
 
-async def test_events_of_a_session_that_is_gone(autojump_clock: trio.abc.Clock) -> None:
+async def test_events_of_a_session_that_is_gone() -> None:
     async with bench() as it:
         peer = await it.connect()
         one_shot = (await peer.call("run", env="python", code="1"))["session"]["id"]
@@ -93,7 +97,7 @@ async def test_events_of_a_session_that_is_gone(autojump_clock: trio.abc.Clock) 
             await told(peer, session="nobody")
 
 
-async def test_events_as_they_happen_until_cancelled(autojump_clock: trio.abc.Clock) -> None:
+async def test_events_as_they_happen_until_cancelled() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         request = await peer.start("events", follow=True, last=0)
@@ -108,7 +112,7 @@ async def test_events_as_they_happen_until_cancelled(autojump_clock: trio.abc.Cl
         assert answer.result == {"number": event["number"]}
 
 
-async def test_who_follows_one_session_is_told_of_no_other(autojump_clock: trio.abc.Clock) -> None:
+async def test_who_follows_one_session_is_told_of_no_other() -> None:
     async with bench() as it:
         peer, other = await it.connect(), await it.connect()
         await other.call("run", env="python", session="a", code="1")
@@ -129,9 +133,7 @@ async def flood(it: Bench, rounds: int) -> int:
     return rounds * (MAX_KEPT - 1)
 
 
-async def test_a_slow_reader_is_told_how_many_it_missed_and_takes_no_memory(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_slow_reader_is_told_how_many_it_missed_and_takes_no_memory() -> None:
     async with bench() as it:
         peer = await it.connect()
         await peer.start("events", follow=True, last=0)
@@ -154,6 +156,7 @@ async def test_a_slow_reader_is_told_how_many_it_missed_and_takes_no_memory(
         assert 0 < received < total
 
 
+@real_time
 async def test_who_may_only_run_code_sees_none_of_it() -> None:
     async with bench() as it:
         server = it.make_server(frozenset(("run",)), it.uid, scope="own")

@@ -1,0 +1,37 @@
+"""Virtual time for all tests of a file: `pytestmark = virtual_time`.
+
+A sleep that all tasks are in takes no time. Files in which single tests want it take the fixture
+`autojump_clock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+
+def run_in_virtual_time(
+    function: Callable[[], Awaitable[Any]],
+    *,
+    clock: trio.abc.Clock | None = None,
+    instruments: Sequence[trio.abc.Instrument] = (),
+) -> Any:
+    """`trio.run` with a clock that jumps."""
+    clock = clock or trio.testing.MockClock(autojump_threshold=0)
+    return trio.run(function, clock=clock, instruments=instruments)
+
+
+def run_in_real_time(function: Callable[[], Awaitable[Any]], **options: Any) -> Any:
+    """`trio.run`."""
+    return trio.run(function, **options)
+
+
+virtual_time = pytest.mark.trio(run=run_in_virtual_time)
+real_time = pytest.mark.trio(run=run_in_real_time)
+"""For a test in a file of virtual time."""
+
+OURS = {run_in_virtual_time: virtual_time, run_in_real_time: real_time}
