@@ -95,7 +95,7 @@ PLOTS = (
 )
 
 # Seen on white and on the dark pages of code hosts alike, without a style sheet: which of the two a
-# picture lies on, it cannot know for sure. tests/benchmarks checks the contrast.
+# picture lies on, it cannot know for sure.
 INK = "#757c85"
 LINES = ("#2f81d0", "#c9662b", "#3d9450", "#a46bc9", "#c4576b", "#8a7f2a", INK)
 MARKERS = "os^DvpX"

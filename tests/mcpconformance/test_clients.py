@@ -1,11 +1,10 @@
 """The Python SDK's client against nsm over stdio and HTTP; against the front with another server.
 
-The other clients are run where npm's packages are: `test_campaign.py`.
+The other clients and the suite itself are run where npm's packages are.
 """
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -30,31 +29,13 @@ from mcp_types import (
 from pydantic import FileUrl
 
 from http_support import sdk_client
-from mcpconformance.clients import LEGACY, MODERN, PROGRAM, Seen, by_python, faults
+from mcpconformance import page, suite
+from mcpconformance.campaign import campaign
+from mcpconformance.clients import LEGACY, MODERN, by_python, faults
+from mcpconformance.suite import NotHereError, Packages
 from mcpconformance.world import Served, World, front, world
 
 pytestmark = pytest.mark.jail
-
-GOOD: Seen = {
-    "revision": MODERN,
-    "tools": ["run", "list_programs", "help", "execute"],
-    "calls": {
-        "set": {"text": "Done (no output).", "error": False},
-        "run": {"text": "42\n[exit code 0]", "error": False},
-        "list": {"text": f"- {PROGRAM}: Brings the site to a stage.", "error": False},
-        "help": {"text": "Brings the site to a stage.\n", "error": False},
-        "execute": {"text": "deploying staging\n[stderr]\ncareful\n", "error": False},
-        "refused": {
-            "text": "Invalid character in argument: semicolon (;) not allowed",
-            "error": True,
-        },
-        "unknown": {"text": "Program 'foo' not found. Available: deploy", "error": True},
-    },
-    "progress": ["deploying staging\n", "[stderr] careful\n"],
-    "atOnce": [f"{number}\n[exit code 0]" for number in range(3)],
-    "cancelled": "taken back",
-    "after": "6\n[exit code 0]",
-}
 
 
 @pytest.fixture(scope="module")
@@ -78,34 +59,6 @@ def nsm() -> Generator[World]:
 async def test_a_whole_session(nsm: World, over: str, revision: str) -> None:
     way = nsm.stdio if over == "stdio" else nsm.http.way()
     assert faults(await by_python(way, revision=revision), revision=revision) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        (["revision"], LEGACY, "revision"),
-        (["tools"], ["run"], "tools"),
-        (["calls", "run", "text"], "43\n", "run"),
-        (["calls", "list", "text"], "No programs are available.", "list_programs"),
-        (["calls", "help", "text"], "", "help"),
-        (["calls", "execute", "error"], True, "execute"),
-        (["calls", "refused", "error"], False, "execute with a semicolon"),
-        (["calls", "unknown", "text"], "", "execute of what is not there"),
-        (["progress"], ["deploying staging\n"], "progress"),
-        (["atOnce"], ["0\n", "2\n", "1\n"], "calls at once"),
-        (["cancelled"], "answered", "a call that is taken back"),
-        (["after"], "", "the call after it"),
-    ],
-)
-def test_every_fault_is_noticed(path: list[str], value: object, named: str) -> None:
-    assert faults(GOOD, revision=MODERN) == []
-    seen = copy.deepcopy(GOOD)
-    place: Any = seen
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    (fault,) = faults(seen, revision=MODERN)
-    assert fault.startswith(named)
 
 
 # The front with a server that has more than nsm: what passes it in both directions.
@@ -197,3 +150,24 @@ def text_of(result: CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text
+
+
+# MCP's own conformance suite and the other clients, where npm's packages are.
+
+
+@pytest.fixture
+def installed() -> Packages:
+    try:
+        return suite.packages()
+    except NotHereError as error:
+        pytest.skip(f"not here: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.jail
+@pytest.mark.alone
+async def test_results_are_those_in_docs_data(installed: Packages) -> None:
+    with tempfile.TemporaryDirectory(prefix="nsm-mcp-", dir="/tmp") as directory:
+        results = await campaign(installed, Path(directory), print)
+    assert page.failures(results) == []
+    assert results == page.read()

@@ -57,7 +57,10 @@ async def attachment(
         client_limits = ClientLimits(scope=confined_to)
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        limits = {"client_limits": client_limits, "confined": client_limits is not None}
+        limits: dict[str, Any] = {
+            "client_limits": client_limits,
+            "confined": client_limits is not None,
+        }
         nursery.start_soon(partial(serve_stream, theirs, runner, programs=programs, **limits))
         try:
             yield Peer(ours)

@@ -34,4 +34,7 @@ virtual_time = pytest.mark.trio(run=run_in_virtual_time)
 real_time = pytest.mark.trio(run=run_in_real_time)
 """For a test in a file of virtual time."""
 
-OURS = {run_in_virtual_time: virtual_time, run_in_real_time: real_time}
+OURS: dict[object, pytest.MarkDecorator] = {
+    run_in_virtual_time: virtual_time,
+    run_in_real_time: real_time,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
 
 from control_bench import bench
 from nsm.wire.messages import Request, Result
