@@ -85,10 +85,6 @@ def judged(agent: AgentProcess, code: str, interpreter: Interpreter = "node") ->
     return frame
 
 
-def test_the_capability_is_told(shared: AgentProcess) -> None:
-    assert "check" in shared.ready["capabilities"]
-
-
 @pytest.mark.node
 @pytest.mark.parametrize("code", NODE_CASES)
 def test_node(shared: AgentProcess, code: str) -> None:

@@ -141,10 +141,6 @@ def python(shared: AgentProcess) -> AgentProcess:
     return shared
 
 
-def test_the_capability_is_told(shared: AgentProcess) -> None:
-    assert "complete" in shared.ready["capabilities"]
-
-
 @pytest.mark.parametrize("code", PYTHON_CASES)
 def test_python(python: AgentProcess, code: str) -> None:
     assert completed(python, code) == PYTHON_CASES[code]

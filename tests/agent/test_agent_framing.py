@@ -157,12 +157,12 @@ def test_lone_surrogates_are_escaped() -> None:
 def test_many_small_frames_in_one_piece_are_read_in_linear_time() -> None:
     reader = MessageReader()
     reader.marker = MARKER
-    data = encode_frame({"type": "ack", "seq": 1}) * 100_000
+    data = encode_frame({"type": "ack", "seq": 1}) * 30_000
     reader.receive_data(data)
     count = 0
     while reader.next_message() is not None:
         count += 1
-    assert count == 100_000
+    assert count == 30_000
 
 
 @pytest.mark.parametrize(

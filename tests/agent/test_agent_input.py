@@ -91,47 +91,30 @@ def result(agent: AgentProcess, source: Input) -> Reply:
     return agent.result(source.execution)
 
 
-@pytest.mark.parametrize("one_shot", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_code_reads_its_input(agent: AgentProcess, kind: Interpreter, one_shot: bool) -> None:
-    reply = given(agent, kind, READ_ALL[kind], "Größe 1\ntwo".encode(), one_shot=one_shot)
-    assert (reply.stdout, reply.stderr, reply.exit_code) == ("Größe 1\ntwo", "", 0)
+NAMED: dict[Interpreter, str] = {
+    "python": "import time; print(len(open('/dev/stdin', 'rb').read()))",
+    "bash": "wc -c < /dev/stdin",
+    "node": "console.log(require('fs').readFileSync('/dev/stdin').length)",
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_execution_that_is_given_input_has_some(
+def test_input_comes_whole_to_the_execution_that_is_given_it(
     agent: AgentProcess, kind: Interpreter
 ) -> None:
     assert agent.run(READ_ALL[kind], kind).stdout == ""
-    assert given(agent, kind, READ_ALL[kind], b"one").stdout == "one"
+    for one_shot in (False, True):
+        reply = given(agent, kind, READ_ALL[kind], "Größe 1\ntwo".encode(), one_shot=one_shot)
+        assert (reply.stdout, reply.stderr, reply.exit_code) == ("Größe 1\ntwo", "", 0)
     assert agent.run(READ_ALL[kind], kind).stdout == ""
     assert given(agent, kind, "1", b"nobody reads this").exit_code in (0, 127)
     assert agent.run(READ_ALL[kind], kind).stdout == ""
-    assert given(agent, kind, READ_ALL[kind], b"two").stdout == "two"
-    assert agent.run("ls -l /proc/self/fd/0", "bash").stdout.endswith("/dev/null\n")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_input_that_is_empty_ends_at_once(agent: AgentProcess, kind: Interpreter) -> None:
     assert given(agent, kind, COUNT[kind], b"").stdout == "0\n"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_standard_input_can_be_opened_after_its_end(
-    agent: AgentProcess, kind: Interpreter
-) -> None:
-    codes = {
-        "python": "import time; print(len(open('/dev/stdin', 'rb').read()))",
-        "bash": "wc -c < /dev/stdin",
-        "node": "console.log(require('fs').readFileSync('/dev/stdin').length)",
-    }
-    assert given(agent, kind, codes[kind], b"12345").stdout == "5\n"
-    assert given(agent, kind, codes[kind], b"").stdout == "0\n"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_megabytes_come_whole(agent: AgentProcess, kind: Interpreter) -> None:
     assert given(agent, kind, COUNT[kind], os.urandom(5_000_000)).stdout == "5000000\n"
+    # By its name, also after its end.
+    assert given(agent, kind, NAMED[kind], b"12345").stdout == "5\n"
+    assert given(agent, kind, NAMED[kind], b"").stdout == "0\n"
+    assert agent.run("ls -l /proc/self/fd/0", "bash").stdout.endswith("/dev/null\n")
 
 
 @pytest.mark.parametrize("kind", KINDS)

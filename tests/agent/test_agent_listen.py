@@ -31,10 +31,6 @@ def ask(agent: AgentProcess, **fields: Any) -> None:
     agent.send(**{"type": "listen", "id": "l", "port": port, **fields})
 
 
-def test_listening_is_offered(shared: AgentProcess) -> None:
-    assert "listen" in shared.ready["capabilities"]
-
-
 def test_the_socket_takes_connections_outside_of_the_agent(agent: AgentProcess) -> None:
     ask(agent)
     frame, listener = listening(agent)

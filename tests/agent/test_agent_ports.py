@@ -52,10 +52,6 @@ def channel(agent: AgentProcess) -> Generator[socket.socket]:
         yield found
 
 
-def test_ports_are_offered(shared: AgentProcess) -> None:
-    assert "ports" in shared.ready["capabilities"]
-
-
 @pytest.mark.parametrize(
     ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 )

@@ -46,10 +46,6 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[AgentPro
         yield process
 
 
-def test_set_up_is_offered(agent: AgentProcess) -> None:
-    assert "setup" in agent.ready["capabilities"]
-
-
 def test_everything_of_it_is_the_sessions_own(either: AgentProcess) -> None:
     steps = (
         "exported=one; export exported; plain='two words'; list=(a 'b c'); declare -A map=([k]=v)",

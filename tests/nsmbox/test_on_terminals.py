@@ -10,6 +10,7 @@ import pytest
 
 from box.world import HOME, PROJECT
 from processes import Watched, tree
+from selection import one_in
 from terminal import Terminal
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def test_without_a_terminal_nobody_is_asked(shared_world: World) -> None:
     assert ASKED not in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["", "\x1b[2J"], ids=ascii)
+@pytest.mark.parametrize("kind", one_in(2, ["\x1b[2J", ""]), ids=ascii)
 def test_any_kind_of_terminal(shared_world: World, kind: str) -> None:
     script = 'printf "<%s>\\n" "$TERM" | od -An -c'
     with on_terminal(shared_world, "nsm", "box", "--", "sh", "-c", script, TERM=kind) as terminal:

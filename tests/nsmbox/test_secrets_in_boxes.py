@@ -24,14 +24,15 @@ VALUE = "ghp_Abcdefgh12345678ijklmnop90QRSTUVWXyz"
 
 SEARCHES = """\
 import os, re, sys
-first, second = (part.encode() for part in sys.argv[1:3])
-found, looked = [], 0
+parts = [part.encode() for part in sys.argv[1:]]
+found, looked = [[], []], 0
 
 def look(where, data):
-    # The whole value is in no variable of this program.
-    for match in re.finditer(re.escape(first), data):
-        if data[match.end() : match.end() + len(second)] == second:
-            found.append(where)
+    # The whole values are in no variable of this program.
+    for places, first, second in zip(found, parts[::2], parts[1::2]):
+        for match in re.finditer(re.escape(first), data):
+            if data[match.end() : match.end() + len(second)] == second:
+                places.append(where)
 
 def files():
     for top in ("/tmp", "/run", "/home", "/dev/shm", "/var", "/etc"):
@@ -64,9 +65,9 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
                         pass
     except OSError:
         pass
-print(looked > 100, found)
+print(looked > 100, *found)
 """
-"""Searches files, environments and the memory of all processes for a text in two parts."""
+"""Searches files, environments and the memory of all processes for texts, each in two parts."""
 
 
 @contextmanager
@@ -104,22 +105,20 @@ def test_a_box_uses_a_secret_and_never_has_it(box_tools: Path) -> None:
         curl -sS --fail -H "Authorization: Bearer $GITHUB_TOKEN" {server.url("plain")}; echo
         unset SSL_CERT_FILE CURL_CA_BUNDLE
         curl -sS --fail -u "me:$GITHUB_TOKEN" {server.url("base64")}; echo
-        python3 search.py {first} {second}
-        A={first} B={second}
-        CANARY=$A$B python3 search.py {first} {second}
+        A=canary-in B=environment
+        CANARY=$A$B python3 search.py {first} {second} $A $B
         cat /run/nsm/policy.json
         """
         done = world.box("bash", "-c", script, options=options)
         assert done.returncode == 0, done.stdout + done.stderr
-        stand_in, plain, encoded, searched, canary, *policy = done.stdout.splitlines()
+        stand_in, plain, encoded, searched, *policy = done.stdout.splitlines()
         assert stand_in != VALUE
         assert (stand_in[:4], len(stand_in)) == ("ghp_", len(VALUE))
         assert plain == f"Bearer {stand_in}"
         assert server.seen[0][2]["authorization"] == f"Bearer {VALUE}"
         assert server.seen[1][2]["authorization"].startswith("Basic ")
         assert encoded
-        assert searched == "True []"
-        assert "/environ" in canary  # the search finds what there is
+        assert searched.startswith("True [] ['/proc/"), "the search finds what there is"
         assert json.loads("\n".join(policy))["secrets"] == ["github"]
         # The next box has another stand-in, and that of the first is worth nothing.
         script = f'curl -sS -H "Authorization: Bearer {stand_in}" {server.url("plain")}'
