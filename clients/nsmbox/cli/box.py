@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nsmbox.model.plan import Network
 
 _EPILOG = """\
-In the box are the working directory, the system read-only, an empty home directory, and of the
-variables a few. `claudebox` is the same for Claude Code. docs/how-to/claudebox.md has all of it.
+A box has the working directory, the system (read-only), an empty home directory and a few
+variables. `claudebox` is a box for Claude Code. docs/how-to/claudebox.md has the details.
 
 examples:
   nsm box -- bash

@@ -61,9 +61,9 @@ exit codes:
   2    wrong usage
 """
 _AUDIT_EPILOG = """\
-Each call has a line when it starts, which is on disk before the program is, and one when it ends
-(none if nsm was killed meanwhile: then the program was, too); a refused one has one. In brackets is
-the call's id, short, as --call takes it. Nothing is ever deleted.
+A call has a line for its start, written before the program starts, and one for its end. There is no
+end if nsm was killed meanwhile, and the program with it. A refused call has one line. In brackets
+is the beginning of the call's id, for --call. nsm never deletes lines.
 """
 
 _PROGRAM = cli.operand("PROGRAM", "a program, see `nsm bridge ls`")

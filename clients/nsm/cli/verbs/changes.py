@@ -28,11 +28,10 @@ PATHS = cli.operand(
 )
 
 _EPILOG_OF_DIFF = """\
-For sessions whose project is copied on write (`[project] mode = "overlay"`). The patch is one that
-`git apply` takes; lines that begin with `#` say what it cannot, binary files among it. What
-a terminal would act on is made visible where standard output is one; there it has colours (without
-NO_COLOR) and goes through PAGER, which is `less` where it is not set. What is in git
-repositories is counted, unless a path names it.
+For sessions with a copy of the project (`[project] mode = "overlay"`). The patch is for `git
+apply`; lines that begin with `#` name what it leaves out, such as binary files. On a terminal,
+control characters are shown as text, and the patch has colours (without NO_COLOR) and goes through
+PAGER, else `less`. Changes in git repositories are only counted, unless a path names them.
 
 examples:
   nsm diff work
@@ -93,13 +92,13 @@ def _left(repository: str, changes: int) -> str:
 
 
 _EPILOG_OF_APPLY = """\
-Only what was shown is written: a file that the session or somebody on the host has changed since
-is left alone, and named. So is a file that was changed on the host since the session began (see
---force), and one that git, editors or other tools would act on without being told to, or a link
-that leads out of the project, unless its very path is given. What is in a git repository is left
-alone unless a path names that (`nsm apply work .git`). Nothing is written through links.
-
-Exits 1 when something was left out.
+These files are left out and named:
+  - files that changed since they were shown, in the session or on the host
+  - files that changed on the host since the session began (see --force)
+  - files that git, editors or other tools would run by themselves, and links
+    that lead out of the project, unless you give their very path
+  - files in git repositories, unless a path names the repository (`.git`)
+Nothing is written through links. Exits 1 when something was left out.
 
 examples:
   nsm apply work
@@ -110,7 +109,7 @@ examples:
 
 @cli.verb(
     "apply",
-    "Bring what a session has changed to the project, after a question.",
+    "Write a session's changes to the project, after a question.",
     _EPILOG_OF_APPLY,
     cli.SESSION,
     PATHS,
@@ -208,8 +207,8 @@ def _agreed(
 
 
 _EPILOG_OF_DISCARD = """\
-The files are then, in the session, what they are on the host at this moment. All that the session
-has goes with it when it ends, so that `nsm kill` discards everything, too.
+The session then has these files as they are on the host now. `nsm kill` discards all changes, too,
+since a session's copy ends with it.
 
 examples:
   nsm discard work

@@ -34,10 +34,10 @@ SESSION is an id or a name. PATH is absolute or below the session's /workspace, 
 alone means. `-` is standard input or output. A target that is a directory, or ends in `/`, takes
 files under their own names. A local name with a colon is written `./a:b`.
 
-A file appears whole at its target, or not at all. Permissions are kept, but those to run as
-another user; here less your umask, and a file that is replaced keeps its own. Copies work while
-code runs in the session. A symbolic link here is neither read nor written through unless you say
---follow. The largest file is `[session] max_file_mb`.
+A file appears whole at its target, or not at all. Permissions are kept, without set-user-ID; on
+this machine your umask applies, and a replaced file keeps its own. Copies work while code runs in
+the session. A symbolic link here is neither read nor written through unless you say --follow. The
+largest file is `[session] max_file_mb`.
 
 A directory is copied with all that is in it, into TARGET if that is a directory, else as TARGET.
 Links become links in a session, and are left out on the way here; sockets, pipes and devices are

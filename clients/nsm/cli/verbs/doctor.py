@@ -39,7 +39,7 @@ _TRIALS = {"bash": "true", "sh": "true"}
 @verb(
     "doctor",
     "Check what nsm needs on this host, and say how to get what is missing.",
-    "Exits 0 when code can be run, else 1. In a box it tells what reaches in there.",
+    "Exits 0 when code can be run, else 1. In a box, it checks what of nsm the box can use.",
     as_json("the checks"),
 )
 def _doctor(options: Namespace) -> int:

@@ -29,10 +29,9 @@ _EPILOG = """\
 Without an ACTION it lists the environments, as `list` does.
 
 `add NAME --pip PACKAGES` makes an environment from Python packages, `add NAME --image IMAGE` from a
-container image. `add REF#NAME` has Nix build
-one: a reference to a flake that yields a sandbox (`lib.mkSandbox` of nsm's flake), as in
-github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Both happen in the background: calls to other
-environments work meanwhile, and a build goes on when you leave.
+container image. `add REF#NAME` has Nix build one from a flake with `lib.mkSandbox` of nsm's flake,
+such as github:OWNER/REPO#NAME or ./DIRECTORY#NAME. Builds run in the background, and go on when
+you leave.
 
 examples:
   nsm env
@@ -50,8 +49,8 @@ examples:
 _EPILOG_OF_USE = """\
 From then on all clients of the project have the environment. nsm remembers what you agreed to, and
 reports when its packages change. If its interpreter changes, it is unavailable until you agree
-again. From a list of packages nsm makes an environment in the background, with the exact versions
-of a lock. It stays as you agreed to it when the list changes.
+again. From a list of packages, nsm makes an environment in the background, with the exact
+versions of a lock. If the list changes, the environment stays as you agreed to it.
 """
 
 
@@ -147,8 +146,8 @@ def _hint_at_project_environments(client: Client) -> None:
 
 @_env.action(
     "show",
-    "show all that is known of one",
-    "Of one that Nix builds, why its last build failed. Exits 1 where there is none of that name.",
+    "show everything about an environment",
+    "Also why its last build failed. Exits 1 if there is no environment of that name.",
     cli.operand("ENV", "its name"),
     cli.as_json("an object"),
 )
@@ -186,7 +185,7 @@ def _details(found: Sequence[EnvironmentRow], built: BuiltRow | None) -> str:
 
 @_env.action(
     "add",
-    "build one, and keep it",
+    "build an environment",
     "Exits 1 when its build fails.",
     cli.operand(
         "NAME|REF#NAME",
@@ -291,7 +290,7 @@ def _absolute(path: str | None) -> str | None:
 
 @_env.action(
     "builds",
-    "list those that are built, and the progress of their builds",
+    "list built environments, and the progress of their builds",
     "",
     cli.as_json("an array of objects"),
 )
@@ -303,8 +302,8 @@ def _list_builds(options: Namespace) -> None:
 
 @_env.action(
     "rm",
-    "remove one of those, and cancel its build",
-    "Sessions that run in it live on.",
+    "remove a built environment, and cancel its build",
+    "Its sessions live on.",
     cli.operand("BUILT ...", "a name, or a reference", dest="names"),
     cli.as_json("an array of those that were removed"),
 )
@@ -323,8 +322,8 @@ def _rm(options: Namespace) -> int:
 
 @_env.action(
     "update",
-    "build those again, from newer sources if there are some",
-    "What worked goes on working when its update fails, which exits 1.",
+    "build environments again, from newer packages if there are any",
+    "If an update fails, the environment stays as it is, and the exit code is 1.",
     cli.operand("[BUILT ...]", "a name or a reference; or all", dest="names"),
     _NO_WAIT,
     cli.as_json("an array of objects"),
@@ -361,7 +360,7 @@ def _tell(rows: Sequence[BuiltRow], options: Namespace, words: Callable[[BuiltRo
 
 @_env.action(
     "preload",
-    "import Python modules before sessions of one start",
+    "import Python modules before sessions start",
     _EPILOG_OF_PRELOAD,
     cli.operand("ENV", "its name"),
     cli.operand("MODULE ...", "such as pandas", dest="modules"),
@@ -382,7 +381,7 @@ def _preload(options: Namespace) -> int:
 @_env.action(
     "found",
     "list the environments and locks that lie in the project, such as .venv or uv.lock",
-    "Found by reading files. No program of the project runs.",
+    "Only reads files: no program of the project runs.",
     _PROJECT,
     cli.as_json("an array of objects"),
 )
@@ -446,7 +445,7 @@ def _project(options: Namespace) -> str:
 
 @_env.action(
     "gc",
-    "remove environments made from packages that nobody uses",
+    "remove environments of packages that are not in use",
     "Those of config.toml, of `nsm env add` and of live sessions are in use.",
     cli.flag("--dry-run", "only say which"),
     cli.as_json("an object with their directories and the size of their files"),
@@ -466,7 +465,7 @@ def _gc(options: Namespace) -> None:
 
 @_env.action(
     "log",
-    "show what was printed by the last build of one",
+    "show the output of an environment's last build",
     "",
     cli.operand("BUILT", "a name, or a reference", dest="name"),
     cli.flag("-f --follow", "follow until the build ends, or until Ctrl-C, which is no failure"),

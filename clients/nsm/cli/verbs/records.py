@@ -28,8 +28,8 @@ _EPILOG_OF_LOGS = """\
 Sessions that have ended are found as well, by id (see `nsm ps --all`) or as the latest of a name.
 
 `> ` stands before code, two spaces before standard output and displayed values, `! ` before
-standard error. What a terminal would act on is made visible, and colours are left out, also where
-standard output is no terminal: --json has every character.
+standard error. Control characters are shown as text, and colours are left out: --json has every
+character.
 
 examples:
   nsm logs work -n 3
@@ -140,7 +140,7 @@ _SHORT_ID = 8
 
 _EPILOG_OF_EVENTS = """\
 Sessions that start, are handed out and end, executions, clients, limits that were hit, what the
-pool does; the last 4096 are kept. Nothing of code and its output is told: see `nsm logs`.
+pool does; the last 4096 are kept. Code and its output are in `nsm logs`.
 
 examples:
   nsm events -n 20

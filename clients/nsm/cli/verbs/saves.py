@@ -122,7 +122,7 @@ examples:
 
 @cli.verb(
     "restore",
-    "Make a session of a save of `nsm save`.",
+    "Start a session from a save of `nsm save`.",
     _EPILOG_OF_RESTORE,
     cli.operand("SAVE", "name of a save that is kept, or a file"),
     cli.operand("[AS]", "name of the new session; else that of the saved one", dest="name"),

@@ -103,7 +103,7 @@ def _join_job(session: str, job_id: str) -> int:
 
 @cli.verb(
     "top",
-    "Watch the sessions: processor, memory, rates. Starts none.",
+    "Watch the sessions: processor, memory, rates. Starts no supervisor.",
     _EPILOG_OF_TOP,
     cli.value("-d --delay SECONDS", "between refreshes; 2", cli.seconds, default=2.0),
     cli.value("-s --sort COLUMN", ", ".join(ORDERS), choices=ORDERS, default="cpu"),

@@ -37,8 +37,7 @@ _SHOWN = (
 _service = cli.verb(
     "service",
     "Have systemd keep the supervisor.",
-    "It starts with the first client and again when it ends by accident, which its sessions\n"
-    "outlive.",
+    "systemd starts it with the first client, and again after a crash. Sessions outlive a crash.",
 )
 
 

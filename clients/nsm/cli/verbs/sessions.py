@@ -93,9 +93,9 @@ def _chosen(rows: Sequence[SessionRow], options: Namespace) -> list[SessionRow]:
 
 @cli.verb(
     "inspect",
-    "Show all that is known of a session: its rules, its life, its processes, what it has run.",
-    "Rules are what it sees, changes, reaches and uses, and what keeps it to that; code in it\n"
-    "finds the same in /run/nsm/policy.json, host paths left out.\n"
+    "Show everything about a session: its rules, its life, its processes, what it has run.",
+    "Rules are what it sees, changes, reaches and uses, and what enforces that. Code finds\n"
+    "them in /run/nsm/policy.json, without paths of the host.\n"
     "Of a session that has ended, it shows why, and what it ran last.\n"
     "Exits 1 when the session is unknown.",
     cli.SESSION,

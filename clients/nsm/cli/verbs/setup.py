@@ -165,7 +165,10 @@ boxes keep of their own.
 
 
 @cli.verb(
-    "uninstall", "Remove all that nsm has put on this machine.", _EPILOG_OF_UNINSTALL, cli.YES
+    "uninstall",
+    "Remove nsm's files from this machine, and end all sessions.",
+    _EPILOG_OF_UNINSTALL,
+    cli.YES,
 )
 def _uninstall(options: Namespace) -> int:
     if _has_boxes():

@@ -27,20 +27,20 @@ AS_JSON = cli.as_json("one object, or null when no supervisor runs,")
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 _EPILOG_OF_POOL = """\
-HITS were there when asked for, MISSES had to be started first.
-REFILL is what a start takes, P95 what at most 5 of 100 exceed.
+HITS: sessions that were ready when asked for. MISSES had to be started first.
+REFILL: median time of a start. P95: 95 of 100 starts take no longer.
 """
 
 
 _EPILOG_OF_TIMES = """\
-Counted since the supervisor started. P50 is what half of them did not exceed, P99 what 99 of 100
-did not; they are taken from buckets, and at most 25 % off. MAX is exact. WAIT is the part of the
-latency before the code was sent to its session.
+Since the supervisor started. P50: half of the executions took no longer. P90, P99: 90 and 99 of
+100 took no longer. These are estimates, at most 25 % off; MAX is exact. WAIT is the time before the
+code was sent to its session.
 """
 
 
 _EPILOG_OF_METRICS = """\
-Each line `# HELP` says what a metric means; monitoring/README.md, how Prometheus gets them.
+Lines with `# HELP` explain the metrics. docs/how-to/operations.md says how Prometheus gets them.
 
 examples:
   nsm status metrics | grep ^nsm_sessions
@@ -49,7 +49,7 @@ examples:
 
 _status = cli.verb(
     "status",
-    "Show the supervisor's version, process, socket and counts. Starts none.",
+    "Show the supervisor's version, process, socket and counts. Starts no supervisor.",
     "Without an ACTION it exits 1 when no supervisor runs.",
     AS_JSON,
 )
@@ -164,18 +164,18 @@ def _drained(report: DrainReport, *, cancelled: bool) -> str:
 
 
 _EPILOG_OF_RELOAD = """\
-With --config it only reads `config.toml` again, and tells what has changed; it exits 1 when there
-are mistakes, and then nothing has.
+With --config it only reads `config.toml` again, and says what has changed. If there are mistakes,
+it changes nothing and exits 1.
 
-Without, it is for a new version, or settings that only a start reads. Sessions stay, and what runs
-in them goes on; clients connect again by themselves. The process keeps its number. Where the
-program that is installed now would not start, or cannot take over some sessions, the supervisor
-goes on as it is, and this says why. With --force, sessions that it cannot take over are ended.
+Without --config it starts the installed version with the settings of now. Sessions stay, what runs
+in them goes on, and clients connect again by themselves. If the installed version does not start,
+or cannot take over some sessions, nothing changes, and the reason is printed. --force ends sessions
+that it cannot take over. Starts no supervisor where none runs.
 
-It exits 1 if the supervisor has sessions that it cannot use, since another version made them. They
-live on: `nsm ps` lists them, `nsm kill` ends them, and a version that can use them takes them over.
+Exits 1 if there are sessions that this version cannot use, since another one made them. They live
+on: `nsm ps` lists them, `nsm kill` ends them, and a version that can use them takes them over.
 
-Programs of the bridge cannot go on: they have `[drain] timeout_seconds` to end, and are stopped
+Programs of the bridge do not go on: they have `[drain] timeout_seconds` to end, and are stopped
 then. `nsm drain` waits for them as long as it takes.
 """
 
@@ -186,7 +186,7 @@ MAX_TOLD = 10
 
 @cli.verb(
     "reload",
-    "Restart the supervisor with all its sessions; returns when it answers again. Starts none.",
+    "Restart the supervisor and keep all sessions; returns when it answers again.",
     _EPILOG_OF_RELOAD,
     cli.flag("--config", "only read the configuration again"),
     cli.flag("--force", "end sessions that the new program cannot take over"),
@@ -266,7 +266,7 @@ END_TIMEOUT_S = 30.0
 
 @cli.verb(
     "shutdown",
-    "End the supervisor and all sessions; returns when it has ended. Starts none.",
+    "End the supervisor and all sessions; returns when it has ended. Starts no supervisor.",
     "On a terminal you are asked first, if there are sessions. `nsm reload` restarts the\n"
     "supervisor and keeps them.",
     cli.YES,
