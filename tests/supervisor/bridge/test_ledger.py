@@ -18,7 +18,6 @@ import trio.testing
 import bridge_writer
 from nsm.wire.errors import AuditFailedError
 from nsmd.audit import journal as journal_module
-from nsmd.audit.journal import AuditFile
 from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.ledger import ended, find_fate, newest_first, not_started, open_ledger
 from nsmd.bridge.programs import Caller, ProgramEnd, RecordedCall
@@ -222,31 +221,6 @@ async def test_a_start_that_was_cut_anywhere_did_not_happen(
     assert beside(path) == ["audit.log"]
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "problem"),
-    [
-        (AuditFile, "append", ValueError("a fault")),
-        (trio.to_thread, "run_sync", RuntimeError("can't start new thread")),
-    ],
-)
-async def test_a_fault_of_ours_refuses_calls_and_ends_nothing_else(
-    path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, problem: Exception
-) -> None:
-    def fails(*_given: object, **_more: object) -> None:
-        raise problem
-
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        await ledger.begin(asked("a"))
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, fails)
-            with pytest.raises(AuditFailedError, match=str(problem)):
-                await ledger.begin(asked("b"))
-            assert str(problem) in ledger.problem
-        await ledger.end(asked("a"), ended(ProgramEnd(exit_code=0)))
-        assert ledger.problem == ""
-    assert story(path) == [("start", "a", None), ("end", "a", None)]
-
-
 async def test_an_end_that_found_no_room_is_written_later(
     path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
 ) -> None:
@@ -290,25 +264,6 @@ async def test_a_start_that_is_perhaps_lost_is_none(
         ("start", "b", None),
     ]
     assert beside(path) == ["audit.log"]
-
-
-async def test_a_file_that_is_removed_under_a_start_refuses_the_call(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fdatasync = os.fdatasync
-
-    def remove(descriptor: int) -> None:
-        path.unlink()
-        fdatasync(descriptor)
-
-    async with open_ledger(str(path), max_mb=1) as ledger:
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fdatasync", remove)
-            with pytest.raises(AuditFailedError, match="removed"):
-                await ledger.begin(asked("a"))
-        await ledger.begin(asked("b"))
-        assert ("start", "b", None) in story(path)
-        await ledger.end(asked("b"), ended(ProgramEnd(exit_code=0)))
 
 
 class Disk:
@@ -380,6 +335,9 @@ async def test_a_call_that_is_taken_back_meanwhile_was_not_started(path: Path, d
     assert beside(path) == ["audit.log"]
 
 
+# Size.
+
+
 async def test_too_many_that_wait_are_refused(
     path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,9 +353,6 @@ async def test_too_many_that_wait_are_refused(
             await ledger.begin(asked("one more"))
         nursery.cancel_scope.cancel()
         disk.answers.set()
-
-
-# Size.
 
 
 async def test_a_large_one_is_set_aside_and_nothing_is_deleted(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,30 +59,103 @@ SOME = NetworkRule(mode="allow", allow=("example.org", "*.example.com:443"))
 NO_NAME = "curl: (6) Could not resolve host: pypi.org\n"
 
 
-def test_a_killed_interpreter_loses_the_session_its_variables() -> None:
-    notes = notes_of(exit_code=137, events=(MEMORY_LIMIT,), interpreter_restarted=True)
-    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); variables were lost",)
+READ_ONLY = "touch: cannot touch '{}': Read-only file system\n"
+LIMITED = "policy: network is limited to example.org, *.example.com:443"
+KILLED: dict[str, Any] = {
+    "exit_code": 137,
+    "events": (MEMORY_LIMIT,),
+    "interpreter_restarted": True,
+}
+IN_A_GROUP = dataclasses.replace(
+    MEMORY_LIMIT, limit=234 << 20, enforced_by="cgroup", peak_bytes=234 << 20
+)
+MANY = tuple(f"h{number}.example.net:443" for number in range(9))
+TOO_LARGE = "cp: cannot stat 'x': Value too large for defined data type\n"
+
+NOTES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a session loses its variables": ("", KILLED, "reached (peak 171 MB); variables were lost"),
+    "a one-shot has none to lose": (
+        "",
+        {**KILLED, "keeps_state": False},
+        "2 processes were killed",
+    ),
+    "other processes were killed": ("Killed\n", {"events": (MEMORY_LIMIT,)}, "2 processes were"),
+    "a group counts files": ("", {**KILLED, "events": (IN_A_GROUP,)}, "(files in memory included)"),
+    "a kill that was counted is not guessed again": (
+        "Traceback (most recent call last):\nMemoryError\n",
+        {"events": (MEMORY_LIMIT,)},
+        "killed: memory limit",
+    ),
+    "a refused process, though nothing was said": ("", {"events": (PROCESS_LIMIT,)}, PROCESSES),
+    "memory of each process": ("sort: memory exhausted\n", {}, MEMORY),
+    "several rules are one line": (
+        NO_NAME + READ_ONLY.format("/project/x"),
+        {},
+        f"{OFF}; {PROJECT.removeprefix('policy: ')}",
+    ),
+    "a place is named once": (
+        "".join(READ_ONLY.format(f"/project/{n}") for n in "abc"),
+        {},
+        PROJECT,
+    ),
+    "two places": (
+        READ_ONLY.format("/usr/x") + READ_ONLY.format("/x/x"),
+        {},
+        f"policy: /usr is read-only; {WRITABLE}",
+    ),
+    "the place that an overlay would open": (
+        READ_ONLY.format("/project/x") + READ_ONLY.format("/usr/x"),
+        {},
+        "unless the user sets the project's mode to overlay (/project); writable: ",
+    ),
+    "a copied project is full": (
+        "touch: cannot touch '/project/x': No space left on device\n",
+        {"mode": "overlay"},
+        "policy: /project is full",
+    ),
+    "a copied project is writable": (READ_ONLY.format("/project/x"), {"mode": "overlay"}, ""),
+    "a file that is too large is no denial": (TOO_LARGE, {}, ""),
+    "places that are not shown": (
+        "cat: /home/a: No such file or directory\ncat: /root/b: No such file or directory\n",
+        {},
+        "policy: the host's /home, /root are not shown here",
+    ),
+    "refused hosts": (
+        "",
+        {"network": SOME, "refused": ("pypi.org:443",)},
+        f"{LIMITED}; refused: p",
+    ),
+    "many refused hosts": ("", {"network": SOME, "refused": MANY}, "h3.example.net:443, 5 more"),
+    "an empty list": (
+        "",
+        {"network": NetworkRule(mode="allow"), "refused": ("pypi.org:443",)},
+        "limited to an empty list of hosts; refused: pypi.org:443",
+    ),
+    "past the proxy": (NO_NAME, {"network": SOME}, "the proxy that HTTPS_PROXY names"),
+    "a name that the whole network lacks": (NO_NAME, {"network": NetworkRule(mode="full")}, ""),
+    "a command has names of packages only": (
+        "error: externally-managed-environment\n",
+        {"code": "pip install 'a; rm -rf ~'"},
+        python_package("PACKAGES"),
+    ),
+    "options of pip are no packages": (
+        "error: externally-managed-environment\n",
+        {"code": "pip install --upgrade opencv-python"},
+        python_package("opencv-python"),
+    ),
+}
+"""What a program says, how it ended, and what its one note is about; empty where there is none."""
 
 
-def test_a_one_shot_had_nothing_to_lose() -> None:
-    notes = notes_of(
-        exit_code=137, events=(MEMORY_LIMIT,), interpreter_restarted=True, keeps_state=False
-    )
-    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); 2 processes were killed",)
-
-
-def test_where_the_interpreter_lives_it_says_what_does_not() -> None:
-    notes = notes_of("Killed\n", exit_code=0, events=(MEMORY_LIMIT,))
-    assert notes == ("killed: memory limit 160 MB reached (peak 171 MB); 2 processes were killed",)
-
-
-def test_a_group_counts_files_too_and_its_limit_says_so() -> None:
-    event = dataclasses.replace(
-        MEMORY_LIMIT, limit=234 << 20, enforced_by="cgroup", peak_bytes=234 << 20
-    )
-    notes = notes_of(exit_code=137, events=(event,), interpreter_restarted=True)
-    limit = "memory limit 234 MB (files in memory included) reached (peak 234 MB)"
-    assert notes == (f"killed: {limit}; variables were lost",)
+@pytest.mark.parametrize("name", NOTES)
+def test_the_rule_that_stopped_something_is_named(name: str) -> None:
+    said, ended, expected = NOTES[name]
+    notes = notes_of(said, **ended)
+    if expected:
+        (note,) = notes
+        assert expected in note
+    else:
+        assert notes == ()
 
 
 def test_where_there_is_a_gpu_its_loss_is_told_even_if_code_goes_on() -> None:
@@ -100,76 +174,11 @@ def test_where_there_is_a_gpu_its_loss_is_told_even_if_code_goes_on() -> None:
     assert note == "gpu: this environment has no GPU; ml has one"
 
 
-def test_what_was_counted_is_not_guessed_again() -> None:
-    text = 'Traceback (most recent call last):\n  File "<exec 1>", line 1\nMemoryError\n'
-    (killed,) = notes_of(text, events=(MEMORY_LIMIT,))
-    assert killed.startswith("killed: memory limit")
-    assert notes_of("sh: 1: Cannot fork\n", events=(PROCESS_LIMIT,)) == (PROCESSES,)
-
-
-def test_a_refused_process_is_told_although_nothing_was_said() -> None:
-    assert notes_of(exit_code=0, events=(PROCESS_LIMIT,)) == (PROCESSES,)
-
-
 def test_what_a_killed_process_is_called_is_one_line() -> None:
     event = dataclasses.replace(MEMORY_LIMIT, what="a\n]\x1b[2Jb" + "c" * 500)
     (note,) = notes_of(events=(event,))
     assert note.startswith("killed: memory limit 160 MB reached (peak 171 MB); a ] [2Jbccc")
     assert len(note) < 200
-
-
-def test_several_rules_are_one_line() -> None:
-    (note,) = notes_of(NO_NAME + "touch: cannot touch '/project/x': Read-only file system\n")
-    both = [rule.removeprefix("policy: ") for rule in (OFF, PROJECT)]
-    assert note == f"policy: {'; '.join(both)}"
-
-
-def test_a_place_is_named_once() -> None:
-    lines = [f"touch: cannot touch '/project/{name}': Read-only file system\n" for name in "abc"]
-    assert notes_of("".join(lines)) == (PROJECT,)
-
-
-def test_two_places() -> None:
-    lines = [f"touch: cannot touch '{at}/x': Read-only file system\n" for at in ("/usr", "/x")]
-    assert notes_of("".join(lines)) == (f"policy: /usr is read-only; {WRITABLE}",)
-
-
-def test_which_of_several_places_an_overlay_would_open() -> None:
-    said = "".join(
-        f"touch: cannot touch '{p}': Read-only file system\n" for p in ("/project/x", "/usr/x")
-    )
-    (note,) = notes_of(said)
-    unless = "unless the user sets the project's mode to overlay (/project); writable: "
-    assert f"/project, /usr are read-only, {unless}" in note
-
-
-def test_several_places_that_are_not_shown_are_one_clause() -> None:
-    (note,) = notes_of(
-        "cat: /home/a: No such file or directory\ncat: /root/b: No such file or directory\n"
-    )
-    shown = "of the host, /usr and the project can be read"
-    assert note == f"policy: the host's /home, /root are not shown here; {shown}"
-
-
-def test_hosts_that_the_proxy_refused_are_named() -> None:
-    notes = notes_of(exit_code=0, network=SOME, refused=("pypi.org:443",))
-    assert notes == (
-        "policy: network is limited to example.org, *.example.com:443; refused: pypi.org:443",
-    )
-
-
-def test_who_goes_past_the_proxy_is_told_of_it() -> None:
-    (note,) = notes_of(NO_NAME, network=SOME)
-    assert note.startswith("policy: network is limited to example.org, *.example.com:443, through")
-    assert note.endswith("the proxy that HTTPS_PROXY names")
-
-
-def test_with_a_network_what_pip_does_not_find_is_not_there() -> None:
-    text = (
-        "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
-    )
-    assert notes_of(text) == (python_package("x"),)
-    assert notes_of(text, network=SOME) == ()
 
 
 NO_NUMPY = (
@@ -211,23 +220,6 @@ def test_packages_of_node_are_not_those_of_python() -> None:
     assert "no environment is known to have numpy" in notes_of(NO_NUMPY, environments=(WEB,))[0]
 
 
-def test_a_module_to_preload_that_is_not_installed_is_in_no_environment() -> None:
-    stale = dataclasses.replace(SCIENCE, packages=("pandas",), preload=("numpy",))
-    assert "no environment is known to have numpy" in notes_of(NO_NUMPY, environments=(stale,))[0]
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("pip install 'a; rm -rf ~'", "PACKAGES"),
-        ("pip install --upgrade opencv-python", "opencv-python"),
-    ],
-)
-def test_only_names_of_packages_stand_in_the_command(code: str, words: str) -> None:
-    text = "error: externally-managed-environment\n"
-    assert notes_of(text, code=code) == (python_package(words),)
-
-
 IMAGE = Environment(
     name="web", interpreter="bash", image=ImageRoot(directory="/x", python=("/run/python3",))
 )
@@ -246,36 +238,6 @@ def test_where_the_host_is_not_shown_its_packages_are_no_help(
     assert how in note
     (note,) = notes_of("cat: /home/a: No such file or directory\n", environment=environment)
     assert note.endswith("of the host, the project can be read")
-
-
-def test_an_empty_list_allows_nothing_and_says_so() -> None:
-    (note,) = notes_of(network=NetworkRule(mode="allow"), refused=("pypi.org:443",))
-    assert note == "policy: network is limited to an empty list of hosts; refused: pypi.org:443"
-
-
-def test_many_refused_hosts_are_counted() -> None:
-    refused = tuple(f"h{number}.example.net:443" for number in range(9))
-    (note,) = notes_of(network=SOME, refused=refused)
-    assert note.endswith("h3.example.net:443, 5 more")
-
-
-def test_with_the_whole_network_a_name_that_is_not_found_is_not_the_jails_doing() -> None:
-    assert notes_of(NO_NAME, network=NetworkRule(mode="full")) == ()
-
-
-def test_a_copied_project_is_writable() -> None:
-    full = "touch: cannot touch '/project/x': No space left on device\n"
-    (note,) = notes_of(full, mode="overlay")
-    assert note.startswith("policy: /project is full")
-    assert (
-        notes_of("touch: cannot touch '/project/x': Read-only file system\n", mode="overlay") == ()
-    )
-    (usr,) = notes_of("touch: cannot touch '/usr/x': Read-only file system\n", mode="overlay")
-    assert usr == f"policy: /usr is read-only; {WRITABLE}, /project"
-
-
-def test_what_is_too_large_without_a_copy_is_another_matter() -> None:
-    assert notes_of("cp: cannot stat 'x': Value too large for defined data type\n") == ()
 
 
 def test_only_the_ends_of_a_flood_are_looked_at() -> None:
@@ -401,7 +363,3 @@ def test_no_text_takes_long(piece: str) -> None:
     """A pattern that tries all ways to read a line would not come to an end."""
     line = (f"x: Read-only file system{piece * 200}"[:900] + "\x00\n") * 25
     notes_of(line)
-
-
-def test_memory_is_each_processs_where_nothing_counts_for_all() -> None:
-    assert notes_of("sort: memory exhausted\n") == (MEMORY,)

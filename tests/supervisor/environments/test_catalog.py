@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fakes import BASH, BROKEN, PYTHON
-from nsm.wire.errors import EnvironmentUnavailableError, UnknownEnvironmentError
+from nsm.wire.errors import UnknownEnvironmentError
 from nsmd.environments.catalog import (
     MAX_REMOVED,
     Catalog,
@@ -81,19 +81,6 @@ def test_a_clients_own_are_for_clients_with_the_same_entry_only() -> None:
     assert names(catalog, OWN) == ["python", "meta"]
 
 
-def test_what_models_call_languages_is_understood_and_not_listed() -> None:
-    catalog = Catalog([PYTHON, BASH])
-    for name in ("sh", "zsh"):
-        assert catalog.find(EVERYONE, name) == BASH
-    for name in ("py", "python3"):
-        assert catalog.find(EVERYONE, name) == PYTHON
-    assert catalog.view(EVERYONE).aliases(PYTHON) == []
-    with pytest.raises(UnknownEnvironmentError, match="No environment 'js'"):
-        catalog.find(EVERYONE, "js")
-    catalog.put(DIRECTORY, [built("sh")])
-    assert catalog.find(EVERYONE, "sh") == built("sh")
-
-
 def test_subscribers_are_told_of_changes_and_of_nothing_else() -> None:
     catalog = Catalog([PYTHON])
     told: list[int] = []
@@ -121,18 +108,6 @@ def test_an_unknown_one_is_told_what_there_is() -> None:
         "Available: python, bash, data-science."
     )
     assert error.value.data == {"available": ["python", "bash", "data-science"]}
-
-
-def test_one_that_is_broken_says_why() -> None:
-    catalog = Catalog([PYTHON, BROKEN])
-    problem = EnvironmentProblem(name="science", where="/d/science", why="bin/run: it is missing")
-    catalog.put(DIRECTORY, [], [problem])
-    with pytest.raises(EnvironmentUnavailableError, match="/d/science: bin/run: it is missing"):
-        catalog.find(EVERYONE, "science")
-    with pytest.raises(
-        EnvironmentUnavailableError, match=r"no `node` on PATH. Available: python\."
-    ):
-        catalog.find(EVERYONE, "node")
 
 
 def test_what_is_wrong_with_a_whole_source_is_told_who_asks_for_an_unknown_one() -> None:
@@ -163,18 +138,6 @@ def test_one_that_is_gone_is_remembered_until_it_is_back() -> None:
     catalog.put(DIRECTORY, [])
     with pytest.raises(UnknownEnvironmentError, match="No environment 'science'"):
         catalog.find(EVERYONE, "science")
-
-
-def test_what_nobody_can_reach_any_more() -> None:
-    catalog = Catalog([PYTHON, BASH])
-    catalog.put(DIRECTORY, [built("python")])
-    catalog.put(OWN_DIRECTORY, [built("mine", "/own")])
-    assert catalog.view(OWN)
-    wanted = catalog.reachable()
-    everything = [PYTHON, BASH, built("python"), built("mine", "/own"), built("mine")]
-    assert [wanted(e) for e in everything] == [False, True, True, True, False]
-    catalog.drop(OWN_DIRECTORY)
-    assert not catalog.reachable()(built("mine", "/own"))
 
 
 class FakeShells(ProjectSource):

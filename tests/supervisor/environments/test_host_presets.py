@@ -100,19 +100,6 @@ def configured(name: str, path: Path) -> Settings:
     return Settings(environments={name: entry})
 
 
-def test_this_host() -> None:
-    """The interpreters in /usr need nothing bound."""
-    found = {e.name: e for e in find_environments(Settings(), SYSTEM, home="/nonexistent")}
-    assert list(found) == ["python", "bash", "node"]
-    bash = found["bash"]
-    assert bash.problem is None
-    assert bash.description.startswith("Bash ")
-    assert bash.program.startswith(("/usr/", "/bin/"))
-    assert bash.binds == ()
-    assert bash.path == f"{SYSTEM}:/run/nsm/bin"
-    assert os.access(bash.agent_python, os.X_OK)
-
-
 def test_a_python_outside_usr_brings_its_prefix_and_nothing_else(host: Host) -> None:
     host.python("home/.pyenv/versions/3.12.1")
     python = host.find("home/.pyenv/versions/3.12.1/bin")["python"]
@@ -143,15 +130,6 @@ def test_a_virtual_environment_that_was_configured_is_taken_with_its_base(host: 
         str(host.base / "opt/python"),
     ]
     assert environment.source == "config.toml"
-
-
-@pytest.mark.parametrize("name", ["python", "bash", "node"])
-def test_one_that_is_missing_says_how_to_get_it(name: str, host: Host) -> None:
-    environment = host.find("nothing")[name]
-    assert environment.problem is not None
-    assert "on PATH" in environment.problem
-    assert "install" in environment.problem
-    assert environment.program == environment.agent_python == ""
 
 
 def test_what_others_could_have_put_there_is_not_run(host: Host) -> None:
@@ -282,38 +260,6 @@ def test_programs_see_nothing_of_our_environment(
     assert f"HOME={host.home}" in seen
 
 
-def test_variables_of_an_environment(host: Host) -> None:
-    host.python("opt/python")
-    settings = Settings(
-        environments={"python": EnvironmentSettings(env={"TOKEN": "hush", "LANG": "C"})}
-    )
-    found = {
-        each.name: each
-        for each in find_environments(
-            settings,
-            str(host.base / "opt/python/bin"),
-            home=str(host.home),
-            variables=(("LANG", "de_DE.UTF-8"), ("TZ", "Europe/Berlin")),
-        )
-    }
-    assert dict(found["python"].variables) == {
-        "LANG": "C",
-        "TZ": "Europe/Berlin",
-        "TOKEN": "hush",
-    }
-    assert dict(found["bash"].variables) == {"LANG": "de_DE.UTF-8", "TZ": "Europe/Berlin"}
-    assert "hush" not in repr(found)
-
-
-def test_a_preset_is_there_while_nix_has_not_built_what_is_to_replace_it(host: Host) -> None:
-    flake = EnvironmentSettings(flake="github:me/envs#x")
-    settings = Settings(environments={"bash": flake, "science": flake})
-    found = host.find(settings=settings, system=True)
-    assert list(found) == ["python", "bash", "node"]
-    assert found["bash"].problem is None
-    assert found["bash"].source == "preset"
-
-
 def test_a_configured_interpreter_that_does_not_work_is_not_replaced(host: Host) -> None:
     host.python("on-path")
     settings = configured("python", host.base / "missing/python3")
@@ -391,15 +337,6 @@ async def test_what_could_not_be_used_is_asked_again() -> None:
     assert (host.looks, host.changes, host.found) == (3, 1, [GOOD, MENDED])
     await host.search_again()
     assert host.looks == 3, "all can be used"
-
-
-async def test_all_who_come_at_once_share_a_look() -> None:
-    host = LaterHost()
-    await host.begin()
-    async with trio.open_nursery() as nursery:
-        for _ in range(20):
-            nursery.start_soon(host.search_again)
-    assert host.looks == 2
 
 
 async def test_a_look_that_is_overtaken_changes_nothing() -> None:

@@ -160,20 +160,6 @@ async def test_a_function_runs_in_the_reserve_if_no_thread_can_be_started() -> N
     assert threads == ["reserve"] * 6
 
 
-async def test_errors_of_the_function_come_to_the_caller() -> None:
-    calls = 0
-
-    def fails() -> None:
-        nonlocal calls
-        calls += 1
-        raise RuntimeError("of the function")
-
-    for run_sync in (no_thread, trio.to_thread.run_sync):
-        with pytest.raises(RuntimeError, match="of the function"):
-            await ReserveThread(run_sync).run_sync(fails)
-    assert calls == 2
-
-
 @pytest.mark.parametrize("abandons", [True, False])
 async def test_a_caller_who_is_cancelled_waits_unless_it_abandons(abandons: bool) -> None:
     reserve = ReserveThread(no_thread)
@@ -255,22 +241,6 @@ async def test_it_calls_when_it_is_due(
         assert len(timers) == 0
 
 
-async def test_what_is_called_may_arm_it_again(autojump_clock: trio.abc.Clock) -> None:
-    async with running() as timers:
-        calls = list[float]()
-        start_s = trio.current_time()
-
-        def again() -> None:
-            calls.append(trio.current_time() - start_s)
-            if len(calls) < 3:
-                timer.arm(7)
-
-        timer = Timer(timers, again)
-        timer.arm(7)
-        await trio.sleep(1000)
-        assert calls == pytest.approx([7, 14, 21])
-
-
 async def test_what_is_closed_is_not_held(autojump_clock: trio.abc.Clock) -> None:
     """A session's lifetime is a week; its timer must not hold it that long."""
     async with running() as timers:
@@ -290,17 +260,6 @@ async def test_what_is_closed_is_not_held(autojump_clock: trio.abc.Clock) -> Non
             assert len(timers) < 100
         await trio.sleep(100)
         assert lasting.calls == pytest.approx([50])
-
-
-async def test_one_that_is_armed_ever_earlier(autojump_clock: trio.abc.Clock) -> None:
-    async with running() as timers:
-        it = Noting(timers)
-        for n in range(10_000):
-            it.timer.arm(10_001 - n)
-            assert len(timers) < 200
-        await trio.sleep(20_000)
-        assert it.calls == pytest.approx([2])
-        assert len(timers) == 0
 
 
 class Wakes(trio.abc.Instrument):

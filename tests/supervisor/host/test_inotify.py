@@ -135,20 +135,6 @@ def test_the_kernel_watches_no_more_than_somebody_wants(
     assert not other.noticed()
 
 
-def test_what_is_exchanged_with_a_directory_above_is_let_go(
-    watched: Watched, inotify: Inotify, tmp_path: Path
-) -> None:
-    place = tmp_path / "a" / "b"
-    place.mkdir(parents=True)
-    watched.want({str(place): frozenset({"x"})})
-    (tmp_path / "a").rename(tmp_path / "away")
-    place.mkdir(parents=True)
-    assert watched.want({str(place): frozenset({"x"})})
-    assert kernels(inotify) == 1
-    (place / "x").touch()
-    assert watched.noticed()
-
-
 class Refusing(Inotify):
     """A kernel with no room left, or that has lost notices."""
 

@@ -105,35 +105,6 @@ def test_what_vanishes_meanwhile_is_left_out(tmp_path: Path) -> None:
     assert usage_of([10], str(tmp_path))[10].processes == 2
 
 
-def test_a_tree_that_changes_into_a_circle_ends(tmp_path: Path) -> None:
-    process(tmp_path, 10, children=[[11]])
-    process(tmp_path, 11, children=[[10, 11]])
-    assert usage_of([10], str(tmp_path))[10].processes == 2
-
-
-def test_real_processes() -> None:
-    program = (
-        "import os, subprocess, sys\n"
-        "held = bytearray(os.urandom(1 << 16) * 512)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"
-        " stdin=subprocess.PIPE)\n"
-        "print('up', flush=True)\nsys.stdin.read()\nchild.stdin.close()\nchild.wait()\n"
-    )
-    with ending(
-        subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-    ) as parent:
-        assert parent.stdout is not None
-        parent.stdout.readline()
-        usage = usage_of([parent.pid])[parent.pid]
-        parent.communicate()
-    assert usage.processes == 2
-    assert 32 << 20 < usage.memory_bytes < 200 << 20
-    assert usage.cpu_s > 0
-    assert usage_of([parent.pid]) == {}
-
-
 def test_jails_that_have_not_run_are_not_measured_again() -> None:
     program = (
         "import sys\n"

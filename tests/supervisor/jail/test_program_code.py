@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
-import trio
 
 import sandbox_agent
 from nsmd.jail import BwrapLauncher
@@ -34,24 +32,6 @@ def code_of(compiled: bytes) -> CodeType:
 def file_names(code: CodeType) -> set[str]:
     nested = [c for c in code.co_consts if isinstance(c, CodeType)]
     return {code.co_filename}.union(*(file_names(c) for c in nested))
-
-
-async def test_another_python_is_asked_once(tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho >> "{count}"\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    code = agent_code()
-    results: list[bytes] = []
-
-    async def ask() -> None:
-        results.append(await code.for_python(str(python)))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(3):
-            nursery.start_soon(ask)
-    assert count.read_text() == "\n"
-    assert results == [await agent_code().for_python(sys.executable)] * 3
 
 
 async def test_a_python_of_another_version_compiles_it(tmp_path: Path) -> None:
@@ -106,12 +86,6 @@ async def test_files_of_an_image_do_not_stand_for_the_hosts_python(tmp_path: Pat
     )
     agent = await BwrapLauncher("/usr/bin/bwrap", DEFAULT_JAIL_UID).agent_program(image)
     assert agent == await agent_code().for_python(sys.executable)
-
-
-async def test_where_compiling_fails_the_source_does(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert await agent_code().for_python("/opt/gone/python3") == source_of("sandbox_agent")
-    assert "/opt/gone/python3" in caplog.text
 
 
 async def test_a_python_that_is_killed_is_asked_again(tmp_path: Path) -> None:

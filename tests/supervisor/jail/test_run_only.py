@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from artifact_files import environment_of, write_artifact, write_program, write_run_only
+from artifact_files import environment_of, write_artifact, write_run_only
 from nsm.wire.errors import BadProjectError
 from nsmd.agent_link.frames import AgentFrame, ErrorFrame, OtherFrame, ResultFrame
 from nsmd.agent_link.link import AgentLink
@@ -112,29 +112,6 @@ async def test_the_project_is_shown(folder: Path) -> None:
             await launcher.launch(jail_spec(environment, mount))
 
 
-async def test_output_is_kept_as_agents_keep_it(folder: Path) -> None:
-    environment = environment_of(write_run_only(folder, interpreter="bash"))
-    async with talking(environment, folder) as talk:
-        outcome = await talk.run(
-            "echo begin; head -c 9000000 /dev/zero | tr '\\0' x; echo end; echo error >&2",
-            reply_bytes=1000,
-        )
-    assert outcome.stdout.startswith("begin\nxxx")
-    assert outcome.stdout.endswith("xxxend\n")
-    assert len(outcome.stdout) < 1100
-    assert outcome.truncated["stdout"].omitted_bytes == 9_000_010 - 1000
-    assert "bytes left out" in outcome.stdout
-    assert outcome.stderr == "error\n"
-    assert set(outcome.truncated) == {"stdout"}
-
-
-async def test_a_program_that_reads_nothing_gets_along(folder: Path) -> None:
-    artifact = write_run_only(folder)
-    write_program(artifact / "bin" / "run", "#!/bin/bash\necho hello\n")
-    async with talking(environment_of(artifact), folder) as talk:
-        assert (await talk.run("x" * 1_000_000)).stdout == "hello\n"
-
-
 ENDLESS = "import os\nprint('begun', flush=True)\nos.fork(); os.fork()\nwhile True: pass"
 
 
@@ -180,13 +157,6 @@ async def test_what_code_leaves_behind_is_ended_with_it(folder: Path) -> None:
             with Watched([child]) as one:
                 await one.all_ended()
 
-
-async def test_a_session_that_is_killed_ends_what_runs(folder: Path) -> None:
-    environment = environment_of(write_run_only(folder))
-    async with talking(environment, folder) as talk:
-        talk.execute(ENDLESS)
-        talk.link.post({"type": "ping"})
-        assert await talk.receive() == OtherFrame(type="pong")
     # `talking` looks for what is left
 
 

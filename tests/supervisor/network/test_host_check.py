@@ -55,13 +55,6 @@ def test_what_is_the_world_s(text: str) -> None:
     assert why_not_public(ip_address(text)) is None
 
 
-@given(st.ip_addresses(v=4))
-def test_an_address_is_the_same_in_all_its_clothes(address: Address) -> None:
-    for clothes in (f"::ffff:{address}", f"64:ff9b::{address}"):
-        assert embedded(ip_address(clothes)) == address
-        assert why_not_public(ip_address(clothes)) == why_not_public(address)
-
-
 @given(st.ip_addresses())
 def test_nothing_is_the_world_s_that_python_knows_as_private(address: Address) -> None:
     inner = embedded(address)
@@ -150,12 +143,6 @@ async def test_a_host_that_the_user_names_may_be_private(answer: str) -> None:
         with pytest.raises(RefusedError, match="is not reached"):
             await usable_addresses(allowed, host, port, names, user=user)
         assert not may_stay(allowed, host, port, ip_address(answer), user)
-
-
-async def test_a_public_address_of_this_machine_is_still_its_own() -> None:
-    own = outside_address()
-    refused = await refusal(Names({"a.test": [own]}), ["*"], "a.test")
-    assert refused.verdict == "address"
 
 
 async def test_a_name_that_nobody_knows_and_a_resolver_that_fails() -> None:

@@ -333,6 +333,20 @@ def test_a_file_that_a_variable_names_has_to_be_there(world: World, variable: st
     assert world.read({variable: "/nowhere/x"}).python_problems == ("/nowhere/x does not exist",)
 
 
+def test_files_that_cannot_be_read(world: World) -> None:
+    path = f"{world.home}/.config/pip/pip.conf"
+    os.makedirs(os.path.dirname(path))
+    os.mkfifo(path)
+    assert world.read().python_problems == (f"{path} could not be read: it is no regular file",)
+    os.unlink(path)
+    with open(path, "wb") as file:
+        file.write(b"[global]\nindex-url = https://\xff.test/\n")
+    assert world.read().python_problems == (f"{path} is not in UTF-8 and was not read",)
+    with open(path, "wb") as file:
+        file.write(b"#" * (1 << 21))
+    assert "larger than" in world.read().python_problems[0]
+
+
 @pytest.mark.parametrize(
     ("hosts", "channel", "named"),
     [

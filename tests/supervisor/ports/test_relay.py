@@ -253,17 +253,6 @@ def test_the_end_of_the_session_lets_bytes_that_are_on_their_way_arrive(
     bench.wait_ended()
 
 
-def test_the_end_of_the_session_ends_idle_connections(
-    bench: RelayBench, server: tuple[socket.socket, int]
-) -> None:
-    with connect(bench.open(server[1])) as host, accept(server[0]) as inside:
-        inside.send(b"+")
-        assert host.recv(1) == b"+"
-        bench.agent.shutdown(socket.SHUT_RDWR)
-        assert host.recv(9) == b""
-    bench.wait_ended()
-
-
 # Lies.
 
 
@@ -331,19 +320,6 @@ def test_an_agent_that_lies_is_reported(lie: object) -> None:
             assert bench.control.recv(256).startswith(b"wrong ")
             assert was_reset(host)
         bench.wait_ended()
-
-
-def test_a_socket_that_is_not_connected_fails_and_is_no_lie() -> None:
-    """The program may have reset it already."""
-
-    def pass_unconnected(channel: socket.socket, number: bytes, _: int) -> None:
-        pass_socket(channel, number, socket.socket())
-
-    with RelayBench(pass_unconnected) as bench:
-        bench.start()
-        with connect(bench.open(1)) as host:
-            assert was_reset(host)
-        assert bench.count(FAILED) == 1
 
 
 def test_answers_that_nobody_asked_for_cost_no_descriptors(

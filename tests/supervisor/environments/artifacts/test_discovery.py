@@ -212,15 +212,6 @@ def test_links_to_artifacts_are_followed_and_where_they_lead_is_run(tmp_path: Pa
     assert environment.source == str(folder / "science")
 
 
-def test_links_in_a_circle_and_links_to_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    (tmp_path / "c").symlink_to("/nix/store/nothing")
-    whys = [problem.why for problem in scan(tmp_path).problems]
-    assert whys[:2] == ["its symbolic links lead in a circle"] * 2
-    assert "garbage collection" in whys[2]
-
-
 def test_a_directory_that_others_may_write_to_has_no_environments(tmp_path: Path) -> None:
     artifact(tmp_path / "open", "science")
     (tmp_path / "open").chmod(0o1777)
@@ -257,17 +248,6 @@ def test_more_than_anybody_means_to_have(tmp_path: Path) -> None:
     assert f"it has {MAX_ARTIFACTS + 1} entries" in found.problems[0].why
 
 
-def test_replaced_in_place_it_is_another_one(tmp_path: Path) -> None:
-    path = artifact(tmp_path)
-    (before,) = scan(tmp_path).environments
-    assert scan(tmp_path).environments == (before,)
-    (path / "bin/session-run").unlink()
-    (path / "bin/session-run").write_text("#!/bin/sh\n")
-    (path / "bin/session-run").chmod(0o755)
-    (after,) = scan(tmp_path).environments
-    assert before != after
-
-
 def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
     path = artifact(tmp_path, schema=1, program="/p", memory_mb=77)
     run, session_run = str(path / "bin/run"), str(path / "bin/session-run")
@@ -298,18 +278,6 @@ def test_metadata_names_programs_or_artifacts(tmp_path: Path) -> None:
     assert "its name is 'Bad Name'" in (whys[None] or "")
 
 
-def test_what_the_jails_user_cannot_go_to_is_a_problem(tmp_path: Path) -> None:
-    artifact(tmp_path)
-    found = scan_directory(
-        str(tmp_path), DEFAULTS, OWNERS, expected=True, no_way=lambda p: f"{p} is closed"
-    )
-    assert found.environments == ()
-    assert (
-        only_problem(found)
-        == f"bin/run: {tmp_path}/science/bin/run is closed, the user that jails run as"
-    )
-
-
 TIMEOUT_S = 120
 
 
@@ -327,15 +295,6 @@ async def discovering(
 def names_of(catalog: Catalog, own: Sources | None = None) -> list[str]:
     client = ClientIdentity(name="editor", scope="s", sources=own)
     return [environment.name for environment in catalog.environments(client)]
-
-
-async def test_the_usual_directory_is_not_looked_at_if_another_is_named(tmp_path: Path) -> None:
-    artifact(tmp_path / "usual", "one")
-    artifact(tmp_path / "named", "two")
-    async with discovering(tmp_path) as (_, catalog):
-        assert names_of(catalog) == ["one"]
-    async with discovering(tmp_path, Sources(directory="~/named")) as (_, catalog):
-        assert names_of(catalog) == ["two"]
 
 
 async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from nsmd.environments.artifacts.metadata import (
     Metadata,
     MetadataError,
     MetadataVariable,
-    ProgramPaths,
     parse_entry,
     parse_file,
     parse_variable,
@@ -114,18 +113,6 @@ def test_what_is_no_metadata_at_all(data: bytes, why: str) -> None:
         parse_file(data, DEFAULTS)
 
 
-def test_an_entry_names_its_programs() -> None:
-    entry = {
-        "backend": "jail",
-        "exec": "/s/run",
-        "session_exec": "/s/session-run",
-        "timeout_seconds": 5,
-    }
-    said = parse_entry("shell", entry, DEFAULTS)
-    expected = Metadata(name="shell", interpreter="bash", timeout_s=5.0, memory_mb=300)
-    assert said == (expected, ProgramPaths(run="/s/run", session_run="/s/session-run"))
-
-
 @pytest.mark.parametrize(
     ("name", "entry", "why"),
     [
@@ -158,22 +145,6 @@ def test_metadata_may_say_how_long_sessions_live_and_what_projects_have() -> Non
     assert said.session == (60.0, None)
     assert said.project == (True, ("TOKEN",))
     assert parse_variable("{}") == MetadataVariable()
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ('{"environments": 3}', "environments is 3, expected a map"),
-        ('{"session": {"idle_timeout_seconds": -1}}', "idle_timeout_seconds is -1"),
-        ('{"project": {"inherit_env": "A"}}', "expected a list of names of variables"),
-        ('{"project": {"inherit_env": ["A B"]}}', "inherit_env: 'A B' is not the name of a var"),
-        ('{"project": {"inherit_env": ["LD_PRELOAD"]}}', "LD_PRELOAD is for the jail to decide"),
-    ],
-)
-def test_metadata_that_says_nonsense(text: str, why: str) -> None:
-    with pytest.raises(MetadataError, match=why):
-        parse_variable(text)
-    assert with_variable(Settings(), text) == Settings()
 
 
 def test_the_supervisors_own_metadata_counts_where_nothing_else_is_configured() -> None:

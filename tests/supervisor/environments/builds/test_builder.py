@@ -141,17 +141,6 @@ async def test_nix_is_not_given_a_local_repository(it: Bench) -> None:
     assert it.nix.calls() == []
 
 
-async def test_it_is_there_at_once_after_a_restart(it: Bench) -> None:
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as builder:
-        await ended(builder.add(reference))
-        roots = it.roots()
-    async with it.open():
-        assert it.names() == {"science"}
-        assert it.roots() == roots
-    assert len(it.nix.calls()) == 1
-
-
 async def test_it_is_built_again_where_the_store_has_lost_it(it: Bench) -> None:
     path = Path(it.artifact())
     reference = it.nix.builds("science", ("out", str(path)))
@@ -344,19 +333,6 @@ async def test_few_at_once_and_the_rest_waits(it: Bench, monkeypatch: pytest.Mon
         assert len(builder.buildings) == 3
 
 
-@pytest.mark.parametrize("name", ["Lab", "../x", "a b", "-x"])
-async def test_names_are_checked(it: Bench, name: str) -> None:
-    async with it.open() as builder:
-        with pytest.raises(BadRequestError, match="no name"):
-            builder.add("path:/x#y", name)
-        with pytest.raises(BadRequestError, match="no reference"):
-            builder.add("--help")
-        with pytest.raises(BadRequestError, match="science is a name: what is") as refused:
-            builder.add("science")
-        assert "`nsm env add science --pip PACKAGES`" in refused.value.hint
-        assert builder.buildings == []
-
-
 async def test_modules_to_preload_that_no_package_has_are_told_at_once(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,25 +381,6 @@ async def test_a_name_that_several_have_means_none_of_them(it: Bench) -> None:
             await builder.remove("lab")
         await builder.remove(one)
         assert builder.find("lab").reference == "path:/three#lab"
-
-
-async def test_what_goes_wrong_in_nsm_itself_is_one_builds_failure(
-    it: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wrong(*_: object) -> str:
-        raise LookupError
-
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    async with it.open() as builder:
-        with monkeypatch.context() as patch:
-            patch.setattr(build_run, "built_path", wrong)
-            building = builder.add(reference)
-            await ended(building)
-            assert building.failed is not None
-            assert "nsm failed during the build" in building.failed.cause
-        builder.update([])
-        await ended(building)
-        assert it.names() == {"science"}
 
 
 async def test_what_goes_wrong_in_a_build_that_is_stopped_is_its_own_failure(
@@ -492,18 +449,6 @@ async def test_those_of_the_supervisors_own_variable(it: Bench) -> None:
         assert it.names() == {"science"}, "from the last time, while it is built again"
     async with it.open():
         assert it.names() == set()
-
-
-async def test_those_of_config_toml_with_its_limits(it: Bench) -> None:
-    reference = it.nix.builds("science", ("out", it.artifact()))
-    entry = EnvironmentSettings(flake=reference, timeout_seconds=7.0, description="Mine")
-    async with it.open(configured={"lab": entry}) as builder:
-        assert "being built" in it.why("lab") or "waits" in it.why("lab")
-        await ended(builder.find("lab"))
-        environment = it.catalog.find(SOMEBODY, "lab")
-        assert (environment.timeout_s, environment.description) == (7.0, "Mine")
-        with pytest.raises(BadRequestError, match=r"config\.toml names it"):
-            await builder.remove("lab")
 
 
 @pytest.mark.parametrize("found", [False, True])

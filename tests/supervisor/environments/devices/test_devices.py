@@ -22,8 +22,7 @@ from nsmd.environments.devices.equipment import (
 from nsmd.environments.devices.nodes import DeviceError, find_nodes
 from nsmd.host import event_loop
 from nsmd.host.source_watcher import open_source_watcher
-from nsmd.model.packages import why_no_devices
-from nsmd.model.values import ClientIdentity, Environment, ImageRoot, SessionLimits
+from nsmd.model.values import ClientIdentity, Environment, ImageRoot
 
 ADA = ClientIdentity(name="nsm", scope="ada")
 
@@ -38,14 +37,6 @@ def environment(*devices: str, memory_mb: int = 512, image: bool = False) -> Env
         image=ImageRoot(directory="/image", python=("/lib/ld.so",)) if image else None,
         variables=(("LD_LIBRARY_PATH", "/image/lib"),) if image else (),
     )
-
-
-def test_memory_of_one_process(tmp_path: Path) -> None:
-    world = nvidia_world(tmp_path)
-    for memory_mb, least in ((512, 4096), (8192, 8192)):
-        equipped = DeviceFinder(world.host).equip(environment("nvidia", memory_mb=memory_mb))
-        assert equipped.memory_mb == memory_mb
-        assert SessionLimits().of_interpreters(equipped)["data_bytes"] == least << 20
 
 
 def test_the_loader_is_told_where_it_does_not_know(tmp_path: Path) -> None:
@@ -275,30 +266,6 @@ def test_what_is_missing_is_told(
     assert told in str(error.value)
 
 
-def test_a_gpu_that_is_not_asked_for_may_be_closed(tmp_path: Path) -> None:
-    world = nvidia_world(tmp_path)
-    world.closed |= {"/dev/nvidia1", "/dev/nvidia-uvm-tools"}
-    assert found(world, "nvidia:0") == ["nvidia-uvm", "nvidia0", "nvidiactl"]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("nvidia",), None),
-        (("nvidia:0", "nvidia:12", "amd", "dri"), None),
-        (("nvidia:00",), "allowed"),
-        (("nvidia:-1",), "allowed"),
-        (("nvidia0",), "allowed"),
-        (("/dev/nvidia0",), "allowed"),
-        (("nvidia:0/../../mem",), "allowed"),
-        (("nvidia", "nvidia:0"), "Remove one"),
-    ],
-)
-def test_words_of_the_configuration(words: tuple[str, ...], told: str | None) -> None:
-    why = why_no_devices(words)
-    assert why is None if told is None else told in (why or "")
-
-
 def shown(world: GpuWorld) -> list[tuple[str, str]]:
     """Paths on the made-up host and in the jail."""
     binds = find_libraries(world.host).binds
@@ -341,11 +308,6 @@ def test_on_nixos_the_store_is_shown(tmp_path: Path) -> None:
     assert dict.fromkeys(shown(world)) == dict.fromkeys(
         [("/nix/store", "/nix/store"), ("/nix/store/def-drivers/lib", "/run/opengl-driver/lib")]
     )
-
-
-def test_without_any_it_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"no libcuda\.so\.1.*ldconfig -p.*Debian: libcuda1"):
-        find_libraries(GpuWorld(tmp_path).host)
 
 
 def test_a_stale_cache_is_not_believed(tmp_path: Path) -> None:

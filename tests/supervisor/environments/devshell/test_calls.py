@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
-from flake_world import ATTRIBUTE, BASH, Gate, QuickNix, World
-from nsm.wire.errors import BadRequestError, EnvironmentUnavailableError, StartFailedError
+from flake_world import BASH, Gate, QuickNix, World
+from nsm.wire.errors import BadRequestError, StartFailedError
 from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.on_demand import EnvironmentPendingError, patiently
@@ -94,15 +93,6 @@ async def test_a_call_waits_for_the_evaluation_and_others_do_not(world: World) -
     assert results[0].env == "project"
 
 
-async def test_without_a_flake_it_is_said_what_is_missing(world: World) -> None:
-    (world.project / "flake.nix").unlink()
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
-        with pytest.raises(EnvironmentUnavailableError, match=r"project has no flake\.nix"):
-            await run(run_service, world.client())
-        with pytest.raises(EnvironmentUnavailableError, match="there is no project"):
-            await run(run_service, replace(world.client(), project=None))
-
-
 async def test_sessions_have_their_own_clients_values(world: World) -> None:
     world.has_shell()
     settings = Settings(pool=PoolSettings(min_spares=1))
@@ -134,18 +124,6 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
             ]
         )
         assert "hush" not in told
-
-
-async def test_a_session_outlives_a_change_of_the_flake(world: World) -> None:
-    world.has_shell()
-    async with launching(able) as launcher, registry_of(world, launcher=launcher) as run_service:
-        before = await run(run_service, world.client(), "a")
-        (world.project / "flake.nix").write_text("{ broken")
-        world.nix.builds(ATTRIBUTE, ("fail", "syntax error"))
-        again = await run(run_service, world.client(), "a")
-        assert (again.session_id, again.created) == (before.session_id, False)
-        with pytest.raises(EnvironmentUnavailableError, match="syntax error"):
-            await run(run_service, world.client(), "b")
 
 
 async def test_an_agent_that_is_too_old_is_said_to_be(

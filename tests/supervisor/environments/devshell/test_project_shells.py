@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import trio
 
 from fake_nix import FakeNix
-from flake_world import ATTRIBUTE, BASH, OLDER_ATTRIBUTE, Gate, QuickNix, World
+from flake_world import ATTRIBUTE, OLDER_ATTRIBUTE, Gate, QuickNix, World
 from nsmd.environments.devshell import evaluation, project_shells, script
 from nsmd.environments.devshell.evaluation import MAX_FILES, FlakeState, read_flake
 from nsmd.environments.devshell.script import DevEnvError, parse, setup_steps
@@ -162,20 +161,6 @@ async def test_a_failure_is_told_and_tried_again(
         assert world.told == 2
 
 
-async def test_a_flake_that_is_mended_is_tried_at_once(world: World) -> None:
-    world.nix.builds(ATTRIBUTE, ("fail", "no"))
-    async with world.shells() as shells:
-        assert (await world.settled(shells)).problem is not None
-        world.has_shell()
-        (world.project / "flake.nix").write_text("{ }")
-        assert (await world.settled(shells)).problem is None
-        (world.project / "flake.nix").write_text("{ broken")
-        world.nix.builds(ATTRIBUTE, ("fail", "syntax error"))
-        assert "syntax error" in str((await world.settled(shells)).problem)
-        (world.project / "flake.nix").unlink()
-        assert shells.environment(world.client()) is None
-
-
 async def test_one_that_hangs_is_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "EVALUATION_TIMEOUT_S", 0.3)
     world.nix.builds(ATTRIBUTE, ("hang", None))
@@ -188,58 +173,6 @@ async def test_too_many_paths_for_a_jail(world: World, monkeypatch: pytest.Monke
     world.has_shell()
     async with world.shells() as shells:
         assert "needs 2 store paths" in str((await world.settled(shells)).problem)
-
-
-async def test_a_bash_of_nix_s_store_comes_with_what_it_needs(world: World) -> None:
-    world.has_shell()
-    program = world.store / "cccc-bash" / "bin" / "bash"
-    program.parent.mkdir(parents=True)
-    program.write_text("")
-    (world.root / "profile").symlink_to(program.parent)
-    base = replace(BASH, program=str(world.root / "profile" / "bash"))
-    async with world.shells(base=lambda: base) as shells:
-        assert (await world.settled(shells)).program == base.program
-    asked = world.nix.calls()[-1]["arguments"]
-    root, bash = str(world.store / "aaaa-shell-env"), str(world.store / "cccc-bash")
-    assert asked[-4:] == ["--recursive", "--", root, bash]
-
-
-async def test_two_projects_at_once_and_one_at_two_mount_points(world: World) -> None:
-    world.has_shell()
-    (world.root / "b").mkdir()
-    other = World(world.root / "b", world.nix)
-    elsewhere = world.client()
-    assert elsewhere.project is not None
-    elsewhere = replace(elsewhere, project=replace(elsewhere.project, mount_point="/src"))
-    async with world.shells() as shells:
-        await world.settled(shells)
-        here, there = shells.environment(world.client()), shells.environment(elsewhere)
-        assert here is not None
-        assert there is not None
-        assert "cd -- /src\n" in there.setup[0].code
-        assert here.binds == there.binds
-        await other.settled(shells)
-        assert [row.source for row in shells.rows()] == [
-            f"{world.project}/flake.nix",
-            f"{other.project}/flake.nix",
-        ]
-    assert world.evaluations() == 2
-
-
-async def test_shells_of_long_ago_are_given_up(world: World) -> None:
-    world.has_shell()
-    async with world.shells() as shells:
-        await world.settled(shells)
-        (record,) = world.state.rglob("*.json")
-        (world.project / "flake.nix").write_text("{ }")
-        await world.settled(shells)
-        assert record.exists(), "sessions may be using it"
-        os.utime(record, (0, 0))
-        (world.project / "flake.nix").write_text("{  }")
-        await world.settled(shells)
-    assert not record.exists()
-    assert not os.path.lexists(record.with_suffix(""))
-    assert len(list(world.state.rglob("*.json"))) == 2
 
 
 async def test_projects_that_nobody_comes_from_are_given_up(world: World) -> None:
@@ -331,24 +264,6 @@ def test_what_a_shell_is_made_from_is_noticed(name: str, flake: Path) -> None:
     assert third not in (first.key, second.key)
     (flake / name).write_text("one")
     assert key(flake, second) == second.key
-
-
-def test_a_file_of_the_same_size_is_noticed(flake: Path) -> None:
-    first = read_flake(str(flake))
-    new = flake / "new"
-    new.write_text("[]")
-    os.utime(new, ns=(0, os.stat(flake / "flake.nix").st_mtime_ns))
-    new.replace(flake / "flake.nix")
-    assert first is not None
-    assert key(flake, first) != first.key
-
-
-def test_other_files_make_no_difference(flake: Path) -> None:
-    first = read_flake(str(flake))
-    assert first is not None
-    (flake / "README.md").write_text("x")
-    (flake / "src" / "x.nix").write_text("x")
-    assert key(flake, first) == first.key
 
 
 def test_it_stays_bounded_and_waits_for_nobody(flake: Path) -> None:

@@ -312,39 +312,6 @@ async def test_the_limits_are_those_of_python(tmp_path: Path, project: Path) -> 
         assert dict(environment.variables) == {"A": "b", "VIRTUAL_ENV": "/project/.venv"}
 
 
-async def test_packages_of_node_are_used(tmp_path: Path, project: Path) -> None:
-    (project / "node_modules/zod").mkdir(parents=True)
-    async with opened(tmp_path, node=None) as used:
-        with pytest.raises(EnvironmentUnavailableError, match="there is no Node"):
-            await used.use(mount(project), "node_modules", None, ())
-    async with opened(tmp_path) as used:
-        row = await used.use(mount(project), "node_modules", None, ())
-        assert row.name == "node-modules"
-        (environment,) = used.environments(client(project))
-        assert environment.links == (("/node_modules", "/project/node_modules"),)
-        assert environment.program == "/usr/bin/node"
-        assert used.is_current(environment)
-        assert used.preferred(client(project), "node") == "node-modules"
-        (project / "node_modules/ansi").mkdir()
-        assert used.notes(client(project), environment) != ()
-
-
-async def test_names_are_checked(tmp_path: Path, project: Path) -> None:
-    make_project_venv(project / "venv")
-    async with opened(tmp_path) as used:
-        for name in ("../x", "A", "-", "x" * 65, "\x1b", "python"):
-            with pytest.raises(BadRequestError):
-                await used.use(mount(project), ".venv", name, {"python"})
-        await used.use(mount(project), ".venv", None, ())
-        with pytest.raises(BadRequestError, match="another environment 'venv'"):
-            await used.use(mount(project), "venv", None, ())
-        await used.use(mount(project), "venv", "second", ())
-        assert [e.name for e in used.environments(client(project))] == ["venv", "second"]
-        assert used.preferred(client(project), "python") == "second"
-        await used.use(mount(project), ".venv", "first", ())
-        assert {e.name for e in used.environments(client(project))} == {"first", "second"}
-
-
 async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
     make_project_venv(project / "venv")
     async with opened(tmp_path) as used, trio.open_nursery() as nursery:

@@ -82,28 +82,6 @@ def test_a_lock_comes_with_its_project(project: Path) -> None:
     assert "follows no links" in why_not(project, "a/uv.lock")
 
 
-def test_the_lock_of_npm_is_a_list(project: Path) -> None:
-    write(project, package_json="{}")
-    (project / "package-lock.json").write_text('{"packages": {"node_modules/zod": {}}}')
-    (project / "pnpm-lock.yaml").touch()
-    assert find_all(mount(project)) == ["package-lock.json", "pnpm-lock.yaml"]
-    found = read(mount(project), "package-lock.json")
-    assert (list(found.files), found.count) == (["package-lock.json", "package.json"], 1)
-    assert found.wanted("/copy") == WantedPackages(package_lock="/copy/package-lock.json")
-    assert "npm install --package-lock-only" in why_not(project, "pnpm-lock.yaml")
-
-
-def test_lists_of_conda_are_lists(project: Path) -> None:
-    write(project, environment_yml="", pixi_toml="", pixi_lock="", a__environment_yml="")
-    assert find_all(mount(project)) == ["environment.yml", "pixi.lock", "pixi.toml"]
-    found = read(mount(project), "a/environment.yml")
-    assert found.wanted("/copy") == WantedPackages(conda="/copy/a/environment.yml")
-    pixi = read(mount(project), "pixi.toml")
-    assert list(pixi.files) == ["pixi.toml", "pixi.lock"]
-    write(project, pixi_toml="x")
-    assert read(mount(project), "pixi.toml").found == pixi.found, "the lock says all"
-
-
 def test_requirements_come_with_what_they_include(project: Path) -> None:
     write(
         project,

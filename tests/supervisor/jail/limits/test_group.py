@@ -182,6 +182,8 @@ def test_a_session_whose_group_is_not_what_it_was_is_watched(fake: FakeTree, gro
 
 FINE = Outcome(stdout="", stderr="", exit_code=0)
 FAILED = Outcome(stdout="", stderr="", exit_code=1)
+
+
 KILLED = Outcome(
     stdout="",
     stderr="",
@@ -285,12 +287,6 @@ def test_where_this_process_is(tmp_path: Path) -> None:
     assert not find_place(str(tmp_path)).ours  # systemd does, and has not delegated it
     (tmp_path / "groups/own/cgroup.procs").write_text(f"{os.getpid()}\n1\n")
     assert not find_place(str(tmp_path)).alone
-
-
-def test_the_tree_of_a_container_begins_below_the_hosts(tmp_path: Path) -> None:
-    mounts = mounted(tmp_path, "/docker/1")
-    place = find_place(str(host(tmp_path, mounts=mounts, group="0::/docker/1/own")))
-    assert place.directory == f"{tmp_path}/groups/own"
 
 
 @pytest.mark.parametrize(
@@ -404,17 +400,6 @@ def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_change_is_one_write(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = writes_of(monkeypatch)
-    session.run()
-    for _ in range(5):
-        session.look()
-    session.end()
-    session.run()
-    session.end()
-    assert seen == [LOW, str(WEIGHT)]
-
-
 @pytest.mark.parametrize("answer", [OSError(1, "Operation not permitted"), "77"])
 def test_a_kernel_that_does_not_take_it_is_not_asked_at_each_look(
     fake: FakeTree,
@@ -430,13 +415,6 @@ def test_a_kernel_that_does_not_take_it_is_not_asked_at_each_look(
         session.look()
     assert seen == [LOW]
     assert "cpu.weight: " in caplog.text
-
-
-def test_a_session_that_has_ended_is_left_alone(session: Session) -> None:
-    session.run()
-    session.look()
-    session.it.close()
-    assert not session.look()
 
 
 def test_the_supervisor_keeps_its_weight(fake: FakeTree, session: Session) -> None:

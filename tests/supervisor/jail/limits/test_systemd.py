@@ -80,17 +80,6 @@ async def test_a_manager_that_hangs(programs: Programs, monkeypatch: pytest.Monk
         await enter_scope(HERE, programs.variables)
 
 
-async def test_no_manager(programs: Programs, tmp_path: Path) -> None:
-    (tmp_path / "systemd/private").unlink()
-    with pytest.raises(NoGroupsError, match="no service manager of this user runs"):
-        await enter_scope(HERE, programs.variables)
-    (tmp_path / "systemd/private").write_text("")
-    (tmp_path / "busctl").unlink()
-    os.environ["PATH"] = str(tmp_path)
-    with pytest.raises(NoGroupsError, match="busctl cannot be run: No such file"):
-        await enter_scope(HERE, programs.variables)
-
-
 async def test_a_services_main_process_stays_where_it_is(programs: Programs) -> None:
     service = GroupPlace(
         mount_point="/sys/fs/cgroup",

@@ -24,6 +24,7 @@ from realjail import (
     open_directory,
     open_session,
 )
+from sandbox.template import server
 from venvs import WRITES, in_venv, make_venv
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
@@ -175,30 +176,6 @@ os.open(f"{{__file__}}.go", os.O_RDONLY)
         assert forking.unloaded == {}
 
 
-async def test_fork_hooks_of_a_module_run_around_each_fork(python: Environment, venv: Path) -> None:
-    code = """
-import hooked, os, sys, threading
-print(hooked.seen, threading.main_thread().native_id == threading.get_native_id())
-sys.stdout.flush()
-if (pid := os.fork()) == 0:
-    print(hooked.seen, flush=True)
-    os._exit(0)
-_ = os.waitpid(pid, 0)
-print(hooked.seen)
-"""
-    async with (
-        open_launcher() as forking,
-        open_session(in_venv(python, venv, "hooked"), launcher=forking) as session,
-    ):
-        assert is_fork(session.jail)
-        lines = (await session.run(code)).stdout.splitlines()
-    assert lines == [
-        "['before', 'child'] True",
-        "['before', 'child', 'before', 'child']",
-        "['before', 'child', 'before', 'parent']",
-    ]
-
-
 async def test_fork_hooks_may_take_a_lock_fail_or_be_registered_late(
     python: Environment, venv: Path
 ) -> None:
@@ -277,19 +254,6 @@ async def test_a_template_tells_its_modules_their_times_and_its_memory(
             assert template.is_open
 
 
-async def test_an_import_that_ends_the_process_is_told(python: Environment, venv: Path) -> None:
-    packages = next(venv.glob("lib/*/site-packages"))
-    (packages / "dies.py").write_text("import os; os.abort()")
-    environment = in_venv(python, venv, "dies")
-    async with open_launcher() as forking:
-        await forking.try_preloading(environment)
-        assert "did not start" in forking.reasons["science"]
-        async with open_session(environment, launcher=forking) as session:
-            assert not is_fork(session.jail)
-            (remark,) = session.jail.remarks()
-            assert remark.startswith("nothing is preloaded in science: ")
-
-
 @pytest.mark.slow
 def test_what_failed_is_said_by_commands_and_in_the_first_run(venv: Path) -> None:
     config = f"""
@@ -316,3 +280,22 @@ preload = ["plots", "broken"]
         assert told in nsm("env")
         assert told in nsm("doctor")
         assert f"science: {told}" in nsm("reload")
+
+
+def test_a_list_of_fonts_that_ends_at_once_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates ignore SIGCHLD, so a child is gone as soon as it has ended, for example where
+    there may be no more user namespaces.
+    """
+
+    def found(_name: str) -> object:
+        return object()
+
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(ended, 0)
+    monkeypatch.setattr(server, "SCRATCH", (str(tmp_path),))
+    monkeypatch.setattr(server, "FONT_LISTS", str(tmp_path / "fontlist-*"))
+    monkeypatch.setattr("importlib.util.find_spec", found)
+    monkeypatch.setattr(os, "fork", lambda: ended)
+    assert server.start_font_list() == -1

@@ -217,6 +217,15 @@ def test_a_sparse_file_larger_than_the_limit_is_refused(tmp_path: Path) -> None:
         of_layers(tmp_path, layer((member, b"x")))
 
 
+def test_names_may_have_any_characters_and_are_told_in_one_line(tmp_path: Path) -> None:
+    names = ["a\nb", "\x1b[2J", "-rf", "*", "\udcff"]
+    root = of_layers(tmp_path, layer(*map(file, names)))
+    assert {path.name for path in root.iterdir()} >= set(names)
+    with pytest.raises(ImageError) as caught:
+        of_layers(tmp_path / "other", layer(file("a\n\x1b[2J/../../x")))
+    assert str(caught.value).isprintable()
+
+
 BROKEN = {
     "no archive": b"no archive at all",
     "gzip's first bytes": b"\x1f\x8b",
@@ -341,6 +350,15 @@ def test_an_image_is_chosen_by_its_tag(layout: Layout, tmp_path: Path) -> None:
 def _names_of(layout: Layout, root: Path, tag: str) -> set[str]:
     unpacked(layout.place, root, tag)
     return names(root)
+
+
+def test_a_layout_is_read_through_no_links(layout: Layout, tmp_path: Path) -> None:
+    layout.add([layer(file("x"))])
+    blobs = layout.place / "blobs"
+    blobs.rename(tmp_path / "blobs")
+    blobs.symlink_to(tmp_path / "blobs")
+    with pytest.raises(ImageError, match="of the layout"):
+        unpacked(layout.place, tmp_path / "root")
 
 
 def test_an_archive_of_docker_save(tmp_path: Path) -> None:
