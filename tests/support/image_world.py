@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nsmd.host.command_monitor import CommandProgress
 from nsmd.jail import BwrapLauncher
 from nsmd.jail.host import GitSettings
 from nsmd.model.packages import WantedPackages
@@ -24,7 +23,7 @@ from nsmd.model.settings import DEFAULT_JAIL_UID, Defaults, EnvironmentSettings
 from nsmd.model.values import Environment
 from nsmd.packages.images.unpack import architecture
 from nsmd.packages.package_builds import Installed
-from package_world import installation
+from package_world import Workshop, installation
 from realjail import SYSTEM_PATH, new_launcher
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -198,22 +197,11 @@ def make_store(place: Path) -> None:
     (place / "envs").chmod(0o755)
 
 
-def _ignore(progress: CommandProgress, log_bytes: int) -> None:
-    """Take the progress of a build, which nobody watches."""
-
-
 async def make_image(
     place: Path, image: str, name: str = "web", *, refresh: bool = False, **wanted: Any
 ) -> Installed:
     """Make an environment of an image in the store of a directory."""
-    with (place / "log").open("wb") as log:
-        return await installation(place).make(
-            name,
-            WantedPackages(image=image, **wanted),
-            refresh=refresh,
-            on_progress=_ignore,
-            log_fd=log.fileno(),
-        )
+    return await Workshop(place).build(WantedPackages(image=image, **wanted), name, refresh=refresh)
 
 
 def environment_of(place: Path, made: Installed, image: str, **wanted: Any) -> Environment:

@@ -8,10 +8,17 @@ import tarfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from nsm.dataclass import replace
+from nsm.wire.errors import PackagesFailedError
+from nsmd.host.command_monitor import CommandProgress
 from nsmd.jail import BwrapLauncher, enter_private_mounts
+from nsmd.model.packages import WantedPackages
 from nsmd.model.settings import DEFAULT_JAIL_UID
-from nsmd.packages.package_builds import PackageEnvironments
+from nsmd.packages.package_builds import Installed, PackageEnvironments
 from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
 from realjail import BWRAP
 
@@ -52,6 +59,73 @@ def installation(
         variables={"HOME": str(home), "PATH": search_path, **(variables or {})},
         timeout_s=timeout_s,
     )
+
+
+class Workshop:
+    """Environments of a user, below a directory.
+
+    Attributes:
+        variables: variables of the user, who has no others and no files.
+        hosts: hosts that builds may reach beside the indexes.
+        log: path of the log of the last build.
+        phases: phases of all builds.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.variables = variables
+        self.hosts: tuple[str, ...] = ()
+        self.search_path = SEARCH_PATH
+        self.store = EnvironmentStore(str(folder / "envs"))
+        self.log = folder / "log"
+        self.phases: list[str] = []
+
+    async def build(
+        self,
+        wanted: WantedPackages,
+        name: str = "science",
+        *,
+        refresh: bool = False,
+        timeout_s: float = 120.0,
+    ) -> Installed:
+        """Make an environment."""
+        run = installation(
+            self.folder,
+            variables=self.variables,
+            search_path=self.search_path,
+            timeout_s=timeout_s,
+        )
+
+        def on_progress(progress: CommandProgress, _log_bytes: int) -> None:
+            self.phases.append(progress.phase)
+
+        with self.log.open("wb") as log:
+            return await replace(run, hosts=self.hosts).make(
+                name, wanted, refresh=refresh, on_progress=on_progress, log_fd=log.fileno()
+            )
+
+    async def make(self, *packages: Any, **options: Any) -> object:
+        """Make an environment of packages of the subclass's kind."""
+        raise NotImplementedError
+
+    async def why_not(self, *packages: Any, **options: Any) -> str:
+        """Error and hint of an environment that cannot be made, of which nothing is left."""
+        with pytest.raises(PackagesFailedError) as caught:
+            await self.make(*packages, **options)
+        assert self.store.names() == []
+        assert self.leftovers() == []
+        return f"{caught.value} {caught.value.hint}"
+
+    def details(self, path: str | Path) -> EnvironmentDetails:
+        """Facts about a made environment."""
+        details = self.store.details(str(path))
+        assert details is not None
+        return details
+
+    def leftovers(self) -> list[str]:
+        """What builds have left behind."""
+        builds = self.folder / "envs/.builds"
+        return [str(path) for kind in ("*/build*", "alone-*") for path in builds.glob(kind)]
 
 
 def published(store: EnvironmentStore, name: str, modules: tuple[str, ...] = ()) -> str:

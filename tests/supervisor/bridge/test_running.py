@@ -40,6 +40,7 @@ from nsmd.bridge.monitor import (
     Told as ToldLine,
 )
 from nsmd.bridge.path_walk import why_any_other
+from nsmd.bridge.programs import Program, ProgramEnd
 from nsmd.bridge.running import PATH, Stop, run, variables_of
 
 

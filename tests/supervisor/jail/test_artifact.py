@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,8 @@ from nsm.wire.errors import BadProjectError, StartFailedError
 from nsmd.jail import BwrapLauncher, Jail, process, starting
 from nsmd.jail import artifact as artifact_module
 from nsmd.jail.artifact import ArtifactLauncher
-from nsmd.model.values import Environment
-from processes import Watched, parent_of, tree
+from nsmd.model.values import Environment, JailSpec
+from processes import Watched, child_pids, descriptors, parent_of, tree
 from realjail import (
     ANSWER_TIMEOUT_S,
     jail_spec,
@@ -48,19 +48,6 @@ pytestmark = [pytest.mark.jail, needs_bwrap]
 OLDER_WRAPPERS: tuple[OlderWrapper, ...] = ("exec", "trap", "child", "lasting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """A launcher, and a directory for artifacts."""
-
-    launcher: BwrapLauncher
-    folder: Path
-
-    @property
-    def home(self) -> Path:
-        """HOME of older wrappers."""
-        return self.folder / "home"
-
-
 @pytest.fixture
 def folder() -> Generator[Path]:
     with open_directory() as made:
@@ -68,23 +55,22 @@ def folder() -> Generator[Path]:
 
 
 @asynccontextmanager
-async def open_bench(folder: Path) -> AsyncGenerator[Bench]:
+async def open_bench(folder: Path) -> AsyncGenerator[BwrapLauncher]:
     """Nothing of what was started in it is left after the block."""
     before, children = descriptors(), child_pids()
     async with open_cold(str(folder / "home")) as launcher:
-        yield Bench(launcher=launcher, folder=folder)
+        yield launcher
     assert child_pids() == children
     assert descriptors() == before
 
 
-def descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
-
-
-def child_pids() -> list[int]:
-    """Children of this process, zombies included."""
-    pid = os.getpid()
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+async def refused(folder: Path, spec: JailSpec, match: str | None = None) -> StartFailedError:
+    """Why a jail does not start, after which nothing of it is left."""
+    async with open_bench(folder) as launcher:
+        with pytest.raises(StartFailedError, match=match) as caught:
+            await launcher.launch(spec)
+        await none_left_of(folder)
+    return caught.value
 
 
 def with_program(folder: Path, text: str, *, schema: int = 1, mode: int = 0o755) -> Environment:
@@ -102,9 +88,9 @@ async def test_the_project_is_shown_by_descriptor_and_read_only(folder: Path) ->
     project = folder / "project"
     project.mkdir()
     (project / "data.txt").write_text("hello")
-    async with open_bench(folder) as bench:
+    async with open_bench(folder) as launcher:
         async with open_session(
-            environment, mount_of(project, "/srv/work"), launcher=bench.launcher
+            environment, mount_of(project, "/srv/work"), launcher=launcher
         ) as session:
             outcome = await session.run(
                 "print(open('/srv/work/data.txt').read())\nopen('/srv/work/new', 'w')"
@@ -115,15 +101,15 @@ async def test_the_project_is_shown_by_descriptor_and_read_only(folder: Path) ->
         project.rename(folder / "old")
         project.mkdir()
         with pytest.raises(BadProjectError, match="was replaced"):
-            await bench.launcher.launch(jail_spec(environment, mount))
+            await launcher.launch(jail_spec(environment, mount))
 
 
 @pytest.mark.parametrize("mount_point", ["/nix", "/nix/store/x"])
 async def test_a_project_does_not_cover_the_store(mount_point: str, folder: Path) -> None:
     environment = environment_of(write_artifact(folder))
-    async with open_bench(folder) as bench:
+    async with open_bench(folder) as launcher:
         with pytest.raises(BadProjectError, match="cover /nix"):
-            await bench.launcher.launch(jail_spec(environment, mount_of(folder, mount_point)))
+            await launcher.launch(jail_spec(environment, mount_of(folder, mount_point)))
 
 
 async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
@@ -134,10 +120,8 @@ async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
     # In one line: the first ones are all that is kept.
     script = 'printf "%s\\n" "$@" >&2\nall=$(export -p)\necho "${all//$\'\\n\'/ }" >&2'
     environment = with_program(folder, script)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError) as error:
-            await bench.launcher.launch(jail_spec(environment, mount_of(folder)))
-    words = str(error.value.data["stderr"])
+    error = await refused(folder, jail_spec(environment, mount_of(folder)))
+    words = str(error.data["stderr"])
     assert words.splitlines()[:5] == [
         *("--prestart", "python"),
         *("--workspace", "/workspace"),
@@ -159,8 +143,8 @@ async def test_a_program_gets_what_is_agreed_on_and_nothing_else(
 async def test_an_older_session_keeps_its_state(wrapper: OlderWrapper, folder: Path) -> None:
     environment = environment_of(write_older(folder, wrapper=wrapper))
     async with (
-        open_bench(folder) as bench,
-        open_session(environment, launcher=bench.launcher) as session,
+        open_bench(folder) as launcher,
+        open_session(environment, launcher=launcher) as session,
     ):
         await session.run("import os; x = os.getcwd()")
         assert (await session.run("print(x)")).stdout == "/workspace\n"
@@ -194,8 +178,8 @@ async def test_whichever_is_killed_nothing_is_left(
     """Some live on without their starter, and can still be ended."""
     write = write_older(folder, wrapper=wrapper) if wrapper else write_artifact(folder)
     async with (
-        open_bench(folder) as bench,
-        launched(bench.launcher, jail_spec(environment_of(write))) as jail,
+        open_bench(folder) as launcher,
+        launched(launcher, jail_spec(environment_of(write))) as jail,
         talking_to(jail, "python") as session,
     ):
         await session.run(BUSY)
@@ -254,10 +238,7 @@ async def test_what_hangs_before_it_speaks_is_ended_whole(
     for name in ("INFO_TIMEOUT_S", "SPEAK_TIMEOUT_S"):
         monkeypatch.setattr(starting, name, 0.1)
     monkeypatch.setattr(process, "STARTER_GRACE_S", 0.1)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match="not so fast"):
-            await bench.launcher.launch(jail_spec(environment))
-        await none_left_of(folder)
+    await refused(folder, jail_spec(environment), "not so fast")
 
 
 @pytest.mark.parametrize("hang", HANGS)
@@ -266,10 +247,10 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
     schema: int, hang: str, folder: Path
 ) -> None:
     environment = hanging(folder, hang, schema)
-    async with open_bench(folder) as bench:
+    async with open_bench(folder) as launcher:
         for _ in range(2):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(bench.launcher.launch, jail_spec(environment))
+                nursery.start_soon(launcher.launch, jail_spec(environment))
                 with trio.fail_after(ANSWER_TIMEOUT_S):
                     while not child_pids():  # the program is looked at in a thread before
                         await trio.testing.wait_all_tasks_blocked()
@@ -299,10 +280,8 @@ async def test_a_program_that_ends_before_its_agent_speaks(
     script: str, said: str, schema: int, folder: Path
 ) -> None:
     environment = with_program(folder, script, schema=schema)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match=said) as error:
-            await bench.launcher.launch(jail_spec(environment))
-    assert error.value.hint
+    error = await refused(folder, jail_spec(environment), said)
+    assert error.hint
 
 
 async def test_a_file_system_that_hangs_holds_up_nobody_else(
@@ -319,10 +298,10 @@ async def test_a_file_system_that_hangs_holds_up_nobody_else(
     monkeypatch.setattr(ArtifactLauncher, "_check_program", hang)
     environment = with_program(folder, "exit 0")
     try:
-        async with open_bench(folder) as bench:
+        async with open_bench(folder) as launcher:
             for _ in range(2):  # the thread that looks is taken by then
                 with pytest.raises(StartFailedError, match="has not answered"):
-                    await bench.launcher.launch(jail_spec(environment))
+                    await launcher.launch(jail_spec(environment))
     finally:
         answers.set()
 
@@ -331,10 +310,7 @@ async def test_a_program_that_makes_no_jail_is_refused(folder: Path) -> None:
     """Processes outside a PID namespace could outlive their session."""
     script = "echo >&0 hello; setsid tail -n 0 -f $0 & wait"
     environment = with_program(folder, script, schema=0)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match="not in a PID namespace"):
-            await bench.launcher.launch(jail_spec(environment))
-        await none_left_of(folder)
+    await refused(folder, jail_spec(environment), "not in a PID namespace")
 
 
 def remove(program: Path) -> None:
@@ -350,7 +326,7 @@ def forbid(program: Path) -> None:
 
 
 def empty(program: Path) -> None:
-    write_program(program, "")
+    write_program(program)
 
 
 def make_circular(program: Path) -> None:
@@ -381,11 +357,9 @@ async def test_a_program_that_cannot_be_executed(
         alone = replace(environment.artifact, session_run=None)
         environment = replace(environment, artifact=alone)
     spoil(artifact / "bin" / name)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match=said) as error:
-            await bench.launcher.launch(jail_spec(environment))
-    assert str(artifact / "bin" / name) in error.value.message
-    assert "Build the environment again" in error.value.hint
+    error = await refused(folder, jail_spec(environment), said)
+    assert str(artifact / "bin" / name) in error.message
+    assert "Build the environment again" in error.hint
 
 
 async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,9 +368,7 @@ async def test_no_room_for_a_process_says_so(folder: Path, monkeypatch: pytest.M
 
     environment = environment_of(write_artifact(folder))
     monkeypatch.setattr("nsmd.jail.artifact.spawn", no_process)
-    async with open_bench(folder) as bench:
-        with pytest.raises(StartFailedError, match="no room for another session"):
-            await bench.launcher.launch(jail_spec(environment))
+    await refused(folder, jail_spec(environment), "no room for another session")
 
 
 @pytest.mark.root
@@ -412,7 +384,7 @@ async def test_links_may_lie_where_the_jails_user_cannot_go(session: bool, folde
     (folder / "store").chmod(0o755)
     environment = environment_of(closed / ("science" if session else "once"))
     async with (
-        open_bench(folder) as bench,
-        open_session(environment, launcher=bench.launcher) as session_,
+        open_bench(folder) as launcher,
+        open_session(environment, launcher=launcher) as session_,
     ):
         assert (await session_.run("print(42)")).stdout == "42\n"

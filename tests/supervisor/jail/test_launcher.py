@@ -20,9 +20,9 @@ from nsmd.jail.bubblewrap import find_bwrap, probe_bwrap
 from nsmd.jail.process import STDERR_LIMIT_BYTES
 from nsmd.model.settings import DEFAULT_JAIL_UID
 from nsmd.model.values import Environment, ReadOnlyBind
+from processes import child_pids, descriptors
 from realjail import (
     BWRAP,
-    environments,
     jail_spec,
     launched,
     mount_of,
@@ -40,16 +40,6 @@ def launcher(agent: bytes = SPEAK) -> BwrapLauncher:
     return BwrapLauncher(BWRAP, DEFAULT_JAIL_UID, agent_source=agent)
 
 
-@pytest.fixture(scope="module")
-def python() -> Environment:
-    return environments()["python"]
-
-
-def descriptors() -> set[str]:
-    """Descriptors open now. Ask inside a test: trio has some of its own."""
-    return set(os.listdir("/proc/self/fd"))
-
-
 def alive(pidfd: int) -> bool:
     """Return whether the process behind a descriptor still runs."""
     try:
@@ -57,12 +47,6 @@ def alive(pidfd: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def child_pids() -> list[int]:
-    """Children of this process, zombies included."""
-    pid = os.getpid()
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.jail

@@ -24,12 +24,9 @@ from nsmd.model.values import NetworkRule
 from nsmd.network import listener, session_proxy
 from nsmd.network.listener import ListenerError, NamespaceListener
 from nsmd.network.session_proxy import MAX_SESSION_CONNECTIONS, Gateway
+from processes import descriptors
 from proxy_bench import ALLOWED, open_bench, read_all, say, tunnel_to
 from sandbox.linux import listen_on_loopback
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def udp() -> socket.socket:
@@ -67,7 +64,7 @@ LIES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("lie", list(LIES))
 async def test_what_is_no_listener_is_closed_and_nothing_else_happens(lie: str) -> None:
     make, says = LIES[lie]
-    before = open_descriptors()
+    before = descriptors()
     async with open_bench(NetworkRule()) as bench:
         told: list[str] = []
 
@@ -90,16 +87,16 @@ async def test_what_is_no_listener_is_closed_and_nothing_else_happens(lie: str) 
             nursery.start_soon(bench.network.allow, parse_rules(["x.org"]))
             port = await bench.listen()
         assert bench.network.facts()["port"] == port
-    assert open_descriptors() == before
+    assert descriptors() == before
 
 
 async def test_descriptors_that_nobody_waits_for_are_dropped_and_a_second_one_is_a_lie() -> None:
     async with open_bench(NetworkRule()) as bench:
-        before = open_descriptors()
+        before = descriptors()
         bench.answer({"type": "pong"}, *[bench.agent.fileno()] * 5)
         await trio.testing.wait_all_tasks_blocked()
-        assert open_descriptors() == before
-    before = open_descriptors()
+        assert descriptors() == before
+    before = descriptors()
     async with open_bench(NetworkRule(mode="allow")) as bench:
         await bench.asked()
         bench.answer({"type": "pong"}, bench.agent.fileno(), bench.agent.fileno())
@@ -108,7 +105,7 @@ async def test_descriptors_that_nobody_waits_for_are_dropped_and_a_second_one_is
         bench.answer({"type": "pong"}, bench.agent.fileno())
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(bench.failure, AgentProtocolError)
-    assert open_descriptors() == before
+    assert descriptors() == before
 
 
 async def test_a_listener_that_is_made_to_block_holds_up_nobody(

@@ -8,15 +8,14 @@ import json
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from nsm.dataclass import replace
 from nsm.wire.errors import PackagesFailedError
 from nsmd.model.packages import WantedPackages
-from nsmd.packages.store import EnvironmentStore
-from package_world import installation, sdist
+from package_world import Workshop, sdist
 from packageindex import HTML, JSON, Authority, IndexHandler, IndexServer, index_server, wheel
 
 pytestmark = pytest.mark.jail
@@ -26,54 +25,41 @@ SECRETS = (b"hunter2", base64.b64encode(LOGIN.encode()).rstrip(b"="))
 """The password, and how it looks in a header."""
 
 
-class World:
+class World(Workshop):
     """A user with an index that has TLS and a login."""
 
     def __init__(self, folder: Path, authority: Authority, index: IndexServer) -> None:
         index.host = "127.0.0.1"
         index.login = LOGIN
-        self.folder = folder
+        super().__init__(
+            folder,
+            PIP_INDEX_URL=f"https://{LOGIN}@127.0.0.1:{index.port}/simple",
+            PIP_CERT=authority.certificate,
+            PIP_CONFIG_FILE=os.devnull,  # this machine may have a file of its own
+            UV_HTTP_RETRIES="0",
+        )
         self.authority = authority
         self.index = index
-        self.hosts: tuple[str, ...] = ()
-        self.variables = {
-            "PIP_INDEX_URL": f"https://{LOGIN}@127.0.0.1:{index.port}/simple",
-            "PIP_CERT": authority.certificate,
-            "PIP_CONFIG_FILE": os.devnull,  # this machine may have a file of its own
-            "UV_HTTP_RETRIES": "0",
-        }
-        self.store = EnvironmentStore(str(folder / "envs"))
 
     def netrc(self, text: str) -> None:
         (self.folder / "home").mkdir(exist_ok=True)
         (self.folder / "home/.netrc").write_text(text)
 
     async def make(self, *pip: str, npm: tuple[str, ...] = (), allow_builds: bool = False) -> Path:
-        run = replace(
-            installation(self.folder, variables=self.variables),
-            hosts=self.hosts,
-        )
-        log_path = self.folder / "log"
-        with log_path.open("wb") as log:
-            try:
-                made = await run.make(
-                    "science",
-                    WantedPackages(pip=pip, npm=npm, allow_builds=allow_builds),
-                    refresh=True,
-                    on_progress=lambda _progress, _size: None,
-                    log_fd=log.fileno(),
-                )
-            finally:
-                print(log_path.read_text())
+        wanted = WantedPackages(pip=pip, npm=npm, allow_builds=allow_builds)
+        try:
+            made = await self.build(wanted, refresh=True)
+        finally:
+            print(self.log.read_text())
         for path in (self.folder / "envs", self.folder / "locks"):
             for file in (each for each in path.rglob("*") if each.is_file()):
                 assert not [secret for secret in SECRETS if secret in file.read_bytes()], file
-        assert not [secret for secret in SECRETS if secret in log_path.read_bytes()]
+        assert not [secret for secret in SECRETS if secret in self.log.read_bytes()]
         return Path(made.path)
 
-    async def why_not(self, *pip: str, allow_builds: bool = False) -> str:
+    async def why_not(self, *packages: Any, **options: Any) -> str:
         with pytest.raises(PackagesFailedError) as caught:
-            await self.make(*pip, allow_builds=allow_builds)
+            await self.make(*packages, **options)
         said = f"{caught.value} {caught.value.hint}"
         assert not [secret for secret in SECRETS if secret in said.encode()]
         return said

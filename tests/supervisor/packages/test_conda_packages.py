@@ -14,12 +14,10 @@ import pytest
 
 from conda_channel import Channel
 from nsm.dataclass import replace
-from nsm.wire.errors import PackagesFailedError
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.conda_packages import PLATFORM, CondaPackages
 from nsmd.packages.package_builds import Installed, InstallError, InstallRequest
-from nsmd.packages.store import EnvironmentDetails, EnvironmentStore
-from package_world import SEARCH_PATH, installation
+from package_world import SEARCH_PATH, Workshop
 
 pytest.importorskip("rattler", reason="py-rattler is missing: make installs it")
 pytestmark = pytest.mark.jail
@@ -30,8 +28,8 @@ class _Handler(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-class CondaWorld:
-    """A channel that is served, and an installation that may reach it.
+class CondaWorld(Workshop):
+    """A channel that is served, and a workshop that may reach it.
 
     Attributes:
         url: URL of the channel.
@@ -39,16 +37,15 @@ class CondaWorld:
     """
 
     def __init__(self, folder: Path, served: Path, channel: Channel, version: str) -> None:
-        self.folder, self.channel, self.version = folder, channel, version
+        super().__init__(folder)
+        self.channel, self.version = channel, version
         handler = partial(_Handler, directory=str(served))
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.host = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http://{self.host}/mine"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self.store = EnvironmentStore(str(folder / "envs"))
         self.list = folder / "environment.yml"
-        self.variables: dict[str, str] = {}
 
     def close_server(self) -> None:
         self._server.shutdown()
@@ -63,30 +60,8 @@ class CondaWorld:
     async def make(
         self, *, hosts: tuple[str, ...] | None = None, path: Path | None = None
     ) -> Installed:
-        run = replace(
-            installation(self.folder, variables=self.variables),
-            hosts=(self.host,) if hosts is None else hosts,
-        )
-        with (self.folder / "log").open("ab") as log:
-            return await run.make(
-                "science",
-                WantedPackages(conda=str(path or self.list)),
-                refresh=False,
-                on_progress=lambda _progress, _size: None,
-                log_fd=log.fileno(),
-            )
-
-    async def why_not(self, *, hosts: tuple[str, ...] | None = None) -> str:
-        with pytest.raises(PackagesFailedError) as caught:
-            await self.make(hosts=hosts)
-        assert self.store.names() == []
-        assert not list((self.folder / "envs/.builds").glob("*/build*"))
-        return f"{caught.value} {caught.value.hint}"
-
-    def details(self, made: Installed) -> EnvironmentDetails:
-        details = self.store.details(made.path)
-        assert details is not None
-        return details
+        self.hosts = (self.host,) if hosts is None else hosts
+        return await self.build(WantedPackages(conda=str(path or self.list)))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +84,7 @@ async def test_an_environment_is_made_from_an_environment_yml(world: CondaWorld)
     newer = world.channel.add_module("tiny", "2.0")
     world.write("python", "tiny <2")
     made = await world.make()
-    details = world.details(made)
+    details = world.details(made.path)
     assert details.versions == {"python": world.version, "tiny": "1.2"}
     assert details.program == "/env/bin/python"
     assert "tiny" in details.modules
@@ -122,7 +97,7 @@ async def test_an_environment_is_made_from_an_environment_yml(world: CondaWorld)
 
     world.write("python", "tiny")
     again = await world.make()
-    assert world.details(again).versions["tiny"] == "2.0"
+    assert world.details(again.path).versions["tiny"] == "2.0"
     assert world.channel.hashes[newer] in Path(again.lock).read_text()
 
 
@@ -136,7 +111,7 @@ async def test_a_lock_gives_the_same_packages_without_network(world: CondaWorld)
     shutil.rmtree(first.path)
     again = await world.make()
     assert again == first
-    assert world.details(again).versions["calm"] == "1.0"
+    assert world.details(again.path).versions["calm"] == "1.0"
 
 
 @pytest.mark.slow
@@ -153,7 +128,7 @@ async def test_a_lock_of_a_project_is_used_as_it_is(world: CondaWorld) -> None:
         f"packages:\n{hashes}"
     )
     made = await world.make(path=lock)
-    assert world.details(made).versions["fixed"] == "1.0"
+    assert world.details(made.path).versions["fixed"] == "1.0"
     assert made.lock == str(lock)
 
 
@@ -173,7 +148,7 @@ async def test_a_channel_is_reached_only_if_the_user_names_its_host(world: Conda
     (world.folder / "home").mkdir()
     (world.folder / "home/.condarc").write_text(f"channel_alias: http://{world.host}\n")
     world.write("python", channel="mine")
-    assert world.version in world.details(await world.make(hosts=())).version
+    assert world.version in world.details((await world.make(hosts=())).path).version
 
 
 @pytest.mark.slow

@@ -20,34 +20,21 @@ import trio
 from uv import find_uv_bin
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
-from nsmd.packages.package_builds import Installed, PackageEnvironments
+from nsmd.packages.package_builds import Installed
 from nsmd.packages.store import UNUSED_CACHE_S, EnvironmentStore
-from package_world import installation, sdist
+from package_world import Workshop, sdist
 from packageindex import HTML, JSON, IndexServer, index_server, wheel
 
 pytestmark = pytest.mark.jail
 
 
-class Workshop:
-    """An installation, and the index of its user.
-
-    Attributes:
-        phases: phases of the last build.
-        log: path of the log of the last build.
-    """
+class PipWorkshop(Workshop):
+    """A workshop, and the index of its user."""
 
     def __init__(self, folder: Path, index: IndexServer) -> None:
-        self.folder = folder
+        super().__init__(folder, PIP_INDEX_URL=index.url("/simple", host="127.0.0.1"))
         self.index = index
-        self.log = folder / "log"
-        self.phases: list[str] = []
-        self.store = EnvironmentStore(str(folder / "envs"))
-
-    def installation(self, timeout_s: float = 120.0) -> PackageEnvironments:
-        url = self.index.url("/simple", host="127.0.0.1")
-        return installation(self.folder, variables={"PIP_INDEX_URL": url}, timeout_s=timeout_s)
 
     async def make(
         self,
@@ -65,49 +52,23 @@ class Workshop:
             project=str(project or ""),
             requirements=str(requirements or ""),
         )
-
-        def on_progress(progress: CommandProgress, _log_bytes: int) -> None:
-            self.phases.append(progress.phase)
-
-        with self.log.open("wb") as log:
-            return await self.installation(timeout_s).make(
-                name,
-                wanted,
-                refresh=refresh,
-                on_progress=on_progress,
-                log_fd=log.fileno(),
-            )
-
-    async def why_not(
-        self, *pip: str, allow_builds: bool = False, project: Path | None = None
-    ) -> str:
-        with pytest.raises(PackagesFailedError) as caught:
-            await self.make(*pip, allow_builds=allow_builds, project=project)
-        assert self.store.names() == []
-        assert self.leftovers() == []
-        return f"{caught.value} {caught.value.hint}"
+        return await self.build(wanted, name, refresh=refresh, timeout_s=timeout_s)
 
     def versions(self, made: Installed) -> dict[str, str]:
-        details = self.store.details(made.path)
-        assert details is not None
-        return details.versions
+        return self.details(made.path).versions
 
     def file(self, made: Installed, name: str) -> Path:
         (path,) = Path(made.path).glob(f"lib/python3*/site-packages/{name}")
         return path
 
-    def leftovers(self) -> list[str]:
-        builds = self.folder / "envs/.builds"
-        return [str(path) for kind in ("*/build*", "alone-*") for path in builds.glob(kind)]
-
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Workshop]:
+def it(tmp_path: Path) -> Iterator[PipWorkshop]:
     with index_server(None) as index:
-        yield Workshop(tmp_path, index)
+        yield PipWorkshop(tmp_path, index)
 
 
-async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
+async def test_an_environment_is_made_and_locked(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0", "2.0", requires="helper>=1")
     it.index.add_project("helper", "1.5")
     made = await it.make("demo")
@@ -122,7 +83,7 @@ async def test_an_environment_is_made_and_locked(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_jails_may_read_what_a_supervisor_makes_for_itself(it: Workshop) -> None:
+async def test_jails_may_read_what_a_supervisor_makes_for_itself(it: PipWorkshop) -> None:
     for name in ("demo", "other"):
         it.index.add_project(name, "1.0")
     before = os.umask(0o077)
@@ -137,7 +98,7 @@ async def test_jails_may_read_what_a_supervisor_makes_for_itself(it: Workshop) -
 
 
 @pytest.mark.slow
-async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None:
+async def test_a_lock_decides_the_versions_until_an_update(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     first = await it.make("demo")
     it.index.add_project("demo", "1.0", "2.0")
@@ -152,7 +113,7 @@ async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [HTML, JSON])
-async def test_a_lock_has_the_files_of_all_platforms(it: Workshop, kind: str) -> None:
+async def test_a_lock_has_the_files_of_all_platforms(it: PipWorkshop, kind: str) -> None:
     plain, data, _ = wheel("demo", "1.0")
     better, data_of_better, _ = wheel("demo", "1.0", more={"more.py": b""})
     files = {plain: data, better.replace("1.0-", "1.0-1-"): data_of_better}
@@ -191,7 +152,7 @@ async def test_a_lock_has_the_files_of_all_platforms(it: Workshop, kind: str) ->
 
 
 @pytest.mark.slow
-async def test_a_lock_changed_by_hand_is_used_or_refused(it: Workshop) -> None:
+async def test_a_lock_changed_by_hand_is_used_or_refused(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0", "2.0")
     one = await it.make("demo==1.0", name="one")
     made = await it.make("demo")
@@ -206,7 +167,7 @@ async def test_a_lock_changed_by_hand_is_used_or_refused(it: Workshop) -> None:
         await it.make("demo")
 
 
-async def test_packages_that_cannot_be_had_are_named(it: Workshop) -> None:
+async def test_packages_that_cannot_be_had_are_named(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0", requires="helper<2")
     it.index.add_project("helper", "1.0", "2.0")
     assert "nothere" in await it.why_not("nothere")
@@ -234,13 +195,13 @@ def probe():
 """
 
 
-def add_source(it: Workshop, probe: str) -> None:
+def add_source(it: PipWorkshop, probe: str) -> None:
     file, data = sdist("demo", "1.0", probe)
     it.index.add(f"/files/{file}", "application/gzip", data)
     it.index.add("/simple/demo/", HTML, f'<html><a href="/files/{file}">{file}</a></html>')
 
 
-async def test_a_source_is_built_only_if_allowed_and_sees_nothing(it: Workshop) -> None:
+async def test_a_source_is_built_only_if_allowed_and_sees_nothing(it: PipWorkshop) -> None:
     secret = it.folder / "home/.ssh/id_ed25519"
     secret.parent.mkdir(parents=True)
     secret.write_text("secret")
@@ -251,7 +212,7 @@ async def test_a_source_is_built_only_if_allowed_and_sees_nothing(it: Workshop) 
 
 
 @pytest.mark.slow
-async def test_a_build_that_prints_or_hangs_is_bounded(it: Workshop) -> None:
+async def test_a_build_that_prints_or_hangs_is_bounded(it: PipWorkshop) -> None:
     add_source(
         it,
         "def probe():\n    import time\n    print('x' * 79 + '\\n', end='')\n"
@@ -264,7 +225,7 @@ async def test_a_build_that_prints_or_hangs_is_bounded(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_files_of_a_killed_build_are_removed(it: Workshop) -> None:
+async def test_files_of_a_killed_build_are_removed(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     left = it.folder / "envs/.builds/shared/build-0123"
     left.mkdir(parents=True)
@@ -274,7 +235,7 @@ async def test_files_of_a_killed_build_are_removed(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_equal_builds_at_once_make_one_environment(it: Workshop) -> None:
+async def test_equal_builds_at_once_make_one_environment(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     made: list[Installed] = []
 
@@ -291,7 +252,7 @@ async def test_equal_builds_at_once_make_one_environment(it: Workshop) -> None:
 @pytest.mark.slow
 async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Path) -> None:
     with index_server(None) as index:
-        it = Workshop(tmp_path, index)
+        it = PipWorkshop(tmp_path, index)
         index.add_project("demo", "1.0")
         first = await it.make("demo")
     assert await it.make("demo") == first, "what is there needs no index"
@@ -302,7 +263,7 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_no_code_of_wheels_runs(it: Workshop) -> None:
+async def test_no_code_of_wheels_runs(it: PipWorkshop) -> None:
     code = b"import os; open('/build/cache/was-here', 'w').close()"
     it.index.add_project("demo", "1.0", more={"demo.pth": code})
     await it.make("demo")
@@ -310,7 +271,7 @@ async def test_no_code_of_wheels_runs(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
+async def test_compiled_modules_come_from_sources_alone(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     source = b"version = __version__ = '1.0'\n"
     hostile = compile("version = 'hostile'\n", "/env/demo.py", "exec")
@@ -333,7 +294,7 @@ async def test_compiled_modules_come_from_sources_alone(it: Workshop) -> None:
 @pytest.mark.parametrize(
     "path", ["scripts/python", pytest.param("data/pyvenv.cfg", marks=pytest.mark.slow)]
 )
-async def test_no_package_takes_the_place_of_python(it: Workshop, path: str) -> None:
+async def test_no_package_takes_the_place_of_python(it: PipWorkshop, path: str) -> None:
     it.index.add_project("demo", "1.0", more={f"demo-1.0.data/{path}": b"#!/bin/sh\n"})
     print(await it.why_not("demo"))
 
@@ -357,7 +318,7 @@ def probe():
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("sources.txt", "lock.txt")),
     ],
 )
-async def test_a_build_writes_nothing_through_links(it: Workshop, name: str) -> None:
+async def test_a_build_writes_nothing_through_links(it: PipWorkshop, name: str) -> None:
     kept = it.folder / "kept"
     kept.write_text("mine")
     add_source(it, LINKS.format(names=[name], target=kept))
@@ -416,7 +377,7 @@ def test_an_environment_is_no_link_to_another_directory(tmp_path: Path, replaced
             staging.check("lib/site-packages")
 
 
-def locked_by_uv(it: Workshop, text: str) -> Path:
+def locked_by_uv(it: PipWorkshop, text: str) -> Path:
     """Lock a project with uv; returns its `pyproject.toml`."""
     project = it.folder / "project"
     project.mkdir(exist_ok=True)
@@ -432,7 +393,7 @@ def locked_by_uv(it: Workshop, text: str) -> Path:
 
 
 @pytest.mark.slow
-async def test_the_lock_of_a_project_is_used(it: Workshop) -> None:
+async def test_the_lock_of_a_project_is_used(it: PipWorkshop) -> None:
     it.index.add_project("helper", "1.5")
     it.index.add_project("windows", "1.0")
     it.index.add_project("checker", "3.0")
@@ -463,7 +424,7 @@ async def test_the_lock_of_a_project_is_used(it: Workshop) -> None:
 
 
 @pytest.mark.slow
-async def test_requirements_with_hashes_are_a_lock(it: Workshop) -> None:
+async def test_requirements_with_hashes_are_a_lock(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     first = await it.make("demo")
     it.index.add_project("demo", "1.0", "2.0")
@@ -477,7 +438,7 @@ async def test_requirements_with_hashes_are_a_lock(it: Workshop) -> None:
     assert it.versions(made) == {"demo": "2.0"}
 
 
-async def test_a_lock_with_other_hashes_installs_nothing(it: Workshop) -> None:
+async def test_a_lock_with_other_hashes_installs_nothing(it: PipWorkshop) -> None:
     it.index.add_project("demo", "1.0")
     requirements = it.folder / "requirements.txt"
     requirements.write_text(f"demo==1.0 --hash=sha256:{'0' * 64}\n")

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.package_builds import Installed
-from nsmd.packages.store import EnvironmentStore
-from package_world import SEARCH_PATH, installation
+from package_world import Workshop
 from packageindex import IndexServer, index_server
 
 pytestmark = [pytest.mark.jail, pytest.mark.node]
@@ -27,16 +25,13 @@ if shutil.which("npm") is None:
     pytest.skip("not here: npm is missing", allow_module_level=True)
 
 
-class Workshop:
-    """An installation, and the registry of its user."""
+class NpmWorkshop(Workshop):
+    """A workshop, and the registry of its user."""
 
     def __init__(self, folder: Path, index: IndexServer) -> None:
         index.host = "127.0.0.1"
-        self.folder = folder
+        super().__init__(folder, npm_config_registry=index.url("/npm/"))
         self.index = index
-        self.search_path = SEARCH_PATH
-        self.phases: list[str] = []
-        self.store = EnvironmentStore(str(folder / "envs"))
 
     async def make(self, *npm: str, name: str = "web", refresh: bool = False, **more: Any) -> Path:
         return Path((await self.install(*npm, name=name, refresh=refresh, **more)).path)
@@ -44,34 +39,10 @@ class Workshop:
     async def install(
         self, *npm: str, name: str = "web", refresh: bool = False, **more: Any
     ) -> Installed:
-        def on_progress(progress: CommandProgress, _log_bytes: int) -> None:
-            self.phases.append(progress.phase)
-
-        registry = self.index.url("/npm/")
-        with (self.folder / "log").open("wb") as log:
-            return await installation(
-                self.folder,
-                variables={"npm_config_registry": registry},
-                search_path=self.search_path,
-            ).make(
-                name,
-                WantedPackages(npm=npm, **more),
-                refresh=refresh,
-                on_progress=on_progress,
-                log_fd=log.fileno(),
-            )
-
-    async def why_not(self, *npm: str, **more: Any) -> str:
-        with pytest.raises(PackagesFailedError) as caught:
-            await self.make(*npm, **more)
-        assert self.store.names() == []
-        assert list((self.folder / "envs/.builds").glob("*/build-*")) == []
-        return f"{caught.value} {caught.value.hint}"
+        return await self.build(WantedPackages(npm=npm, **more), name, refresh=refresh)
 
     def versions(self, made: Path) -> dict[str, str]:
-        details = self.store.details(str(made))
-        assert details is not None
-        return details.versions
+        return self.details(made).versions
 
     def lock(self) -> dict[str, Any]:
         text = (self.folder / "locks/web.package-lock.json").read_text()
@@ -80,18 +51,17 @@ class Workshop:
 
 
 @pytest.fixture
-def it(tmp_path: Path) -> Iterator[Workshop]:
+def it(tmp_path: Path) -> Iterator[NpmWorkshop]:
     with index_server(None) as index:
-        yield Workshop(tmp_path, index)
+        yield NpmWorkshop(tmp_path, index)
 
 
-async def test_an_environment_is_made_locked_and_shares_its_files(it: Workshop) -> None:
+async def test_an_environment_is_made_locked_and_shares_its_files(it: NpmWorkshop) -> None:
     it.index.add_npm("left", "1.0.0", "1.2.0", manifest={"dependencies": {"@acme/right": "^2"}})
     it.index.add_npm("@acme/right", "2.0.0", manifest={"bin": {"right": "index.js"}})
     made = await it.make("left@^1")
     assert it.versions(made) == {"left": "1.2.0", "@acme/right": "2.0.0"}
-    details = it.store.details(str(made))
-    assert details is not None
+    details = it.details(made)
     assert (details.interpreter, details.modules) == ("node", ("left",))
     assert os.readlink(made / "node_modules/.bin/right") == "../@acme/right/index.js"
     lock = it.lock()
@@ -107,7 +77,7 @@ async def test_an_environment_is_made_locked_and_shares_its_files(it: Workshop) 
 
 
 @pytest.mark.slow
-async def test_a_lock_decides_the_versions_until_an_update(it: Workshop) -> None:
+async def test_a_lock_decides_the_versions_until_an_update(it: NpmWorkshop) -> None:
     it.index.add_npm("left", "1.0.0")
     first = await it.make("left")
     it.index.add_npm("left", "1.0.0", "2.0.0")
@@ -127,7 +97,7 @@ SCRIPT = (
 
 
 @pytest.mark.slow
-async def test_scripts_run_only_if_allowed_and_see_nothing(it: Workshop) -> None:
+async def test_scripts_run_only_if_allowed_and_see_nothing(it: NpmWorkshop) -> None:
     (it.folder / "home/.ssh").mkdir(parents=True)
     script = SCRIPT.format(home=it.folder / "home")
     it.index.add_npm("left", "1.0.0", manifest={"scripts": {"postinstall": f'node -e "{script}"'}})
@@ -145,7 +115,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", mode: int 
 
 
 @pytest.mark.slow
-async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
+async def test_hostile_files_of_a_package_do_no_harm(it: NpmWorkshop) -> None:
     more = [
         entry("outside", tarfile.SYMTYPE, "/etc/passwd"),
         entry("hard", tarfile.LNKTYPE, "/etc/passwd"),
@@ -170,7 +140,7 @@ async def test_hostile_files_of_a_package_do_no_harm(it: Workshop) -> None:
 @pytest.mark.slow
 async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Path) -> None:
     with index_server(None) as index:
-        it = Workshop(tmp_path, index)
+        it = NpmWorkshop(tmp_path, index)
         index.add_npm("left", "1.0.0")
         first = await it.make("left")
     assert await it.make("left") == first, "what is there needs no registry"
@@ -181,7 +151,7 @@ async def test_without_network_the_cache_is_used_or_the_reason_told(tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_the_lock_of_a_project_is_installed_as_it_is(it: Workshop) -> None:
+async def test_the_lock_of_a_project_is_installed_as_it_is(it: NpmWorkshop) -> None:
     it.index.add_npm("left", "1.0.0", "2.0.0")
     await it.make("left@^1")
     project = it.folder / "project"
@@ -205,6 +175,6 @@ async def test_the_lock_of_a_project_is_installed_as_it_is(it: Workshop) -> None
         await it.install(name="mine", package_lock=str(file))
 
 
-async def test_a_host_without_node_or_npm_says_what_to_install(it: Workshop) -> None:
+async def test_a_host_without_node_or_npm_says_what_to_install(it: NpmWorkshop) -> None:
     it.search_path = str(it.folder)
     assert "There is no Node for it: no node on PATH" in await it.why_not("left")

@@ -27,21 +27,15 @@ from nsmd.environments.project.environment_manager import (
 from nsmd.environments.project.reading import read
 from nsmd.host import event_loop
 from nsmd.model.settings import Defaults, EnvironmentSettings, Settings
-from nsmd.model.values import ClientIdentity, Environment, ProjectMount
+from nsmd.model.values import ClientIdentity, Environment
+from realjail import mount_of
 from venvs import install, make_project_venv
 
 NODE = Environment(name="node", interpreter="node", program="/usr/bin/node", description="Node.js")
 
 
-def mount(path: Path) -> ProjectMount:
-    found = path.stat()
-    return ProjectMount(
-        path=str(path), mount_point="/project", device=found.st_dev, inode=found.st_ino
-    )
-
-
 def client(path: Path | None, scope: str = "a") -> ClientIdentity:
-    return ClientIdentity(name="t", scope=scope, project=None if path is None else mount(path))
+    return ClientIdentity(name="t", scope=scope, project=None if path is None else mount_of(path))
 
 
 @asynccontextmanager
@@ -81,11 +75,11 @@ def library(project: Path) -> Path:
 async def test_nothing_is_used_before_somebody_agrees(tmp_path: Path, project: Path) -> None:
     async with opened(tmp_path) as used:
         assert not used.environments(client(project))
-        (row,) = await used.find(mount(project))
+        (row,) = await used.find(mount_of(project))
         assert (row.path, row.name) == (".venv", None)
         told: list[None] = []
         used.changed = lambda: told.append(None)
-        row = await used.use(mount(project), ".venv", None, ())
+        row = await used.use(mount_of(project), ".venv", None, ())
         assert row.name == "venv"
         assert told
         (environment,) = used.environments(client(project))
@@ -108,7 +102,7 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path) as used:
-        await used.use(mount(project), ".venv", None, taken=())
+        await used.use(mount_of(project), ".venv", None, taken=())
         before = used.environments(client(project))
         assert [each.problem for each in before] == [None]
         mended = threading.Event()
@@ -124,7 +118,7 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
 
 async def test_an_agreement_outlives_the_supervisor(tmp_path: Path, project: Path) -> None:
     async with opened(tmp_path) as used:
-        await used.use(mount(project), "./.venv/", "science", ())
+        await used.use(mount_of(project), "./.venv/", "science", ())
     file = tmp_path / "state/nsm/project-environments.json"
     assert file.stat().st_mode & 0o777 == 0o600
     async with opened(tmp_path) as used:
@@ -153,7 +147,7 @@ async def test_a_damaged_file_is_no_agreement(tmp_path: Path, project: Path, tex
     async with opened(tmp_path) as used:
         assert not used.environments(client(project))
         assert file.with_name(file.name + ".broken").read_text() == text
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
     rows = json.loads(file.read_text())["agreements"]
     bad = [{**rows[0], "path": "../x"}, {**rows[0], "project": "x"}, {**rows[0], "name": "\x1b"}]
     file.write_text(json.dumps({"version": 1, "agreements": [7, *bad, *rows]}))
@@ -165,7 +159,7 @@ async def test_what_cannot_be_remembered_is_not_used(tmp_path: Path, project: Pa
     (tmp_path / "state").write_text("a file where a directory should be")
     async with opened(tmp_path) as used:
         with pytest.raises(EnvironmentUnavailableError, match="cannot be saved"):
-            await used.use(mount(project), ".venv", None, ())
+            await used.use(mount_of(project), ".venv", None, ())
         assert not used.environments(client(project))
 
 
@@ -173,7 +167,7 @@ async def test_each_client_is_told_once_that_packages_changed(
     tmp_path: Path, project: Path
 ) -> None:
     async with opened(tmp_path) as used:
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
         (environment,) = used.environments(client(project))
         assert used.notes(client(project), environment) == ()
         install(library(project), "flask-3")
@@ -184,11 +178,11 @@ async def test_each_client_is_told_once_that_packages_changed(
         assert used.notes(client(project, "c"), NODE) == ()
         (now,) = used.environments(client(project))
         assert (now.problem, now.has_module("flask")) == (None, True)
-        (row,) = await used.find(mount(project))
+        (row,) = await used.find(mount_of(project))
         assert row.changed
-        assert (await used.use(mount(project), ".venv", None, ())).name == "venv"
+        assert (await used.use(mount_of(project), ".venv", None, ())).name == "venv"
         assert used.notes(client(project, "d"), now) == ()
-        (row,) = await used.find(mount(project))
+        (row,) = await used.find(mount_of(project))
         assert not row.changed
 
 
@@ -197,7 +191,7 @@ async def test_another_interpreter_needs_another_agreement(
     tmp_path: Path, project: Path, change: str
 ) -> None:
     async with opened(tmp_path) as used:
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
         assert used.environments(client(project))[0].problem is None
         told: list[None] = []
         used.changed = lambda: told.append(None)
@@ -216,15 +210,15 @@ async def test_another_interpreter_needs_another_agreement(
         assert environment.problem is not None
         assert told
         assert used.preferred(client(project), "python") is None
-        (row,) = [row for row in await used.find(mount(project)) if row.path == ".venv"]
+        (row,) = [row for row in await used.find(mount_of(project)) if row.path == ".venv"]
         assert row.problem == environment.problem
         if change in ("cfg", "link"):
             assert "`nsm env use .venv` agrees" in environment.problem
-            await used.use(mount(project), ".venv", None, ())
+            await used.use(mount_of(project), ".venv", None, ())
             assert used.environments(client(project))[0].problem is None
         else:
             with pytest.raises(BadRequestError):
-                await used.use(mount(project), ".venv", None, ())
+                await used.use(mount_of(project), ".venv", None, ())
 
 
 def hostile_python(folder: Path) -> Path:
@@ -250,7 +244,7 @@ async def test_no_program_that_a_project_names_is_run(tmp_path: Path, place: str
     refused = "not on PATH" if place == "elsewhere" else "Python in the project"
     async with opened(tmp_path, search_path=f"{project}/on-path:{project}/tools:/usr/bin") as used:
         with pytest.raises(EnvironmentUnavailableError, match=refused):
-            await used.use(mount(project), ".venv", None, ())
+            await used.use(mount_of(project), ".venv", None, ())
         assert used.rows() == []
     assert not (folder / "ran").exists()
 
@@ -265,7 +259,7 @@ async def test_a_strange_way_to_a_python_is_refused(
     cfg.write_text(cfg.read_text().replace("home = /usr/bin", f"home = {home}"))
     async with opened(tmp_path, search_path="/usr/bin:/etc/alternatives") as used:
         with suppress(EnvironmentUnavailableError):
-            await used.use(mount(project), ".venv", None, ())
+            await used.use(mount_of(project), ".venv", None, ())
         for environment in used.environments(client(project)):
             assert environment.binds == ()  # the way led to /usr/bin
 
@@ -277,7 +271,7 @@ async def test_links_to_a_python_are_followed_once(tmp_path: Path, project: Path
     link = tmp_path / "opt/python-3.11"
     link.symlink_to(python)
     program = python / "bin/python3"
-    version = [*map(int, read(mount(project), ".venv").version.split("."))]
+    version = [*map(int, read(mount_of(project), ".venv").version.split("."))]
     answer = {
         "version": version,
         "prefix": str(python),
@@ -291,9 +285,9 @@ async def test_links_to_a_python_are_followed_once(tmp_path: Path, project: Path
     cfg.write_text(cfg.read_text().replace("home = /usr/bin", f"home = {link}/bin"))
     async with opened(tmp_path) as used:
         with pytest.raises(EnvironmentUnavailableError, match="not on PATH"):
-            await used.use(mount(project), ".venv", None, ())
+            await used.use(mount_of(project), ".venv", None, ())
     async with opened(tmp_path, search_path=f"{python}/bin") as used:
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
         (environment,) = used.environments(client(project))
         assert environment.agent_python == str(program)
         assert {(bind.source, bind.target) for bind in environment.binds} == {
@@ -306,7 +300,7 @@ async def test_the_limits_are_those_of_python(tmp_path: Path, project: Path) -> 
     entry = EnvironmentSettings(memory_mb=77, preload=("json",), env={"A": "b"})
     settings = Settings(defaults=Defaults(timeout_seconds=9), environments={"python": entry})
     async with opened(tmp_path, settings=settings) as used:
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
         (environment,) = used.environments(client(project))
         assert (environment.memory_mb, environment.timeout_s) == (77, 9)
         assert dict(environment.variables) == {"A": "b", "VIRTUAL_ENV": "/project/.venv"}
@@ -316,7 +310,7 @@ async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
     make_project_venv(project / "venv")
     async with opened(tmp_path) as used, trio.open_nursery() as nursery:
         for path, name in ((".venv", "a"), ("venv", "b"), (".venv", "c")):
-            nursery.start_soon(used.use, mount(project), path, name, ())
+            nursery.start_soon(used.use, mount_of(project), path, name, ())
     async with opened(tmp_path) as used:
         names = {row.name for row in used.rows()}
     assert len(names) == 2
@@ -325,7 +319,7 @@ async def test_two_clients_agree_at_once(tmp_path: Path, project: Path) -> None:
 
 async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path) -> None:
     async with opened(tmp_path) as used:
-        await used.use(mount(project), ".venv", None, ())
+        await used.use(mount_of(project), ".venv", None, ())
         moved = tmp_path / "moved"
         project.rename(moved)
         assert not used.environments(client(moved))
@@ -339,13 +333,13 @@ async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path)
     (project / "pyproject.toml").touch()
     (project / "yarn.lock").touch()
     async with opened(tmp_path) as used:
-        rows = {row.path: row for row in await used.find(mount(project))}
+        rows = {row.path: row for row in await used.find(mount_of(project))}
         assert list(rows) == [".venv", "uv.lock", "yarn.lock"]
         assert (rows["uv.lock"].kind, rows["uv.lock"].name) == ("packages", None)
         assert "npm" in rows["yarn.lock"].problem
         with pytest.raises(BadRequestError, match="npm"):
-            await used.use(mount(project), "yarn.lock", None, ())
-        row = await used.use(mount(project), "uv.lock", None, ())
+            await used.use(mount_of(project), "yarn.lock", None, ())
+        row = await used.use(mount_of(project), "uv.lock", None, ())
         assert (row.name, row.package_count) == ("uv", 2)
         (environment,) = used.environments(client(project))
         assert (environment.name, environment.source) == ("uv", f"{project}/uv.lock")
@@ -356,10 +350,10 @@ async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path)
         assert "packages from then" in note
         assert used.notes(client(project), environment) == ()
         assert used.environments(client(project)) == [environment]
-        (row,) = [row for row in await used.find(mount(project)) if row.path == "uv.lock"]
+        (row,) = [row for row in await used.find(mount_of(project)) if row.path == "uv.lock"]
         assert row.changed
         with pytest.raises(BadRequestError, match="it is not there"):
-            await used.use(mount(project), "uv.lock", None, ())
+            await used.use(mount_of(project), "uv.lock", None, ())
     (copy,) = (tmp_path / "state/nsm/project-environments.lists").iterdir()
     assert (copy / "uv.lock").read_text() == "[[package]]\n" * 3
     async with opened(tmp_path) as used:

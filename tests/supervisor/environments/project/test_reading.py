@@ -16,15 +16,8 @@ from nsmd.environments.project.reading import (
     find_all,
     read,
 )
-from nsmd.model.values import ProjectMount
+from realjail import mount_of
 from venvs import install, make_project_venv
-
-
-def mount(path: Path) -> ProjectMount:
-    found = path.stat()
-    return ProjectMount(
-        path=str(path), mount_point="/project", device=found.st_dev, inode=found.st_ino
-    )
 
 
 @pytest.fixture
@@ -38,7 +31,7 @@ def test_a_virtual_environment_is_found(project: Path) -> None:
     library = make_project_venv(project / ".venv", "numpy-1.26.4", "ruff-0.5")
     install(library, "certifi-2024.1", chosen=False)
     install(library, "pip-23")
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert (found.kind, found.path, found.home) == ("venv", ".venv", "/usr/bin")
     assert [(p.name, p.version) for p in found.packages] == [
         ("numpy", "1.26.4"),
@@ -46,16 +39,16 @@ def test_a_virtual_environment_is_found(project: Path) -> None:
         ("certifi", "2024.1"),
     ]
     assert {"numpy", "ruff"} <= set(found.modules)
-    again = read(mount(project), ".venv", details=False)
+    again = read(mount_of(project), ".venv", details=False)
     assert again.packages == ()
     assert again.packages_key == found.packages_key
     install(library, "flask-3")
-    changed = read(mount(project), ".venv")
+    changed = read(mount_of(project), ".venv")
     assert changed.packages_key != found.packages_key
     assert changed.interpreter_key == found.interpreter_key
     (project / ".venv/bin/python").unlink()
     (project / ".venv/bin/python").symlink_to("/project/mine")
-    assert read(mount(project), ".venv").interpreter_key != found.interpreter_key
+    assert read(mount_of(project), ".venv").interpreter_key != found.interpreter_key
 
 
 def test_packages_of_node_are_found(project: Path) -> None:
@@ -64,7 +57,7 @@ def test_packages_of_node_are_found(project: Path) -> None:
     (project / "package.json").write_text('{"dependencies": {"zod": "^3"}}')
     for name in ("zod", "@types", "ansi"):
         (modules / name).mkdir()
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert [p.name for p in found.packages] == ["zod", "ansi"]
     rows = {
         "node_modules/ansi": {"version": "6.1.0"},
@@ -74,7 +67,7 @@ def test_packages_of_node_are_found(project: Path) -> None:
         "node_modules/\x1b[2J": {"version": "1.0.0"},
     }
     (modules / ".package-lock.json").write_text(json.dumps({"packages": rows}))
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert [(p.name, p.version, p.chosen) for p in found.packages] == [
         ("zod", "3.2.1", True),
         ("@types/node", "20.1.0", False),
@@ -98,27 +91,27 @@ def test_a_file_that_says_something_else_is_refused(project: Path, text: str, wh
     (project / ".venv").mkdir()
     (project / ".venv/pyvenv.cfg").write_text(text)
     with pytest.raises(NoEnvironmentError, match=why):
-        read(mount(project), ".venv")
-    assert find_all(mount(project)) == []
+        read(mount_of(project), ".venv")
+    assert find_all(mount_of(project)) == []
 
 
 def test_no_link_is_followed(project: Path, tmp_path: Path) -> None:
     make_project_venv(tmp_path / "elsewhere", "secret-1")
     (project / ".venv").symlink_to(tmp_path / "elsewhere")
-    assert find_all(mount(project)) == []
+    assert find_all(mount_of(project)) == []
     for path in (".venv", "venv", ".venv/..", "../elsewhere", "/etc", "a\0b"):
         with pytest.raises((NoEnvironmentError, OSError)):
-            read(mount(project), path)
+            read(mount_of(project), path)
     make_project_venv(project / "venv")
     (library,) = (project / "venv").glob("lib/python3*")
     shutil.rmtree(library / "site-packages")
     (library / "site-packages").symlink_to(next((tmp_path / "elsewhere").glob("lib/*/site-*")))
     with pytest.raises(NoEnvironmentError, match="follows no links"):
-        read(mount(project), "venv")
+        read(mount_of(project), "venv")
     (project / "venv/pyvenv.cfg").unlink()
     (project / "venv/pyvenv.cfg").symlink_to(tmp_path / "elsewhere/pyvenv.cfg")
     with pytest.raises(NoEnvironmentError, match="follows no links"):
-        read(mount(project), "venv")
+        read(mount_of(project), "venv")
 
 
 @pytest.mark.parametrize("name", [".venv/pyvenv.cfg", "node_modules/.package-lock.json"])
@@ -126,7 +119,7 @@ def test_a_pipe_holds_nobody_up(project: Path, name: str) -> None:
     (project / name).parent.mkdir()
     os.mkfifo(project / name)
     with pytest.raises(NoEnvironmentError, match="no regular file"):
-        read(mount(project), name.partition("/")[0])
+        read(mount_of(project), name.partition("/")[0])
 
 
 def test_a_huge_directory_is_read_in_part(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +127,7 @@ def test_a_huge_directory_is_read_in_part(project: Path, monkeypatch: pytest.Mon
     library = make_project_venv(project / ".venv")
     for number in range(100):
         (library / f"package{number}-1.dist-info").mkdir()
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert 0 < len(found.packages) <= 50 < MAX_ENTRIES
 
 
@@ -145,7 +138,7 @@ def test_any_list_of_npm_is_survived(project: Path, text: str) -> None:
     (project / "node_modules/zod").mkdir(parents=True)
     (project / "node_modules/.package-lock.json").write_text(text)
     (project / "package.json").write_text(text)
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert {package.name for package in found.packages} <= {"zod", "a"}
 
 
@@ -154,13 +147,13 @@ def test_names_are_printable(project: Path) -> None:
     for name in ("evil\x1b[2J-1.dist-info", "evil\n-1.dist-info", "a\u202eb-1.dist-info"):
         (library / name).mkdir()
     (library / os.fsdecode(b"\xff-1.dist-info")).mkdir()
-    (found,) = find_all(mount(project))
+    (found,) = find_all(mount_of(project))
     assert found.packages == ()
 
 
 def test_another_directory_in_its_place_is_noticed(project: Path) -> None:
     make_project_venv(project / ".venv")
-    old = mount(project)
+    old = mount_of(project)
     project.rename(project.with_name("moved"))
     project.mkdir()
     with pytest.raises(NoEnvironmentError, match="another directory"):

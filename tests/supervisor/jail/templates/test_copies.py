@@ -24,7 +24,6 @@ from nsmd.model.values import Environment, ProjectMount
 from realjail import (
     BWRAP,
     SIZES,
-    environments,
     is_fork,
     jail_spec,
     launched,
@@ -38,11 +37,6 @@ from realjail import (
 )
 
 pytestmark = [pytest.mark.jail, needs_bwrap]
-
-
-@pytest.fixture(scope="module")
-def bash() -> Environment:
-    return environments()["bash"]
 
 
 @pytest.fixture

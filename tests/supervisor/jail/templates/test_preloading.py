@@ -17,7 +17,6 @@ from nsmd.host.processes import children_of
 from nsmd.jail.templates import TemplateLauncher, open_templates
 from nsmd.model.values import Environment
 from realjail import (
-    environments,
     is_fork,
     needs_bwrap,
     new_launcher,
@@ -72,11 +71,6 @@ def register():
 """
 HOOKING = {"hooked": HOOKED, "locks": LOCKS, "raises": RAISES, "keeps": KEEPS}
 LOADED = "import sys; print([name for name in NAMES if name in sys.modules])"
-
-
-@pytest.fixture(scope="module")
-def python() -> Environment:
-    return environments()["python"]
 
 
 @pytest.fixture

@@ -56,16 +56,6 @@ ENDING_S = 120.0
 """Far above the milliseconds that an end takes."""
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Environment]:
-    return environments()
-
-
-@pytest.fixture
-def python(found: dict[str, Environment]) -> Environment:
-    return found["python"]
-
-
 @asynccontextmanager
 async def open_launcher(cold: BwrapLauncher | None = None) -> AsyncGenerator[TemplateLauncher]:
     async with open_templates(cold or new_launcher()) as made:

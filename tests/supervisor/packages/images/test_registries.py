@@ -21,10 +21,9 @@ import pytest
 
 from image_world import Layout, file, folder, hardlink, layer, make_image, symlink
 from nsm.wire.errors import PackagesFailedError
-from nsmd.host.command_monitor import CommandProgress
 from nsmd.model.packages import WantedPackages
 from nsmd.packages.images.unpack import unpack
-from package_world import installation
+from package_world import Workshop
 from realjail import open_directory
 from registry_world import running_registry, signed_token, signing_key
 
@@ -123,22 +122,12 @@ def registry(place: Path) -> Iterator[str]:
         yield address
 
 
-def _ignore(progress: CommandProgress, log_bytes: int) -> None:
-    """Take the progress of a build, which nobody watches."""
-
-
 async def _make(
     place: Path, image: str, *, refresh: bool = False, timeout_s: float = 120.0
 ) -> tuple[str, str]:
     """Make the environment; return the path of the image's files, and the pinned digest."""
-    with (place / "log").open("wb") as log:
-        made = await installation(place, timeout_s=timeout_s).make(
-            "web",
-            WantedPackages(image=image),
-            refresh=refresh,
-            on_progress=_ignore,
-            log_fd=log.fileno(),
-        )
+    wanted = WantedPackages(image=image)
+    made = await Workshop(place).build(wanted, "web", refresh=refresh, timeout_s=timeout_s)
     return f"{made.path}/root", Path(made.lock).read_text().splitlines()[2]
 
 
