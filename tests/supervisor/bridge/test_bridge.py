@@ -29,7 +29,6 @@ from nsmd.bridge import ledger as ledger_module
 from nsmd.bridge.bridge import MAX_CALLS_OF_ONE, BridgeService
 from nsmd.bridge.calls import MAX_KEPT, FinishedCalls, ProgramCall
 from nsmd.bridge.programs import ProgramEnd, RecordedCall
-from nsmd.model.lifecycle import How
 from nsmd.model.settings import BridgeSettings
 from nsmd.restart.drain import Draining
 
@@ -55,25 +54,6 @@ def waiting(bench: Bench, name: str = "waits") -> tuple[Path, Path]:
 
 async def until_it_runs(began: Path) -> None:
     await trio.to_thread.run_sync(began.read_text)
-
-
-async def test_a_program_is_started_and_written_down(bench: Bench) -> None:
-    bench.script("deploy", 'echo "to $1"; echo careful >&2; exit 3')
-    lines: list[tuple[str, str]] = []
-    async with bench.open() as bridge:
-        call = bridge.submit(
-            ANYONE, "deploy", ["eu"], lambda stream, line: lines.append((stream, line))
-        )
-        ended = await call.wait()
-    assert (ended.exit_code, ended.stdout, ended.stderr) == (3, "to eu\n", "careful\n")
-    assert sorted(lines) == [("stderr", "careful"), ("stdout", "to eu")]
-    start, end = bench.records()
-    assert (start["event"], start["program"], start["arguments"]) == ("start", "deploy", ["eu"])
-    assert (end["event"], end["id"], end["exit_code"]) == ("end", start["id"], 3)
-    assert bench.happened == [
-        ("program_started", {"program": "deploy"}),
-        ("program_ended", {"program": "deploy", "outcome": "error"}),
-    ]
 
 
 async def test_a_client_knows_what_it_was_granted_and_no_more(bench: Bench) -> None:
@@ -204,17 +184,6 @@ async def test_a_fault_of_ours_before_the_start_is_a_refusal(
     assert (start["event"], end["event"]) == ("start", "end")
 
 
-async def test_a_call_that_is_taken_back_is_stopped(bench: Bench) -> None:
-    began, _ = waiting(bench)
-    async with bench.open() as bridge:
-        call = bridge.submit(ANYONE, "waits", [])
-        await until_it_runs(began)
-        call.interrupt()
-        ended = await call.wait()
-    assert (ended.why_stopped, ended.stdout) == ("cancelled", "begun\n")
-    assert bench.records()[-1]["why_stopped"] == "cancelled"
-
-
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_the_program_of_a_client_that_is_gone_waits_for_it_a_moment(
     bench: Bench, comes_back: bool, monkeypatch: pytest.MonkeyPatch
@@ -230,25 +199,6 @@ async def test_the_program_of_a_client_that_is_gone_waits_for_it_a_moment(
             await trio.to_thread.run_sync(go.write_text, "on\n")
         ended = await call.wait()
     assert ended.why_stopped == (None if comes_back else "cancelled")
-
-
-async def test_at_the_end_programs_have_their_time_and_are_stopped_then(bench: Bench) -> None:
-    began, go = waiting(bench)
-    other, _ = waiting(bench, "endless")
-    async with bench.open() as bridge, trio.open_nursery() as nursery:
-        calls = [bridge.submit(ANYONE, name, []) for name in ("waits", "endless")]
-        await until_it_runs(began)
-        await until_it_runs(other)
-        nursery.start_soon(bridge.finish, 60.0)
-        await trio.to_thread.run_sync(go.write_text, "on\n")
-        assert (await calls[0].wait()).succeeded
-        with pytest.raises(ShuttingDownError):  # the next supervisor's to start
-            await bridge.submit(ANYONE, "waits", []).wait()
-        bench.ending.ask("reload")
-        await trio.testing.wait_all_tasks_blocked()
-        assert calls[1].answer is None
-        bench.ending.ask("end")  # after all, and at once
-        assert (await calls[1].wait()).why_stopped == "shutdown"
 
 
 async def test_the_end_of_a_supervisor_names_running_programs(
@@ -275,20 +225,6 @@ async def test_the_end_of_a_supervisor_names_running_programs(
         bench.ending.ask("end")
         await call.wait()
         assert f"stopping programs of the bridge: {who}" in caplog.messages
-
-
-@pytest.mark.parametrize(("then", "why"), [("end", "shutdown"), (None, "cancelled")])
-async def test_at_a_drain_s_deadline_it_is_stopped_for_what_follows(
-    bench: Bench, then: How | None, why: str
-) -> None:
-    began, _ = waiting(bench)
-    async with bench.open() as bridge, trio.open_nursery() as nursery:
-        call = bridge.submit(ANYONE, "waits", [])
-        await until_it_runs(began)
-        draining = Draining(bench.events, bridge.unfinished, bench.ending, nursery)
-        draining.begin("SIGTERM", timeout_s=0, then=then)
-        assert (await call.wait()).why_stopped == why
-    assert bench.records()[-1]["why_stopped"] == why
 
 
 async def test_a_call_that_comes_too_late_is_written_down_and_holds_up_nothing(

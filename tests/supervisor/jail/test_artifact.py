@@ -326,7 +326,7 @@ def forbid(program: Path) -> None:
 
 
 def empty(program: Path) -> None:
-    write_program(program)
+    write_program(program, "")
 
 
 def make_circular(program: Path) -> None:

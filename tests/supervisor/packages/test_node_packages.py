@@ -56,6 +56,7 @@ def it(tmp_path: Path) -> Iterator[NpmWorkshop]:
         yield NpmWorkshop(tmp_path, index)
 
 
+@pytest.mark.slow
 async def test_an_environment_is_made_locked_and_shares_its_files(it: NpmWorkshop) -> None:
     it.index.add_npm("left", "1.0.0", "1.2.0", manifest={"dependencies": {"@acme/right": "^2"}})
     it.index.add_npm("@acme/right", "2.0.0", manifest={"bin": {"right": "index.js"}})

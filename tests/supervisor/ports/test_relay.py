@@ -34,15 +34,6 @@ MANY = 1000
 DATA = os.urandom(1 << 20) * 8
 
 
-def refused(address: str | tuple[str, int]) -> bool:
-    """Wait until nobody listens there."""
-    try:
-        while True:
-            connect(address).close()
-    except ConnectionRefusedError:
-        return True
-
-
 def fill(connection: socket.socket) -> None:
     """Send until there has been no room for half a second."""
     connection.setblocking(False)
@@ -223,20 +214,6 @@ def test_it_ends_with_its_last_port_and_connection(
             inside.sendall(b"still")
             assert host.recv(9) == b"still"
         assert host.recv(9) == b""
-    bench.wait_ended()
-
-
-def test_connections_go_on_without_a_supervisor_and_without_its_store(
-    bench: RelayBench, server: tuple[socket.socket, int]
-) -> None:
-    address = bench.open(server[1])
-    with connect(address) as host, accept(server[0]) as inside:
-        bench.control.close()
-        inside.sendall(b"still")
-        assert host.recv(9) == b"still"
-        inside.sendall(b"and on")
-        assert host.recv(9) == b"and on"
-        assert refused(address)  # nobody could close the port
     bench.wait_ended()
 
 

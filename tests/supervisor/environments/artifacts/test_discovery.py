@@ -297,21 +297,6 @@ def names_of(catalog: Catalog, own: Sources | None = None) -> list[str]:
     return [environment.name for environment in catalog.environments(client)]
 
 
-async def test_a_clients_own_last_as_long_as_somebody_has_them(tmp_path: Path) -> None:
-    artifact(tmp_path / "own", "mine")
-    own = Sources(directory=str(tmp_path / "own"), metadata="{", flakes=("a#b",))
-    async with discovering(tmp_path) as (found, catalog):
-        async with found.opened(None), found.opened(own):
-            assert names_of(catalog, own) == ["mine"]
-            async with found.opened(own):
-                assert names_of(catalog, own) == ["mine"]
-            artifact(tmp_path / "own", "more")
-            await found.search_again(ClientIdentity(name="editor", scope="s", sources=own))
-            assert names_of(catalog, own) == ["mine", "more"]
-        assert names_of(catalog, own) == []
-        assert list(catalog.listed()) == []
-
-
 async def test_one_clients_directory_that_hangs_is_nobody_elses_business(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from gpu_world import NVIDIA, GpuWorld, nvidia_world
-from nsmd.environments.catalog import Catalog, EnvironmentSource, Rank
 from nsmd.environments.devices.equipment import (
     DeviceFinder,
     binds_in_image,
@@ -22,9 +21,7 @@ from nsmd.environments.devices.equipment import (
 from nsmd.environments.devices.nodes import DeviceError, find_nodes
 from nsmd.host import event_loop
 from nsmd.host.source_watcher import open_source_watcher
-from nsmd.model.values import ClientIdentity, Environment, ImageRoot
-
-ADA = ClientIdentity(name="nsm", scope="ada")
+from nsmd.model.values import Environment, ImageRoot
 
 
 def environment(*devices: str, memory_mb: int = 512, image: bool = False) -> Environment:
@@ -104,53 +101,6 @@ async def test_a_search_for_devices_that_hangs_holds_nobody_up(
         answers.set()
         await found.wait()
     assert finder.equip(environment("nvidia")).problem is None
-
-
-async def test_devices_come_go_and_get_another_driver(tmp_path: Path) -> None:
-    world = nvidia_world(tmp_path)
-    finder = DeviceFinder(world.host)
-    source = EnvironmentSource(rank=Rank.BUILT)
-    catalog = Catalog((), equip=finder.equip)
-    catalog.put(source, [environment("nvidia")])
-    first = catalog.find(ADA, "ml")
-    finder.changed = catalog.equip_again
-    changed = trio.Event()
-
-    def note() -> None:
-        changed.set()
-
-    catalog.subscribe(note)
-    async with open_source_watcher() as watching:
-        finder.watch(watching)
-        await watching.first_look(("devices", ("nvidia",)))
-        assert not changed.is_set()
-
-        async def next_change() -> Environment:
-            nonlocal changed
-            with trio.fail_after(60):
-                await changed.wait()
-            changed = trio.Event()
-            return catalog.environments(ADA)[0]
-
-        world.path("/dev/nvidia1").unlink()
-        fallen = await next_change()
-        assert fallen.shown_devices is not None
-        assert len(fallen.shown_devices.nodes) == 4
-        for name in ("nvidia0", "nvidiactl"):
-            world.path(f"/dev/{name}").unlink()
-        assert "there is no /dev/nvidiactl" in ((await next_change()).problem or "")
-        world.add_devices("nvidia1", "nvidia0", "nvidiactl")
-        assert await next_change() == first
-        library = world.path("/opt/nvidia/lib64/libcuda.so.1")
-        world.write("/opt/nvidia/lib64/libcuda.so.590.1", "newer")
-        library.with_name("new").symlink_to("libcuda.so.590.1")
-        library.with_name("new").rename(library)
-        upgraded = await next_change()
-    assert upgraded.binds == first.binds
-    assert upgraded.shown_devices is not None
-    assert first.shown_devices is not None
-    assert upgraded.shown_devices.nodes == first.shown_devices.nodes
-    assert upgraded.shown_devices.driver != first.shown_devices.driver
 
 
 def found(world: GpuWorld, *words: str) -> list[str]:

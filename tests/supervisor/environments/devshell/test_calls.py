@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from fakes import CAPABILITIES, PYTHON, FakeAgent, FakeJail, FakeLauncher, launching, no_usage
 from flake_world import BASH, Gate, QuickNix, World
-from nsm.wire.errors import BadRequestError, StartFailedError
+from nsm.wire.errors import BadRequestError
 from nsmd.environments import on_demand
 from nsmd.environments.catalog import Catalog
 from nsmd.environments.on_demand import EnvironmentPendingError, patiently
@@ -21,7 +21,6 @@ from nsmd.manager.session_manager import SessionManager
 from nsmd.model.limits import check_inherited
 from nsmd.model.settings import PoolSettings, Settings
 from nsmd.model.values import ClientIdentity, RunOutcome, RunRequest
-from nsmd.sessions import agent_session
 
 
 async def able(agent: FakeAgent, jail: FakeJail) -> None:
@@ -124,22 +123,6 @@ async def test_sessions_have_their_own_clients_values(world: World) -> None:
             ]
         )
         assert "hush" not in told
-
-
-async def test_an_agent_that_is_too_old_is_said_to_be(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent_session, "EXIT_GRACE_S", 0.05)
-    world.has_shell()
-
-    async def old(agent: FakeAgent, jail: FakeJail) -> None:
-        await agent.send({"type": "ready", "protocol": 1, "capabilities": CAPABILITIES})
-        with pytest.raises(EOFError):
-            await agent.receive()
-
-    async with launching(old) as launcher, registry_of(world, launcher=launcher) as run_service:
-        with pytest.raises(StartFailedError, match="its agent is too old to set an environment up"):
-            await run(run_service, world.client())
 
 
 # Waiting, without anything to wait for.

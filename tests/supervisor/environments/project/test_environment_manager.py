@@ -16,7 +16,6 @@ import trio
 from nsm.wire.errors import (
     BadRequestError,
     EnvironmentUnavailableError,
-    UnknownEnvironmentError,
 )
 from nsmd.environments.host_presets import find_python_in
 from nsmd.environments.project import reading
@@ -114,29 +113,6 @@ async def test_a_project_whose_disk_hangs_holds_nobody_up(
         monkeypatch.setattr(reading, "signature", signature)
         assert used.environments(client(project)) == before, "as far as is known"
         mended.set()
-
-
-async def test_an_agreement_outlives_the_supervisor(tmp_path: Path, project: Path) -> None:
-    async with opened(tmp_path) as used:
-        await used.use(mount_of(project), "./.venv/", "science", ())
-    file = tmp_path / "state/nsm/project-environments.json"
-    assert file.stat().st_mode & 0o777 == 0o600
-    async with opened(tmp_path) as used:
-        (environment,) = used.environments(client(project))
-        assert environment.pending is not None
-        event = used.settled(client(project), "science")
-        assert event is not None
-        await event.wait()
-        (environment,) = used.environments(client(project))
-        assert (environment.name, environment.pending) == ("science", None)
-        assert used.settled(client(project), "science") is None
-        await used.forget(str(project), "science")
-        assert not used.environments(client(project))
-        assert not used.is_current(environment)
-        with pytest.raises(UnknownEnvironmentError):
-            await used.forget(str(project), "science")
-    async with opened(tmp_path) as used:
-        assert used.rows() == []
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 9, "agreements": []}', "[" * 100_000])
@@ -326,37 +302,3 @@ async def test_a_project_that_moved_is_another_one(tmp_path: Path, project: Path
         assert used.rows()[0].problem is not None
         moved.rename(project)
         assert used.environments(client(project))[0].problem is None
-
-
-async def test_a_list_of_packages_stays_as_it_was(tmp_path: Path, project: Path) -> None:
-    (project / "uv.lock").write_text("[[package]]\n" * 3)
-    (project / "pyproject.toml").touch()
-    (project / "yarn.lock").touch()
-    async with opened(tmp_path) as used:
-        rows = {row.path: row for row in await used.find(mount_of(project))}
-        assert list(rows) == [".venv", "uv.lock", "yarn.lock"]
-        assert (rows["uv.lock"].kind, rows["uv.lock"].name) == ("packages", None)
-        assert "npm" in rows["yarn.lock"].problem
-        with pytest.raises(BadRequestError, match="npm"):
-            await used.use(mount_of(project), "yarn.lock", None, ())
-        row = await used.use(mount_of(project), "uv.lock", None, ())
-        assert (row.name, row.package_count) == ("uv", 2)
-        (environment,) = used.environments(client(project))
-        assert (environment.name, environment.source) == ("uv", f"{project}/uv.lock")
-        assert used.notes(client(project), environment) == ()
-        (project / "uv.lock").unlink()
-        (note,) = used.notes(client(project), environment)
-        assert "uv.lock has changed" in note
-        assert "packages from then" in note
-        assert used.notes(client(project), environment) == ()
-        assert used.environments(client(project)) == [environment]
-        (row,) = [row for row in await used.find(mount_of(project)) if row.path == "uv.lock"]
-        assert row.changed
-        with pytest.raises(BadRequestError, match="it is not there"):
-            await used.use(mount_of(project), "uv.lock", None, ())
-    (copy,) = (tmp_path / "state/nsm/project-environments.lists").iterdir()
-    assert (copy / "uv.lock").read_text() == "[[package]]\n" * 3
-    async with opened(tmp_path) as used:
-        assert [row.name for row in used.rows()] == ["uv"]
-        await used.forget(str(project), "uv.lock")
-    assert not copy.exists()
