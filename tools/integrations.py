@@ -15,7 +15,6 @@ run once more in an environment that has it in place of the pinned one.
     make test-integrations                           # all of them
     make test-integrations ARGS='smolagents -k probe'
     .venv/bin/python tools/integrations.py --pin smolagents    # write its constraints.txt again
-    .venv/bin/python tools/integrations.py --steps    # tests/integrations/steps.py in each of them
 """
 
 from __future__ import annotations
@@ -211,13 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="FRAMEWORK", help="all, if none is named")
     parser.add_argument("--pin", action="store_true", help="write its constraints.txt anew")
-    parser.add_argument("--steps", action="store_true", help="measure steps instead of testing")
     options, for_pytest = parser.parse_known_args(argv)
     if unknown := sorted(set(options.names) - set(frameworks())):
         parser.error(f"there is no {unknown[0]}; there are {', '.join(frameworks())}")
     failed: list[str] = []
     chosen = [Framework(name) for name in options.names or frameworks()]
-    if not options.pin and not options.steps:
+    if not options.pin:
         chosen += [Framework(each.name, oldest=True) for each in chosen if each.oldest_releases]
     for framework in chosen:
         name = framework.environment.name
@@ -233,8 +231,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [str(python), "-m", "pytest", "-c", str(TESTS / "pytest.ini")]
         command += ["--rootdir", str(ROOT), "--confcutdir", str(TESTS), *for_pytest]
         command += [str(framework.directory)]
-        if options.steps:
-            command = [str(python), str(TESTS / "steps.py"), framework.name]
         environ = dict(os.environ)
         if framework.clients_only:
             environ["NSM_SUPERVISOR"] = str(Path(sys.executable).parent / "nsm-supervisor")

@@ -257,30 +257,3 @@ def test_a_supervisor_that_is_killed(running: Supervisor) -> None:
         assert (await editor.terminal_output("s", terminal)).output == "before\nafter\n"
 
     run(scenario)
-
-
-def test_without_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "file" / "control.sock"))
-
-    async def scenario(editor: Editor) -> None:
-        with pytest.raises(acp.RequestError) as refused:
-            await editor.create_terminal("s", "true")
-        assert "nsm: " in str(refused.value.data)
-
-    run(scenario)
-
-
-def test_many_at_once() -> None:
-    async def scenario(editor: Editor) -> None:
-        async def one(number: int) -> str:
-            session = f"s{number % 4}"
-            terminal = (await editor.create_terminal(session, f"echo {number}")).terminal_id
-            await editor.wait_for_terminal_exit(session, terminal)
-            text: str = (await editor.terminal_output(session, terminal)).output
-            return text
-
-        outputs = await asyncio.gather(*(one(number) for number in range(40)))
-        assert outputs == [f"{number}\n" for number in range(40)]
-
-    run(scenario)

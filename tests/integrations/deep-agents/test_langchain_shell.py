@@ -135,14 +135,6 @@ def test_a_session_that_is_ended_by_somebody(policy: NsmExecutionPolicy, workspa
     assert run(policy, "echo 2", workspace_root=workspace)[0].content == "2\n"
 
 
-def test_closing_twice_ends_sessions(policy: NsmExecutionPolicy) -> None:
-    run(policy, "true")
-    assert sessions()[0].labels["owner"] == "langchain"
-    policy.close()
-    policy.close()
-    assert sessions() == []
-
-
 def test_settings(shared: Supervisor) -> None:
     with pytest.raises(TypeError, match="workspace_root"):
         NsmExecutionPolicy(project="/")
@@ -150,13 +142,6 @@ def test_settings(shared: Supervisor) -> None:
         NsmExecutionPolicy(no_such_setting=1)
     with pytest.raises(ValueError, match="positive"):
         NsmExecutionPolicy(max_output_lines=0)
-
-
-def test_no_supervisor(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    policy = NsmExecutionPolicy(socket_path=str(tmp_path / "file" / "control.sock"))
-    with pytest.raises(RuntimeError, match="nsm: "):
-        run(policy, "true")
 
 
 class TestFaults(adapter_faults.AdapterFaults):

@@ -9,7 +9,6 @@ import hashlib
 import io
 import os
 import subprocess
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,22 +90,6 @@ def test_errors_of_code(box: Any) -> None:
     box.run_code("kept = 1")
     assert box.run_code("import os; os._exit(3)").error.name == "ContextEnded"
     assert box.run_code("kept").error.name == "NameError"
-
-
-def test_output_is_streamed(box: Any) -> None:
-    """The code waits for a file that is written only once its first line has come."""
-    seen: list[str] = []
-
-    def on_stdout(message: Any) -> None:
-        seen.append(message.line)
-        box.files.write("go", "")
-
-    code = (
-        "import os, time\nprint('first', flush=True)\n"
-        "while not os.path.exists('/home/user/go'): time.sleep(0.01)\nprint('last')"
-    )
-    assert box.run_code(code, on_stdout=on_stdout).error is None
-    assert "".join(seen) == "first\nlast\n"
 
 
 def test_contexts(box: Any) -> None:
@@ -269,12 +252,6 @@ def test_a_sandbox_that_is_killed_in_the_middle() -> None:
         assert ran.error is not None
 
 
-def test_the_time_of_a_sandbox_ends() -> None:
-    with Sandbox.create(timeout=1) as one:
-        while one.is_running():
-            pass
-
-
 def test_what_nsm_does_not_have_is_said(box: Any) -> None:
     for call in (box.pause, box.get_metrics, box.fork, box.create_snapshot):
         with pytest.raises(SandboxException):
@@ -310,28 +287,6 @@ def test_a_hostile_model_reaches_nothing(box: Any, tmp_path: Path) -> None:
     assert host_attacks.gained(done.stdout) == set()
 
 
-def test_a_wrong_key_and_pages_of_browsers() -> None:
-    with pytest.raises(AuthenticationException, match="E2B_API_KEY"):
-        Sandbox.create(api_key="e2b_00")
-    for headers in ({"Origin": "https://example.org"}, {"Host": "example.org"}):
-        with pytest.raises(SandboxException, match="403"):
-            Sandbox.create(headers=headers)
-
-
-def test_many_at_once(box: Any) -> None:
-    results: dict[int, str] = {}
-
-    def one(number: int) -> None:
-        results[number] = box.commands.run(f"echo {number}").stdout
-
-    threads = [threading.Thread(target=one, args=[number]) for number in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {number: f"{number}\n" for number in range(24)}
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_under_asyncio(anyio_backend: str) -> None:
@@ -342,20 +297,3 @@ async def test_under_asyncio(anyio_backend: str) -> None:
         assert await sandbox.files.read("f") == "1"
     finally:
         assert await sandbox.kill()
-
-
-def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sandboxes go on, with the state of their contexts and the commands that run."""
-    with serving("--env", "science") as (it, variables):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        with Sandbox.create(timeout=600) as sandbox:
-            sandbox.run_code("value = 7")
-            handle = sandbox.commands.run("read line; echo $line", background=True, stdin=True)
-            it.process.kill()
-            it.process.wait()
-            assert sandbox.run_code("value").text == "7"
-            sandbox.commands.send_stdin(handle.pid, "after\n")
-            assert handle.wait().stdout == "after\n"
-            sandbox.files.write("kept", "1")
-            assert sandbox.files.read("kept") == "1"

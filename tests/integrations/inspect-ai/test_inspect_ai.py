@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -157,41 +156,9 @@ def test_a_missing_program_is_a_result(shared: Supervisor) -> None:
     in_sandbox(missing)
 
 
-def test_closing_twice_and_labels(shared: Supervisor) -> None:
-    async def close(sandbox: Any) -> None:
-        with nsm.Client() as client:
-            (row,) = client.sessions()
-            assert row.labels == {"owner": "inspect_ai", "task": "test", "pid": str(os.getpid())}
-        await sandbox.sandbox.aclose()
-
-    in_sandbox(close)
-
-
-def test_a_hundred_samples_at_once(shared: Supervisor) -> None:
-    async def one(number: int) -> str:
-        made = await NsmSandboxEnvironment.sample_init("many", None, {})
-        try:
-            said: str = (await made["default"].exec(["echo", str(number)])).stdout
-            return said
-        finally:
-            await NsmSandboxEnvironment.sample_cleanup("many", None, made, False)
-
-    async def main() -> list[str]:
-        return await asyncio.gather(*map(one, range(100)))
-
-    assert asyncio.run(main()) == [f"{number}\n" for number in range(100)]
-
-
 def test_a_configuration_of_another_kind(shared: Supervisor) -> None:
     with pytest.raises(ValueError, match="takes an NsmConfig"):
         asyncio.run(NsmSandboxEnvironment.sample_init("test", "compose.yaml", {}))
-
-
-def test_without_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NSM_SOCKET", "/nonexistent/nsm.sock")
-    monkeypatch.setenv("NSM_AUTOSTART", "0")
-    with pytest.raises(nsm.NsmError):
-        asyncio.run(NsmSandboxEnvironment.sample_init("test", None, {}))
 
 
 def test_the_example_of_the_page(shared: Supervisor, tmp_path: Path) -> None:

@@ -320,13 +320,6 @@ def test_what_nsm_refuses_is_the_error(tmp_path: Path, monkeypatch: pytest.Monke
         manager.start_kernel()
 
 
-def test_without_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NSM_SOCKET", str(tmp_path / "file" / "control.sock"))
-    with pytest.raises(RuntimeError, match="nsm: "):
-        start_new_kernel(kernel_name="nsm")
-
-
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions go on, and so do the channels; the next question starts another one."""
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
@@ -347,16 +340,3 @@ def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         manager.shutdown_kernel()
         assert sessions() == []
         end_supervisor(it.socket)
-
-
-def test_many_kernels(running: Supervisor) -> None:
-    managers = [start_new_kernel(startup_timeout=PATIENCE_S, kernel_name="nsm") for _ in range(4)]
-    try:
-        for number, (_, client) in enumerate(managers):
-            said(client, f"value = {number}")
-        assert [said(client, "print(value)") for _, client in managers] == ["0", "1", "2", "3"]
-    finally:
-        for manager, client in managers:
-            client.stop_channels()
-            manager.shutdown_kernel()
-    assert sessions() == []

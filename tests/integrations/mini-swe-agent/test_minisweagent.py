@@ -166,14 +166,6 @@ def test_the_task_ends_only_by_a_command_that_succeeds(environment: NsmEnvironme
     assert run(environment, f"echo not {SUBMIT}")["returncode"] == 0
 
 
-def test_closing_twice_and_using_it_then(environment: NsmEnvironment) -> None:
-    run(environment, "true")
-    environment.cleanup()
-    environment.cleanup()
-    with pytest.raises(nsm.NsmError, match="closed"):
-        run(environment, "true")
-
-
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ValueError, match="image"):
         NsmEnvironment(image="python:3.11")

@@ -300,23 +300,6 @@ async def test_programs_without_a_terminal(session: SandboxSession) -> None:
         await session.pty_exec_start("/missing", shell=False)
 
 
-async def test_half_a_character_is_told_once_it_is_whole(session: SandboxSession) -> None:
-    await session.exec("mkfifo", "f")
-    command = "printf 'a\\342\\202'; cat f; printf '\\254'"
-    started = await session.pty_exec_start(command, yield_time_s=0)
-    assert started.process_id is not None
-    output, ended = started.output, started
-    while not output:
-        ended = await session.pty_write_stdin(session_id=started.process_id, chars="")
-        output += ended.output
-    assert output == b"a"
-    await session.exec("sh", "-c", ": >f", shell=False)
-    while ended.process_id is not None:
-        ended = await session.pty_write_stdin(session_id=started.process_id, chars="")
-        output += ended.output
-    assert output.decode() == "a\u20ac"
-
-
 async def test_as_many_programs_as_the_sdk_keeps(
     session: SandboxSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,21 +444,6 @@ async def test_many_at_once(shared: Supervisor) -> None:
     assert results == [f"{number}\n".encode() for number in range(24)]
 
 
-async def test_a_hundred_commands_at_once(session: SandboxSession) -> None:
-    done = await asyncio.gather(*(session.exec(f"echo {number}") for number in range(100)))
-    assert [int(each.stdout) for each in done] == list(range(100))
-
-
-async def test_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NSM_SUPERVISOR", str(tmp_path / "missing"))
-    tmp_path.chmod(0o700)
-    client = NsmSandboxClient(socket_path=str(tmp_path / "s"))
-    it = await client.create()
-    with pytest.raises(WorkspaceStartError, match="supervisor"):
-        await it.start()
-    await client.delete(it)
-
-
 async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as own:
         for name, value in own.variables.items():  # for the next supervisor
@@ -503,20 +471,6 @@ async def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> N
             last.shutdown()
         select.select([ended], [], [])  # it writes into the directory until then
         os.close(ended)
-
-
-async def test_a_supervisor_that_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as own:
-        monkeypatch.setenv("NSM_AUTOSTART", "0")
-        it = await NsmSandboxClient(socket_path=own.socket).create()
-        await it.start()
-        running = asyncio.create_task(it.exec("touch begun; exec sleep 1000"))
-        while not (await it.exec("test -e begun")).ok():
-            pass
-        with own.client() as other:
-            other.shutdown()
-        with pytest.raises(ExecTransportError):
-            await running
 
 
 async def test_the_shell_tool(shared: Supervisor) -> None:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,22 +152,6 @@ def test_an_environment_without_the_server() -> None:
         NsmAgentServer(env="python")  # pyright: ignore[reportCallIssue]
     with pytest.raises(RuntimeError, match="no-such"):
         NsmAgentServer(env="no-such")  # pyright: ignore[reportCallIssue]
-
-
-def test_without_a_supervisor(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RuntimeError, match="nsm: "):
-        NsmAgentServer(socket_path=str(tmp_path / "file" / "control.sock"))
-
-
-def test_several_at_once() -> None:
-    def one(number: int) -> str:
-        with NsmAgentServer() as workspace:
-            workspace.execute_command(f"echo {number} >f")
-            return workspace.execute_command("cat f").stdout
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(one, range(2))) == ["0\n", "1\n"]
 
 
 def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

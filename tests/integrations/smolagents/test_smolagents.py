@@ -9,10 +9,8 @@ import io
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,6 @@ import adapter_faults
 import framework_pages
 import host_attacks
 import nsm
-from e2e_support import end_supervisor, supervisor, variables_for
 from nsm.integrations.smolagents import NsmExecutor
 
 if TYPE_CHECKING:
@@ -105,11 +102,6 @@ def test_an_error_has_the_traceback_and_what_was_printed(executor: NsmExecutor) 
         executor('print("before")\nraise ValueError("no such thing")')
     for part in ("before", "ValueError: no such thing", "line 2"):
         assert part in str(caught.value)
-
-
-def test_a_syntax_error(executor: NsmExecutor) -> None:
-    with pytest.raises(AgentError, match="SyntaxError"):
-        executor("print(1")
 
 
 @pytest.mark.parametrize(
@@ -303,14 +295,6 @@ def test_tools_and_variables_come_back_with_the_interpreter(executor: NsmExecuto
     assert executor("shout('a' * n)").output == "'AAA!'"
 
 
-def test_closing_twice_and_using_it_afterwards(shared: Supervisor) -> None:
-    executor = NsmExecutor()
-    executor.cleanup()
-    executor.cleanup()
-    with pytest.raises(AgentError, match="closed"):
-        executor("1")
-
-
 def test_a_forgotten_executor_ends_with_the_program(shared: Supervisor) -> None:
     code = "from nsm.integrations.smolagents import NsmExecutor; NsmExecutor()('x = 1')"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -325,21 +309,6 @@ def test_an_executor_with_a_name_stays_and_says_whose_it_is(shared: Supervisor) 
         (row,) = client.sessions()
         assert row.labels["owner"] == "smolagents"
         assert client.kill_labelled({"owner": "smolagents"}).killed
-
-
-def test_output_that_is_not_text(executor: NsmExecutor) -> None:
-    output = executor("import os; os.write(1, b'\\xff\\x00ok')")
-    assert output.logs.endswith("ok")
-
-
-def test_a_hundred_at_once(shared: Supervisor) -> None:
-    def one(number: int) -> str:
-        with NsmExecutor() as executor:
-            executor(f"n = {number}")
-            return executor("n * 2").output
-
-    with ThreadPoolExecutor(100) as pool:
-        assert list(pool.map(one, range(100))) == [str(2 * number) for number in range(100)]
 
 
 def test_an_interrupt_ends_the_step(executor: NsmExecutor) -> None:
@@ -357,30 +326,6 @@ def test_an_interrupt_ends_the_step(executor: NsmExecutor) -> None:
         executor("while True: pass")
     thread.join()
     assert executor("1").output == "1"
-
-
-def test_without_a_supervisor(shared: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NSM_SOCKET", "/nonexistent/nsm.sock")
-    monkeypatch.setenv("NSM_AUTOSTART", "0")
-    with pytest.raises(nsm.NsmError):
-        NsmExecutor()
-
-
-def test_a_supervisor_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables are there afterwards; the next step starts a supervisor."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path:
-        for name, value in variables_for(Path(path)).items():
-            monkeypatch.setenv(name, value)
-        with supervisor(Path(path), keep=True) as it:
-            executor = NsmExecutor()
-            executor("value = 7")
-            it.process.kill()
-            it.process.wait()
-            assert executor("value").output == "7"
-            executor.cleanup()
-            with nsm.Client() as client:
-                assert client.sessions() == []
-        end_supervisor(it.socket)
 
 
 class TestFaults(adapter_faults.AdapterFaults):

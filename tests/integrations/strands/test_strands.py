@@ -17,7 +17,6 @@ from strands.sandbox.not_a_sandbox_local_environment import NotASandboxLocalEnvi
 
 import adapter_faults
 import host_attacks
-import nsm
 from nsm.integrations.strands import NsmSandbox
 
 if TYPE_CHECKING:
@@ -141,32 +140,6 @@ def test_a_cancelled_command_is_stopped(sandbox: NsmSandbox) -> None:
         assert ended.exit_code == 0
 
     asyncio.run(main())
-
-
-def test_a_hundred_commands_at_once(sandbox: NsmSandbox) -> None:
-    async def main() -> None:
-        done = await asyncio.gather(*(sandbox.execute(f"echo {each}") for each in range(100)))
-        assert [each.stdout for each in done] == [f"{each}\n" for each in range(100)]
-
-    asyncio.run(main())
-
-
-def test_closing_twice_and_using_it_then(sandbox: NsmSandbox) -> None:
-    asyncio.run(sandbox.execute("true"))
-    with nsm.Client() as client:
-        assert [row.labels["owner"] for row in client.sessions()] == ["strands"]
-        sandbox.close()
-        sandbox.close()
-        assert client.sessions() == []
-    with pytest.raises(nsm.NsmError, match="closed"):
-        asyncio.run(sandbox.execute("true"))
-
-
-def test_no_supervisor(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    sandbox = NsmSandbox(socket_path=str(tmp_path / "file" / "control.sock"))
-    with pytest.raises((nsm.NsmError, OSError)):
-        asyncio.run(sandbox.execute("true"))
 
 
 class TestFaults(adapter_faults.AdapterFaults):
