@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e_support import Supervisor, supervisor
+from e2e_support import Supervisor, detached_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,7 +26,7 @@ def short_dir() -> Generator[Path]:
 @pytest.fixture(scope="session")
 def lasting() -> Generator[Supervisor]:
     """A supervisor for the files of a worker."""
-    with tempfile.TemporaryDirectory(prefix="nsm-") as path, supervisor(Path(path)) as it:
+    with tempfile.TemporaryDirectory(prefix="nsm-") as path, detached_supervisor(Path(path)) as it:
         yield it
 
 

@@ -13,7 +13,7 @@ import tempfile
 import threading
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import nsm
 from nsm.cli import main as cli
@@ -61,6 +61,33 @@ class Supervisor:
     ) -> subprocess.CompletedProcess[str]:
         """Run one of nsm's programs against it, to its end."""
         return run(*command, variables=self.variables, stdin=stdin, cwd=cwd)
+
+
+class _Detached(Supervisor):
+    """A supervisor that is no child of this process."""
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        super().__init__(cast("subprocess.Popen[bytes]", None), directory)
+        self.log = directory / "state/nsm/supervisor.log"
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+
+@contextmanager
+def detached_supervisor(directory: Path) -> Generator[Supervisor]:
+    """Start one by a program that ends: other tests see to it that they leave no child."""
+    directory.chmod(0o700)
+    variables = variables_for(directory)
+    subprocess.run([program("nsm"), "env"], env=variables, stdout=subprocess.DEVNULL, check=True)
+    with nsm.Client(socket_path=variables["NSM_SOCKET"], autostart=False) as client:
+        it = _Detached(directory, client.status().pid)
+    yield it
+    fds = _held(it.descendants())
+    end_supervisor(it.socket)
+    wait_gone(fds)
 
 
 CRASHED = 1
