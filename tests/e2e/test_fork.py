@@ -217,26 +217,6 @@ def test_a_file_without_a_name_that_has_no_room_is_told(client: Client) -> None:
     assert printed(client, "small", code) == "/dev/null\n"
 
 
-def test_files_are_copied(client: Client) -> None:
-    printed(
-        client,
-        "files",
-        "import os\n"
-        "os.mkdir('d'); open('d/a', 'w').write('a')\n"
-        "os.symlink('a', 'd/l'); os.link('d/a', 'd/h')\n"
-        "os.chmod('d/a', 0o640); os.utime('d', (1, 2)); open('/tmp/t', 'w').write('t')\n"
-        "f = open('hole', 'wb'); f.truncate(1 << 28); f.close(); os.chmod('d', 0o500)",
-    )
-    client.fork("files", "copies")
-    printed(client, "files", "open('/tmp/t', 'w').write('changed')")
-    code = (
-        "s = os.stat('d/a'); print(oct(s.st_mode), s.st_nlink, os.readlink('d/l'),"
-        "os.stat('d').st_mtime, open('/tmp/t').read(), os.stat('hole').st_size,"
-        "os.stat('hole').st_blocks, oct(os.stat('d').st_mode))"
-    )
-    assert printed(client, "copies", code) == "0o100640 2 a 2.0 t 268435456 0 0o40500\n"
-
-
 def test_a_fork_ends_with_its_original(client: Client) -> None:
     printed(client, "root", "x = 1")
     client.fork("root", "leaf")

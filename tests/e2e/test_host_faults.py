@@ -63,22 +63,6 @@ def use(machine: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
 # Slow links
 
 
-@pytest.mark.slow
-def test_a_slow_link(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    """30 ms for each packet and 300 KB a second: all is slower, and nothing is different."""
-    with far_machine(tmp_path_factory.mktemp("slow"), delay_s=0.03, bytes_s=300_000) as slow:
-        assert slow.run("nsm", "run", "-e", "python", "-s", "s", "x = 6").returncode == 0
-        assert slow.run("nsm", "run", "-e", "python", "-s", "s", "print(x * 7)").stdout == "42\n"
-        long = slow.run("nsm", "run", "-e", "python", "print('y' * 200_000)")
-        assert (len(long.stdout), long.returncode) == (200_001, 0), long.stderr
-        content = os.urandom(500_000)
-        (tmp_path / "sent").write_bytes(content)
-        for command in (("cp", str(tmp_path / "sent"), "s:"), ("cp", "s:sent", f"{tmp_path}/back")):
-            done = slow.run("nsm", *command)
-            assert done.returncode == 0, done
-        assert (tmp_path / "back").read_bytes() == content
-
-
 def test_a_link_that_stalls(far: FarMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing passes for a while, and then all that was under way comes."""
     use(far, monkeypatch)
@@ -333,28 +317,6 @@ def test_ctrl_c_in_host_setup(narrow: FarMachine) -> None:
     assert list(place.iterdir()) == []
     assert narrow.run("nsm", "host", "setup", narrow.address).returncode == 0
     assert [path.name for path in place.iterdir()] == ["host"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_attach(far: FarMachine) -> None:
-    """Code is interrupted, and the person stays."""
-    assert far.run("nsm", "run", "-e", "python", "-s", "both", "import time").returncode == 0
-    far.cut()
-    command = [program("nsm"), "attach", "both"]
-    with Terminal(command, {**far.here, "NSM_HOST": far.address}) as person:
-        person.see_line("both >>>")
-        person.type("print('on'); time.sleep(1000)\r")
-        person.see("\non\n")
-        person.type("\x03")
-        person.see("KeyboardInterrupt")
-        person.see_line("both >>>")
-        person.type("6 * 7\r")
-        person.see("\n42\n")
-        person.type("\x04")
-        assert person.end() == 0
-        assert person.mode_after == person.mode_before
-    assert helpers_of(far) == []
-    far.run("nsm", "kill", "both")
 
 
 @pytest.mark.slow

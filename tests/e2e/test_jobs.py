@@ -62,20 +62,6 @@ def test_a_session_is_made_and_programs_see_each_other(shared: Supervisor) -> No
         client.kill_all()
 
 
-def test_a_start_may_wait_for_a_short_program(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run(":", env="bash", session="short")
-        job = client.exec("short", ["sh", "-c", "echo hi; exit 3"], wait_s=1)
-        assert (
-            job.collect()[:4] == client.job("short", job.id).collect()[:4] == (b"hi\n", b"", 3, 0)
-        )
-        assert job.wait().exit_code == 3
-        silent = client.exec("short", ["sleep", "60"], wait_s=0.05)
-        assert silent.info.running
-        silent.signal(9)
-        client.kill_all()
-
-
 def test_errors_say_what_to_do(shared: Supervisor) -> None:
     with shared.client() as client:
         client.run(":", env="bash", session="errors")
@@ -317,30 +303,6 @@ def test_jobs_are_in_the_transcript(shared: Supervisor) -> None:
             "\n> sh -c 'echo out; exit 5'\n[job 1 (sh -c 'echo out; exit 5'): exit code 5" in text
         )
         client.kill_all()
-
-
-@pytest.mark.slow
-def test_jobs_that_go_on_are_counted_by_the_next_supervisor(short_dir: Path) -> None:
-    with supervisor(short_dir, keep=True) as it:
-        with it.client() as client:
-            client.exec("on", ["sh", "-c", "cat; exit 3"], stdin=True, env="bash")
-            assert 'nsm_jobs{env="bash"} 1.0' in it.run("nsm", "status", "metrics").stdout
-        it.process.kill()
-        it.process.wait()
-        with supervisor(short_dir) as second, second.client() as client:
-            client.ping()
-            job = client.job("on", "1")
-            metrics = second.run("nsm", "status", "metrics").stdout
-            assert 'nsm_jobs{env="bash"} 1.0' in metrics
-            assert "nsm_jobs_started_total{" not in metrics
-            job.close_stdin()
-            assert job.wait().exit_code == 3
-            entries: list[object] = []
-            client.logs("on", on_entry=entries.append)
-            (end,) = [each for each in entries if isinstance(each, nsm.JobEnd)]
-            assert (end.command, end.exit_code) == ("sh -c 'cat; exit 3'", 3)
-            metrics = second.run("nsm", "status", "metrics").stdout
-            assert 'nsm_jobs_ended_total{env="bash",outcome="error"} 1.0' in metrics
 
 
 def test_the_audit_has_who_started_what(shared: Supervisor) -> None:

@@ -13,9 +13,8 @@ import pytest
 
 import nsm
 from artifact_files import write_artifact, write_older, write_run_only
-from e2e_support import end_holder, program, supervisor, wait_gone
+from e2e_support import end_holder, supervisor, wait_gone
 from realjail import needs_bwrap, open_directory
-from terminal import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -57,14 +56,6 @@ def test_an_older_session_keeps_its_state_until_its_time_limit(shared: Superviso
         client.kill(["old"])
 
 
-def test_on_the_command_line_its_end_is_a_note(shared: Supervisor) -> None:
-    limited = ("nsm", "run", "-e", "older", "-s", "cli", "-t", "0.3", "while True: pass")
-    done = shared.run(*limited)
-    assert done.returncode == 124
-    assert "timed out after 0.3 s" in done.stderr
-    assert "its variables were lost" in done.stderr
-
-
 def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Supervisor) -> None:
     with shared.client() as client:
         client.run("x = 42", env="older", session="files")
@@ -77,17 +68,6 @@ def test_files_of_an_older_session_are_refused_with_what_to_do(shared: Superviso
         client.kill(["files"])
 
 
-def test_ports_of_an_older_session_are_refused_with_what_to_do(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("x = 42", env="older", session="ports")
-        done = shared.run("nsm", "port", "ports", "8000")
-        assert done.returncode == 1
-        assert "too old for that" in done.stderr
-        assert client.ports.list() == []
-        assert client.run("print(x)", env="older", session="ports").stdout == "42\n"
-        client.kill(["ports"])
-
-
 def test_an_older_flood_is_shortened_and_the_session_lives(shared: Supervisor) -> None:
     with shared.client() as client:
         result = client.run("x = 1; print('y' * 30_000_000)", env="older", session="flood")
@@ -95,15 +75,6 @@ def test_an_older_flood_is_shortened_and_the_session_lives(shared: Supervisor) -
         assert len(result.stdout) < 5_000_000
         assert client.run("print(x)", env="older", session="flood").stdout == "1\n"
         client.kill(["flood"])
-
-
-def test_run_only_code_is_limited_interrupted_and_forgotten(shared: Supervisor) -> None:
-    done = shared.run("nsm", "run", "-e", "once", "-t", "0.3", "while True: pass")
-    assert done.returncode == 124
-    assert "timed out" in done.stderr
-    with shared.client() as client:
-        assert client.run("print(6 * 7)", env="once").stdout == "42\n"
-        assert client.sessions() == []
 
 
 def test_a_killed_supervisor_leaves_no_process_of_artifacts_but_what_is_kept() -> None:
@@ -141,16 +112,3 @@ def test_nsm_says_where_templates_are_missing(shared: Supervisor) -> None:
     assert rows["whole"].cold_start is None
     with pytest.raises(nsm.NsmError, match="keeps no state"), shared.client() as client:
         client.run("1", env="once", session="s")
-
-
-def test_a_person_joins_an_older_session(shared: Supervisor) -> None:
-    with shared.client() as client:
-        client.run("x = 42", env="older", session="joined")
-        command = [program("nsm"), "attach", "-t", "0.3", "joined"]
-        with Terminal(command, shared.variables) as person:
-            person.see_line("joined >>>")
-            person.type("print(x)\r")
-            person.see("joined >>> print(x)\n42\njoined >>>")
-            person.type("while True: pass\r\r")
-            person.see("timed out after 0.3 s", "session joined has ended")
-            assert person.end() != 0

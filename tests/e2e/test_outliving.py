@@ -456,17 +456,3 @@ def test_a_file_of_a_killed_supervisor_is_there_whole_or_not_at_all(
         with it.client() as client:
             assert client.files("a").read("f") == b"old"
             client.kill_all()
-
-
-def test_labels_outlive_a_supervisor(short_dir: Path) -> None:
-    with supervisor(short_dir) as first:
-        with first.client() as client:
-            for owner in ("me", "you"):
-                client.sandbox(env="bash", labels={"owner": owner})
-        die(first)
-        with another(first) as it, it.client() as client:
-            assert [row.labels for row in client.sessions()] == [{"owner": "me"}, {"owner": "you"}]
-            client.kill_labelled({"owner": "you"})
-            (row,) = client.sessions()
-            assert row.labels == {"owner": "me"}
-            client.kill_all()

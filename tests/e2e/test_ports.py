@@ -230,24 +230,6 @@ def test_ports_that_are_opened_at_once_respect_the_limits(
 
 
 @pytest.mark.slow
-def test_ports_of_a_sandbox(shared: Supervisor, client: nsm.Client) -> None:
-    async def use_async() -> None:
-        async with (
-            nsm.AsyncClient(socket_path=shared.socket, autostart=False) as client,
-            client.sandbox(env="python") as sandbox,
-        ):
-            port = await sandbox.open_port(8000)
-            assert [row.address for row in await client.ports.list(sandbox.id)] == [port.address]
-            await client.ports.close(sandbox.id, 8000)
-            assert await client.ports.list() == []
-
-    with client.sandbox(env="python") as sandbox:
-        begin(client, sandbox.name)
-        assert works(sandbox.open_port(8000))
-    trio.run(use_async)
-
-
-@pytest.mark.slow
 def test_ports_of_the_configuration(short_dir: Path) -> None:
     path = short_dir / "web.sock"
     config = f'[ports]\nopen = ["web:8000=unix:{path}"]\n'

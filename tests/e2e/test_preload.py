@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from pathlib import Path
@@ -123,33 +122,3 @@ def test_what_cannot_be_preloaded_is_left_out_with_the_reason(running: Superviso
     assert said.returncode == 1
     assert "Nothing has changed: there is no template with slow, dies" in said.stderr
     assert running.run("nsm", "run", "-e", "partial", LOADED).stdout == "True\n"
-
-
-@pytest.mark.slow
-def test_where_it_is_for_others_to_say(running: Supervisor) -> None:
-    add(running, "fixed", "--pip", "demo")
-    config = running.directory / "config/nsm/config.toml"
-    for name, words in (
-        ("python", ["json", "decimal"]),
-        ("bash", ["json"]),
-        ("nonesuch", ["json"]),
-        ("fixed", ["a b"]),
-        ("fixed", ["--remove", "json"]),
-    ):
-        said = running.run("nsm", "env", "preload", name, *words)
-        assert (said.returncode, said.stdout) == (1, "")
-        told = {
-            "python": f'{config}:\n    [environments.python]\n    preload = ["json", "decimal"]\n',
-            "bash": "'bash' runs bash",
-            "nonesuch": "No environment 'nonesuch'",
-            "fixed": "is not the name" if words == ["a b"] else "does not preload json",
-        }[name]
-        assert told in said.stderr
-    config.write_text('[environments.lab]\npreset = "python"\n')
-    assert running.run("nsm", "reload", "--config").returncode == 0
-    said = running.run("nsm", "env", "preload", "lab", "json", "--json")
-    assert '    [environments.lab]\n    preload = ["json"]\n' in said.stderr
-    config.write_text('[environments.lab]\npreset = "python"\npreload = ["json"]\n')
-    assert running.run("nsm", "reload", "--config").returncode == 0
-    done = running.run("nsm", "env", "preload", "lab", "json", "--json")
-    assert json.loads(done.stdout)["preload"] == ["json"]

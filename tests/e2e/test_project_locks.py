@@ -178,27 +178,6 @@ async def test_calls_wait_for_the_build(
 
 
 @pytest.mark.slow
-async def test_who_agrees_again_is_told_that_it_takes_time(
-    running: Supervisor, index: IndexServer, project: Path
-) -> None:
-    async with running.async_client() as client:
-        environments = AsyncProjectEnvironments(client, str(project))
-        await environments.use("uv.lock")
-        lock(project, "2.0")
-        held = index.hold("/simple/demo/")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(environments.use, "uv.lock")
-            await held.asked.wait()
-            result = await client.run(CODE, env="uv", project=str(project))
-            held.answer.set()
-        assert result.stdout == "1.0 /env\n"
-        (note,) = result.notes
-        assert "uv is being rebuilt, and this ran in the previous environment" in note
-        result = await client.run(CODE, env="uv", project=str(project))
-        assert (result.stdout, result.notes) == ("2.0 /env\n", ())
-
-
-@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.skipif(shutil.which("npm") is None, reason="not here: npm is missing")
 def test_the_lock_of_npm_makes_an_environment(
@@ -220,31 +199,6 @@ def test_the_lock_of_npm_makes_an_environment(
         assert (row.name, row.package_count, row.build.state) == ("web", 1, "ready")
         result = client.run("console.log(require('left'))", env="web", project=str(project))
         assert result.stdout == "1.0.0\n"
-
-
-@pytest.mark.slow
-async def test_two_people_agree_at_once(running: Supervisor, project: Path) -> None:
-    (project / "requirements.txt").write_text("demo<2")
-    async with running.async_client() as client:
-
-        async def use(path: str, name: str) -> None:
-            environments = AsyncProjectEnvironments(client, str(project))
-            await environments.use(path, name=name)
-
-        async with trio.open_nursery() as nursery:
-            for path, name in (
-                ("uv.lock", "a"),
-                ("requirements.txt", "requirements"),
-                ("uv.lock", "c"),
-            ):
-                nursery.start_soon(use, path, name)
-        built = {row.name: row.state for row in await client.builds.list_all()}
-        assert set(built.values()) == {"ready"}
-        assert len(built) == 2
-        assert "requirements" in built
-        for name in built:
-            result = await client.run(CODE, env=name, project=str(project))
-            assert result.stdout == "1.0 /env\n"
 
 
 @pytest.mark.slow

@@ -94,22 +94,6 @@ def is_starter(pid: int) -> bool:
     return b"bwrap" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.slow
-def test_a_program_that_would_not_start_is_not_become(short_dir: Path) -> None:
-    with supervisor(short_dir) as it, it.client() as client:
-        client.run("x = 41", env="python", session="a")
-        config = short_dir / "config/nsm/config.toml"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text("[session]\nmax_session = 3\n")
-        with pytest.raises(nsm.NsmError, match="max_session") as caught:
-            client.reload()
-        assert caught.value.code == "start-failed"
-        assert client.run("print(x + 1)", env="python", session="a").stdout == "42\n"
-        said = it.run("nsm", "reload")
-        assert said.returncode == 1
-        assert "goes on as it is" in said.stderr
-
-
 def test_a_list_of_sessions_takes_up_those_of_a_killed_supervisor(short_dir: Path) -> None:
     with supervisor(short_dir) as it:
         with it.client() as client:

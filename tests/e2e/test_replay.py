@@ -13,7 +13,6 @@ import trio
 
 import nsm
 from e2e_support import program
-from nsm.transcripts.document import TranscriptError
 from nsm.wire.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -126,28 +125,6 @@ def test_until_and_on_trio(client: nsm.Client, shared: Supervisor) -> None:
     trio.run(work)
 
 
-def test_a_pipe_is_a_file(client: nsm.Client, shared: Supervisor, tmp_path: Path) -> None:
-    run(client, "6 * 7")
-    saved(client, shared, tmp_path / "work.jsonl")
-    done = subprocess.run(
-        ["bash", "-c", f"exec '{program('nsm')}' replay <(cat work.jsonl)"],
-        cwd=tmp_path,
-        env=shared.variables,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "1 the same" in done.stdout
-
-
-def test_an_ended_session(client: nsm.Client) -> None:
-    run(client, "echo $((6 * 7)); cd /tmp", "pwd; false", env="bash")
-    client.kill("work")
-    assert client.replay(client.transcript("work")).agrees
-
-
 def test_rules_of_a_live_session_hold_again(client: nsm.Client, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "here.txt").write_text("7")
@@ -237,14 +214,6 @@ def test_ctrl_c_ends_a_replay(client: nsm.Client, shared: Supervisor, tmp_path: 
         assert going.wait(TIMEOUT_S) == 130
     assert "[3]" not in rest
     assert [row.name for row in client.sessions()] == ["work"]
-
-
-def test_a_transcript_that_was_told_nothing(client: nsm.Client) -> None:
-    with client.sandbox() as sandbox:
-        transcript = client.transcript(sandbox.id)
-    with pytest.raises(BadRequestError, match="nothing to replay"):
-        client.replay(transcript)
-    assert issubclass(TranscriptError, nsm.NsmError)
 
 
 def test_a_notebook(client: nsm.Client, shared: Supervisor) -> None:

@@ -26,7 +26,6 @@ from e2e_support import Supervisor, program, supervisor
 from nsm.client.sandbox import Sandbox
 from nsm.saves import RestoredRow, SaveError, Saves, interpreters, kept
 from nsm.saves.save_file import PARTS
-from nsm.saves.saving import Saving
 from nsm.wire.errors import NsmError
 
 if TYPE_CHECKING:
@@ -255,15 +254,6 @@ def test_a_file_chooses_no_environment_that_the_user_has_set_up(
     assert Saves(client).restore("choosing", "chosen-too").env == "python"
 
 
-def test_an_environment_of_another_interpreter_is_refused(client: nsm.Client) -> None:
-    run(client, "x = 1")
-    Saves(client).save("work")
-    with pytest.raises(SaveError, match="the save is of python, and the environment 'bash'"):
-        Saves(client).restore("work", "refused", env="bash")
-    with pytest.raises(NsmError, match="refused"):
-        client.inspect("refused")  # it was never begun
-
-
 def test_no_save_goes_through_a_link_below_the_working_directory(
     client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,20 +267,6 @@ def test_no_save_goes_through_a_link_below_the_working_directory(
     Saves(client).save("work", "x.nsmsave")
     assert os.listdir(tmp_path / "elsewhere") == []
     assert os.path.isfile("x.nsmsave")
-
-
-@pytest.mark.slow
-def test_nsms_own_directory_may_lie_behind_a_link_of_the_user(
-    client: nsm.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "linked").symlink_to("disk")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "linked"))
-    monkeypatch.chdir(tmp_path)
-    run(client, "x = 1")
-    Saves(client).save("work")
-    assert kept.is_kept(str(tmp_path / "linked/nsm/saves/work.nsmsave"))
-    assert os.listdir(tmp_path / "disk/nsm/saves") == ["work.nsmsave"]
 
 
 def test_a_save_says_what_its_transcript_lacks(short_dir: Path, tmp_path: Path) -> None:
@@ -672,17 +648,6 @@ def test_a_bash_session_is_saved_and_restored(client: nsm.Client) -> None:
     assert said("kill -USR1 $$", "again") == "caught two\nlines 'quoted'\n"
 
 
-@pytest.mark.slow
-def test_a_function_with_patterns_of_extglob_is_restored(client: nsm.Client) -> None:
-    client.run("shopt -s extglob", env="bash", session="shell")
-    code = "known() { case $1 in @(a|b)) echo yes ;; esac; }"
-    client.run(code, env="bash", session="shell")
-    Saves(client).save("shell")
-    restored = Saves(client).restore("shell", "again")
-    assert [row for row in restored.rows if not row.restored] == []
-    assert client.run("known a", env="bash", session="again").stdout == "yes\n"
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -844,31 +809,6 @@ def test_a_hostile_list_of_changes_is_refused(shared: Supervisor, tmp_path: Path
 
 def _in_place_of_changes(line: bytes, name: str, part: bytes) -> bytes:
     return line if name == "project.changes" else part
-
-
-def test_a_restored_session_says_what_is_of_another_version(client: nsm.Client) -> None:
-    run(client, "x = 1")
-    path = Saves(client).save("work").path
-
-    def other(file: str, data: bytes) -> bytes:
-        if file != "state.json":
-            return data
-        state = json.loads(data)
-        return json.dumps({**state, "packages": {**state["packages"], "gone": "1.5"}}).encode()
-
-    rewrite(path, lambda name, part: retarred(part, other) if name == "state.tar" else part)
-    notes = Saves(client).restore(path, "again").notes
-    assert notes == ("package gone: 1.5 when it was saved, missing here",)
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(parts["manifest.json"])
-    here = manifest["interpreter_version"]
-    parts["manifest.json"] = json.dumps({**manifest, "interpreter_version": "3.0.1"}).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, part in parts.items():
-            archive.writestr(name, part)
-    notes = Saves(client).restore(path, "once-more").notes
-    assert notes[0] == f"saved with python 3.0.1, restored with {here}"
 
 
 def test_a_restored_session_is_replayed_from_the_beginning(client: nsm.Client) -> None:
@@ -1122,17 +1062,3 @@ def test_sessions_are_kept_at_a_shutdown_and_found_by_their_names(
         run(client, "assert x == 'second'")
         Saves(client).restore(saves[1].name, "earlier")
         run(client, "assert x == 'first'", "earlier")
-
-
-@pytest.mark.slow
-def test_the_oldest_automatic_saves_go_first(client: nsm.Client) -> None:
-    run(client, "import os\nnoise = os.urandom(1_500_000)")
-    for session in ("work", "other", "third"):
-        if session != "work":
-            run(client, "import os\nnoise = os.urandom(1_500_000)", session)
-        Saving(client, session).save(None, timeout_s=None, max_mb=9, automatic=True)
-    Saves(client).save("work")
-    kept.drop_automatic(5 << 20)
-    assert [save.session for save in kept.listed() if save.automatic] == ["third", "other"]
-    kept.drop_automatic(0)
-    assert [save.name for save in kept.listed()] == ["work"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from e2e_support import Supervisor, supervisor, wait_gone
-from nsm.wire.errors import BadRequestError, NsmError
+from nsm.wire.errors import NsmError
 from secret_server import SecretServer, TestAuthority, secret_server
 
 if TYPE_CHECKING:
@@ -155,12 +155,6 @@ def _has(pid: int, text: bytes) -> bool:
         return False
 
 
-@pytest.mark.slow
-def test_a_header_is_added(client: nsm.Client, place: Place) -> None:
-    assert run(client, place, f"curl -sS {place.server.url('x')}", "header") == "ok"
-    assert place.server.last() == f"Bearer {VALUE}"
-
-
 def test_what_is_refused(client: nsm.Client, place: Place) -> None:
     url, host = place.server.url("x"), place.server.host
     seen = len(place.server.seen)
@@ -202,23 +196,6 @@ def test_secrets_that_cannot_be_granted(
     with pytest.raises(NsmError, match=re.escape(expected)):
         client.run("1", env="python", network=network.format(place.server.host), secrets=secrets)
     assert client.secrets.list().grants == ()
-
-
-@pytest.mark.slow
-def test_a_live_session_gets_no_other_secrets(client: nsm.Client, place: Place) -> None:
-    run(client, place, "true", "github")
-    with pytest.raises(BadRequestError, match="its secrets are github"):
-        client.run("true", env="bash", session="work-bash", secrets=["header"])
-
-
-@pytest.mark.slow
-def test_a_revoked_stand_in_is_refused(client: nsm.Client, place: Place) -> None:
-    asks = f'curl -sS -H "Authorization: $GITHUB_TOKEN" {place.server.url("plain")}'
-    run(client, place, asks, "github")
-    done = place.supervisor.run("nsm", "secrets", "revoke", "github", client.sessions()[0].id)
-    assert done.returncode == 0, done.stderr
-    assert "was revoked" in run(client, place, asks)
-    assert "(revoked)" in place.supervisor.run("nsm", "secrets", "ls").stdout
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from mcp_types import TextContent
 
 import nsm
 from e2e_support import program, supervisor
-from live_forks import needs_scopes
 from nsm.changes import Changes
 from nsm.wire.errors import BadRequestError, UnknownSessionError
 from realjail import needs_bwrap
@@ -80,20 +79,6 @@ def test_a_replay_leaves_out_what_was_undone(undoing: Supervisor) -> None:
         client.kill("work")
 
 
-@needs_scopes
-def test_a_fork_goes_back_to_where_it_began(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        client.run(MAKE, env="python", session="work")
-        client.fork("work", "fork")
-        result = client.undo("fork")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "no earlier state is kept" in result.stderr
-        client.run(SPOIL, env="python", session="fork")
-        assert client.undo("fork").stdout == DONE
-        assert client.run(LOOK, env="python", session="fork").stdout == AS_BEFORE
-        client.kill("work")
-
-
 def test_the_command(undoing: Supervisor) -> None:
     with undoing.client() as client:
         for code in ("x = 1", "x = 2"):
@@ -111,16 +96,6 @@ def test_the_command(undoing: Supervisor) -> None:
         assert done.returncode == 1
         assert "are kept of Python only; the user's `nsm fork` copies a shell" in done.stderr
         client.kill_all()
-
-
-def test_files_that_were_copied_in_stay(undoing: Supervisor) -> None:
-    with undoing.client() as client:
-        client.run("x = 1", env="python", session="work")
-        client.files("work").write("given.txt", b"given")
-        client.run("open('given.txt', 'w').write('spoilt')", env="python", session="work")
-        assert client.undo("work").exit_code == 0
-        assert client.files("work").read("given.txt") == b"given"
-        client.kill("work")
 
 
 CHANGE = """

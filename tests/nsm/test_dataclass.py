@@ -148,19 +148,6 @@ def test_equal_values_have_equal_hashes(one: str, two: str) -> None:
     assert hash(kind(name=one)) == hash(kind(name=one, facts={"x": 1}))
 
 
-def test_methods_are_compiled_when_they_are_first_called() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Late:
-        name: str
-
-    before = Late.__init__, Late.__eq__, Late.__hash__
-    assert Late(name="a") == Late(name="a")
-    assert Late.__init__ is not before[0]
-    assert Late.__eq__ is not before[1]
-    assert Late.__hash__ is before[2]
-    assert inspect.signature(Late.__init__).parameters.keys() == {"self", "name"}
-
-
 def test_importing_it_imports_little() -> None:
     code = (
         "import sys, nsm.dataclass as module\n"

@@ -45,15 +45,6 @@ def test_a_tilde_in_an_editors_entry_is_the_home_directory(
     assert paths.supervisor_command() == ("/home/ada/bin/nsm-supervisor",)
 
 
-def test_then_the_user_s_own_below_run_else_tmp(environment: pytest.MonkeyPatch) -> None:
-    base = f"/run/user/{UID}"
-    ours = os.path.isdir(base) and os.stat(base).st_uid == UID
-    expected = f"{base}/nsm" if ours else f"/tmp/nsm-{UID}"
-    assert paths.runtime_dir() == expected
-    environment.setenv("XDG_RUNTIME_DIR", "relative")  # ignored, as the specification says
-    assert paths.runtime_dir() == expected
-
-
 def test_run_user_must_be_ours(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Another user id has neither its directory here nor a name in the password database."""
     environment.setattr(os, "getuid", lambda: 54321)

@@ -190,19 +190,6 @@ def test_a_reader_that_goes_ends_it_quietly(supervisor: FakeSupervisor) -> None:
         assert process.wait(TIMEOUT_S) == 141
 
 
-def test_a_table_for_a_reader_that_has_gone(supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["sessions"] = answer(sessions=[samples.session_row()] * 5000)
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    try:
-        done = subprocess.run(
-            [*NSM, "ps"], stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT_S
-        )
-    finally:
-        os.close(write_end)
-    assert (done.returncode, done.stderr) == (141, b"")
-
-
 def test_a_full_device_is_told(supervisor: FakeSupervisor) -> None:
     supervisor.handlers |= {
         "sessions": answer(sessions=[]),

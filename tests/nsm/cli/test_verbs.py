@@ -81,24 +81,6 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
     assert all(len(line) <= 80 for line in said.out.splitlines())
 
 
-def test_options_may_stand_before_the_action(
-    capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
-) -> None:
-    supervisor.handlers["envs"] = answer(environments=[samples.environment_row()])
-    supervisor.handlers["env_list"] = answer(environments=[])
-    supervisor.handlers["pool"] = answer(**samples.pool())
-    supervisor.handlers["sessions"] = answer(sessions=[])
-    for one, other in {
-        "env --json": "env list --json",
-        "status pool --json": "status --json pool",
-        "env show --json python": "env --json show python",
-        "ls --json": "ps --json",
-    }.items():
-        first, second = Said(capsys, *one.split()), Said(capsys, *other.split())
-        assert (first.code, first.out, first.err) == (second.code, second.out, second.err)
-        assert second.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -37,21 +37,6 @@ def test_without_supervisor(capsys: pytest.CaptureFixture[str], verb: str) -> No
     assert capsys.readouterr() == ("", "nsm: no supervisor is running\n")
 
 
-def test_stats(capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor) -> None:
-    supervisor.handlers["stats"] = lambda _: samples.stats()
-    assert cli.main(["status", "times"]) == 0
-    environments, starts, totals = capsys.readouterr().out.split("\n\n")
-    header, row = environments.splitlines()
-    assert header.split() == (
-        "ENV RUNS OK ERROR TIMEOUT INTERRUPTED LOST P50 P90 P99 MAX WAIT P99".split()
-    )
-    assert row.split() == "python 7 5 2 0 0 0 1.2ms 40.0ms 250ms 1m01s 60us 100us".split()
-    assert starts.splitlines()[1].split() == "python forked 7 1.2ms 40.0ms 250ms 1m01s".split()
-    assert totals == (
-        "since 1h00m; pool: 3 hits, 4 missed; event loop busy at a time: P99 -, at most -\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

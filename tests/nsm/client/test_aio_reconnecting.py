@@ -100,15 +100,3 @@ async def test_a_supervisor_that_was_shut_down_is_not_replaced(path: str, stack:
             await it.run("x", env="python")
         await it.ping()
     assert len(first.hellos) == 2
-
-
-async def test_a_closed_client_starts_nothing(path: str, stack: ExitStack) -> None:
-    first = stack.enter_context(FakeSupervisor(path, ping=lambda _exchange: {}))
-    async with client(path) as it:
-        await it.ping()
-        first.close()
-        await it.aclose()
-        second = stack.enter_context(FakeSupervisor(path, ping=lambda _exchange: {}))
-        with pytest.raises(DisconnectedError, match="closed"):
-            await it.ping()
-    assert second.hellos == []

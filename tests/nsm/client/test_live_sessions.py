@@ -14,7 +14,7 @@ import trio
 import nsm
 import samples
 from fakesupervisor import Exchange, FakeSupervisor
-from nsm.wire.errors import FileError, FileTooLargeError, UnknownSessionError
+from nsm.wire.errors import FileError, FileTooLargeError
 from nsm.wire.operation import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -125,16 +125,6 @@ class Files:
 CONTENT = bytes(range(256)) * 2500  # three pieces
 
 
-def test_a_source_that_gives_more_than_it_was_asked_for(
-    supervisor: FakeSupervisor, client: nsm.Client
-) -> None:
-    files = Files(supervisor)
-    pieces = [CONTENT, b"end", b""]
-    client.files("a").write_from("x", lambda _: pieces.pop(0))
-    assert files.written == CONTENT + b"end"
-    assert all(len(r.args["data"]) <= PIECE_BYTES for r in supervisor.requests[1:-1])
-
-
 def test_a_transfer_that_fails_in_the_middle(
     supervisor: FakeSupervisor, client: nsm.Client
 ) -> None:
@@ -144,37 +134,6 @@ def test_a_transfer_that_fails_in_the_middle(
         client.files("a").read_to("x", lambda _: None)
     with pytest.raises(FileError, match="the disk is full"):
         client.files("a").write_from("x", io.BytesIO(CONTENT).read)
-    assert files.closed == [False, False]
-
-
-def test_a_session_that_ends_in_the_middle_is_what_is_told(
-    supervisor: FakeSupervisor, client: nsm.Client
-) -> None:
-    Files(supervisor, CONTENT)
-
-    def gone(_: Exchange) -> dict[str, Any]:
-        raise UnknownSessionError("no session a")
-
-    supervisor.handlers |= {"file_read": gone, "file_close": gone}
-    with pytest.raises(UnknownSessionError):
-        client.files("a").read_to("x", lambda _: None)
-
-
-def test_what_a_callback_raises_gives_the_file_up(
-    supervisor: FakeSupervisor, client: nsm.Client
-) -> None:
-    files = Files(supervisor, CONTENT)
-
-    def full(_: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    def unreadable(_: int) -> bytes:
-        raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="No space left"):
-        client.files("a").read_to("x", full)
-    with pytest.raises(OSError, match="Input/output"):
-        client.files("a").write_from("x", unreadable)
     assert files.closed == [False, False]
 
 

@@ -17,7 +17,6 @@ from nsm.wire.errors import (
     CannotStartError,
     DisconnectedError,
     NotRunningError,
-    NsmError,
     ShuttingDownError,
 )
 
@@ -289,16 +288,6 @@ def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
         generations.client().files("a").write_from("a", lambda _count: next(pieces))
 
 
-def test_who_does_not_want_it_is_told_at_once(generations: Generations) -> None:
-    generations.add(run=dying(generations, run=result()))
-    client = generations.client(reconnect=False)
-    with pytest.raises(DisconnectedError):
-        client.run("x", env="python")
-    with pytest.raises(DisconnectedError, match="closed"):
-        client.run("x", env="python")
-    assert generations.all[1].requests == []
-
-
 def test_one_that_goes_before_it_says_hello_is_not_the_last(generations: Generations) -> None:
     generations.add(kill=killed)
     client = generations.client()
@@ -308,13 +297,3 @@ def test_one_that_goes_before_it_says_hello_is_not_the_last(generations: Generat
     last.going = 2
     generations.client().kill("b")
     assert last.going == 0
-
-
-def test_a_closed_client_stays_closed(generations: Generations) -> None:
-    supervisor = generations.add(run=result())
-    client = generations.client()
-    supervisor.close()
-    client.close()
-    generations.add(run=result())
-    with pytest.raises(NsmError, match="closed"):
-        client.run("x", env="python")

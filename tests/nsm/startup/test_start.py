@@ -77,15 +77,6 @@ def greet(connection: socket.socket) -> str:
         return connection.recv(100).decode()
 
 
-def test_one_is_started_where_none_listens_and_found_afterwards(place: Place) -> None:
-    first = greet(start.connect(place.path))
-    second = greet(start.connect(place.path))
-    assert first == second
-    assert first.startswith("hello from ")
-    assert len(place.starts()) == 1
-    assert os.stat(place.runtime).st_mode & 0o777 == 0o700
-
-
 def test_it_is_detached_and_inherits_nothing_it_should_not(place: Place) -> None:
     place.set("ANTHROPIC_API_KEY", "secret")
     place.set("PROJECT_DIR", "/somewhere")

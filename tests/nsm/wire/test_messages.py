@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import samples
 from nsm.wire.code import RunResult
 from nsm.wire.environments import EnvironmentRow
-from nsm.wire.errors import BadRequestError, NsmError, OverloadedError, SessionLimitError
+from nsm.wire.errors import BadRequestError, NsmError, OverloadedError
 from nsm.wire.frames import LocalProtocolError, RemoteProtocolError, encode_frame
 from nsm.wire.messages import (
     MAX_HELLO_BYTES,
@@ -31,7 +31,6 @@ from nsm.wire.messages import (
     from_client,
     from_server,
     read,
-    sniff,
     to_wire,
 )
 from nsm.wire.sessions import KillReport, SessionRow
@@ -105,26 +104,6 @@ def test_client_messages_in_both_directions(message: ClientMessage, wire: dict[s
 def test_server_messages_in_both_directions(message: ServerMessage, wire: dict[str, Any]) -> None:
     assert to_wire(message) == wire
     assert from_server(wire) == message
-
-
-@pytest.mark.parametrize("id_", [0, 9])
-def test_failures_in_both_directions(id_: int) -> None:
-    error = SessionLimitError("16 sessions are open", hint="Kill one.", data={"limit": 16})
-    wire = to_wire(Failure(id_, error))
-    assert wire == {
-        "id": id_,
-        "error": {
-            "code": "session-limit",
-            "message": "16 sessions are open",
-            "hint": "Kill one.",
-            "data": {"limit": 16},
-        },
-    }
-    back = from_server(wire)
-    assert isinstance(back, Failure)
-    assert back.id == id_
-    assert type(back.error) is SessionLimitError
-    assert back.error.to_wire() == error.to_wire()
 
 
 def test_unknown_fields_of_messages_are_ignored() -> None:
@@ -256,15 +235,6 @@ def test_hello_comes_first_and_once() -> None:
         client.next_message()
 
 
-def test_a_server_may_refuse_before_it_introduces_itself() -> None:
-    server, client = ServerConnection(), ClientConnection()
-    error = RemoteProtocolError("no", hint="Go away.")
-    client.receive_data(server.send(Failure(0, error)))
-    message = client.next_message()
-    assert isinstance(message, Failure)
-    assert (message.error.message, message.error.hint) == ("no", "Go away.")
-
-
 def test_a_stranger_can_announce_little() -> None:
     server = ServerConnection()
     server.receive_data((MAX_HELLO_BYTES + 1).to_bytes(4, "big"))
@@ -335,21 +305,6 @@ def test_too_many_requests_are_refused_one_by_one() -> None:
     assert server.next_message() == Request(5000, "ping", {})
 
 
-def test_a_message_that_does_not_encode_can_be_replaced() -> None:
-    server, client = pair()
-    server.receive_data(client.send(Request(1, "run", {})))
-    server.next_message()
-    with pytest.raises(LocalProtocolError):
-        server.send(Result(1, {"stdout": object()}))
-    client.receive_data(server.send(Failure(1, NsmError("sorry"))))
-    assert isinstance(client.next_message(), Failure)
-
-    with pytest.raises(LocalProtocolError):
-        client.send(Request(2, "run", {"code": object()}))
-    server.receive_data(client.send(Request(2, "run", {})))
-    assert server.next_message() == Request(2, "run", {})
-
-
 def test_a_failure_is_final_but_may_be_told() -> None:
     server, client = pair()
     server.receive_data(client.send(Request(1, "run", {})))
@@ -376,21 +331,6 @@ def test_end_of_file_between_frames_is_fine_and_in_a_frame_is_not() -> None:
     assert server.next_message() == Request(1, "ping", {})
     with pytest.raises(RemoteProtocolError, match="middle"):
         server.next_message()
-
-
-@pytest.mark.parametrize(
-    ("first", "what"),
-    [
-        (b'{"nsm": 1, "attach": {}}\n', "attachment"),
-        (b"{", "attachment"),
-        (b"\0", "frames"),
-        (encode_frame({"hello": {}}), "frames"),
-        (b"GET / HTTP/1.1", "frames"),  # and then refused by its length
-        (b"[", "frames"),
-    ],
-)
-def test_the_first_byte_tells_an_attachment(first: bytes, what: str) -> None:
-    assert sniff(first) == what
 
 
 Frames: TypeAlias = list[dict[str, Any]]

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakesession import PATIENCE_S, FakeSession, Own, nothing
-from fakesupervisor import Exchange, FakeSupervisor
-from nsm.wire.errors import UnknownSessionError
 from terminal import Terminal
 
 if TYPE_CHECKING:
@@ -200,19 +198,6 @@ def test_another_supervisor_takes_its_place(session: FakeSession, person: Termin
         later.__exit__(None, None, None)
 
 
-def test_a_session_that_did_not_outlive_its_supervisor(
-    session: FakeSession, person: Terminal
-) -> None:
-    def gone(_exchange: Exchange) -> dict[str, Any]:
-        raise UnknownSessionError("No session 's-1'.")
-
-    session.supervisor.stop_listening()
-    with FakeSupervisor(session.path, logs=gone):
-        session.supervisor.close()
-        assert person.end() == 1
-    assert "nsm: No session 's-1'." in person.text
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_leave_the_terminal_as_it_was(person: Terminal, number: signal.Signals) -> None:
     person.type("half")
@@ -230,36 +215,6 @@ def test_a_window_that_is_closed(session: FakeSession, person: Terminal) -> None
     person.vanish()
     session.output(execution, "anybody there?\n")
     assert person.process.wait(PATIENCE_S) == -signal.SIGHUP
-
-
-def test_ctrl_d_leaves_while_own_code_runs(session: FakeSession, person: Terminal) -> None:
-    def run(own: Own) -> dict[str, Any]:
-        own.start()
-        own.output("working\n")
-        own.wait_for_end()
-        return {}
-
-    session.on_run = run
-    person.type("long\r")
-    person.see("working")
-    person.type("\x04")
-    assert person.end() == 0
-    assert session.supervisor.cancelled == []
-
-
-def test_another_window_size_and_wide_characters(
-    session: FakeSession, variables: dict[str, str]
-) -> None:
-    with attached(variables, rows=10, columns=30) as person:
-        person.type("日本語" * 8)
-        person.see("work >>> " + "日本語" * 3 + "日", "本語")
-        person.resize(24, 80)
-        person.see_line("work >>> " + "日本語" * 8)
-        execution = session.start("x")
-        session.output(execution, "é" * 300)
-        person.see("\n" + "é" * 79 + "\nclaude's execution 1 is running\nwork >>>")
-        session.finish(execution)
-        person.see("[0.25 s]\nwork >>> " + "日本語" * 8)
 
 
 def test_no_such_session(session: FakeSession, variables: dict[str, str]) -> None:

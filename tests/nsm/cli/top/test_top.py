@@ -133,37 +133,6 @@ def gone(text: str) -> Any:
     return is_gone
 
 
-def test_rows_and_shares(sessions: Sessions, person: Recorder) -> None:
-    person.see("nsm 0.1.0, process 4711", "2 sessions (1 running)", "sorted by name")
-    # A quarter of a second in each half a second or a little more.
-    person.wait(lambda e: any(f" {n}." in e.text for n in range(30, 51)), "the processor's share")
-    leave(person)
-    assert {request.op for request in sessions.supervisor.requests} == {
-        "boxes",
-        "sessions",
-        "status",
-    }
-    assert len(sessions.supervisor.hellos) == 1
-    assert "\x1b[0;32m" in person.raw  # what runs is green
-
-
-def test_ending_and_interrupting(sessions: Sessions, person: Terminal) -> None:
-    person.type("i")
-    person.see("Nothing was running in alpha.")
-    person.type("\x1b[B")
-    person.type("i")
-    person.see("What ran in beta was interrupted.")
-    person.type("k")
-    person.see("End session beta with all that runs in it? y/N")
-    person.type("n")
-    person.see(KEYS)
-    assert sessions.ended == []
-    person.type("ky")
-    person.see("1 session (0 running)", "Session beta was ended.")
-    assert (sessions.ended, sessions.interrupted) == (["s-2"], ["s-1", "s-2"])
-    leave(person)
-
-
 def test_a_filter_and_a_smaller_window(person: Terminal) -> None:
     person.type("/node\r")
     person.see("sorted by name; 1 of 2 having 'node'")
@@ -175,31 +144,6 @@ def test_a_filter_and_a_smaller_window(person: Terminal) -> None:
     person.wait(gone("RUNS/S"), "fewer columns")
     person.see("NAME", "alpha", "beta")
     leave(person)
-
-
-def test_all_of_one_and_back(person: Terminal) -> None:
-    person.type("\r")
-    person.see("session      s-1, a, idle", "Enter goes back to the table")
-    person.type("\r")
-    see_table(person)
-    person.type("\x1b[B\r")
-    person.see("nsm: No session 's-2'.", "Enter goes back to the table")
-    person.type("\r")
-    see_table(person)
-    person.type("\x03")
-    assert person.end() == 0
-    assert person.mode_after == person.mode_before
-
-
-def test_the_supervisor_is_started_again(sessions: Sessions, person: Terminal) -> None:
-    sessions.supervisor.close()
-    person.see("No supervisor: ", "Looking for the next one.", "alpha", "beta")
-    person.type("i")
-    again = Sessions(sessions.path)
-    again.rows[0]["name"] = "gamma"
-    with again.supervisor:
-        person.see("nsm 0.1.0, process 4711", "beta", "gamma")
-        leave(person)
 
 
 def test_who_hangs_up_is_not_asked_again_at_once(

@@ -219,33 +219,3 @@ def test_keys_that_ask_for_more_than_the_board_has() -> None:
     assert board.press("c-z") == Action("suspend")
     assert board.press("c-c") == Action("leave")
     assert board.press("<f5>") is None
-
-
-def test_without_supervisor_the_last_figures_stay() -> None:
-    board = board_of(row("a"))
-    board.heading = "nsm 1"
-    assert shown(board)[0] == "nsm 1"
-    board.away = "No supervisor"
-    frame = board.frame(80, 12)
-    assert frame[0] == ("problem", "No supervisor")
-    assert any("name-a" in line.text for line in frame)
-    board.take([row("a")], 1.0)
-    assert shown(board)[0] == "nsm 1"
-
-
-def test_unless_somebody_has_chosen_the_first_one_is_chosen() -> None:
-    board = board_of(row("a"), row("b"), order="memory")
-    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 1.0)
-    assert board.selected == "b"
-    board.press("down")
-    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 2.0)
-    assert board.selected == "a"
-    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 3.0)
-    assert board.selected == "a"
-    board.press("home")
-    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 4.0)
-    board.take([row("a", memory_bytes=1), row("b", memory_bytes=2)], 5.0)
-    assert board.selected == "b"
-    board.press("k")  # the question is about that one, whatever comes to the top meanwhile
-    board.take([row("a", memory_bytes=3), row("b", memory_bytes=2)], 6.0)
-    assert board.press("y") == Action("kill", "b")

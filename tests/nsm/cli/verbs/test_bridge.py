@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -183,17 +181,6 @@ def test_exit_codes(
     assert (told, json.loads(out), err) == (code, samples.program_result(**changes), "")
 
 
-def test_output_is_shown_once_though_it_comes_twice(supervisor: FakeSupervisor, nsm: Nsm) -> None:
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "one\n")
-        exchange.output("stderr", "careful\n")
-        exchange.output("stdout", "last\n")  # had no end
-        return samples.program_result(stdout="one\nlast", stderr="careful\n")
-
-    supervisor.handlers["bridge_run"] = run
-    assert nsm("run", "deploy") == (0, "one\nlast\n", "careful\n")
-
-
 def test_what_a_slow_reader_missed_is_said_where_it_is_missing(
     supervisor: FakeSupervisor, nsm: Nsm
 ) -> None:
@@ -233,25 +220,6 @@ def test_the_end_of_a_flood_comes_with_the_result(supervisor: FakeSupervisor, ns
     code, out, err = nsm("run", "deploy")
     assert (code, out) == (0, "1\n2\n\n[... 12 bytes left out ...]\n9\n")
     assert err == "nsm: stdout: 12 bytes left out; --json has its beginning and its end\n"
-
-
-def test_it_streams(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is on stdout, flushed, while the program still runs."""
-    read_end, write_end = os.pipe()
-    seen = threading.Event()
-
-    def run(exchange: Exchange) -> dict[str, Any]:
-        exchange.output("stdout", "first\n")
-        assert os.read(read_end, 100) == b"first\n"
-        seen.set()
-        return samples.program_result(stdout="first\n")
-
-    supervisor.handlers["bridge_run"] = run
-    with os.fdopen(write_end, "w", encoding="utf-8") as stdout:
-        monkeypatch.setattr(sys, "stdout", stdout)
-        assert cli.main(["bridge", "run", "deploy"]) == 0
-    os.close(read_end)
-    assert seen.is_set()
 
 
 def test_ctrl_c_stops_the_program_and_waits_for_what_came_of_it(

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trio
 
-from e2e_support import program, variables_for
 from nsm.cli import main
 from nsm.cli.verbs import audit
-from nsmd.bridge.ledger import open_ledger
-from nsmd.bridge.programs import Caller, RecordedCall
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def asked(call_id: str, *arguments: str) -> RecordedCall:
-    caller = Caller(client="claude-code", scope="box-1", way="mcp", peer=(7, 1000))
-    return RecordedCall(id=call_id, caller=caller, program="deploy", arguments=arguments)
 
 
 def line(event: str, call_id: str = "0123456789abcdef", **facts: Any) -> bytes:
@@ -138,35 +128,3 @@ def test_calls_of_one_mcp_client_are_told_apart(
     ]
     assert ids(capsys, "--call", "27e93f74-13") == [f"{client}-13"]
     assert ids(capsys, "--call", "27e93f74") == [f"{client}-2", f"{client}-13"]
-
-
-def test_it_follows_across_rotations(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "nsm" / "audit.log"
-    path.parent.mkdir(parents=True)
-    command = [program("nsm"), "bridge", "audit", "-f", "--json"]
-    following = subprocess.Popen(
-        command, env=variables_for(tmp_path), stdout=subprocess.PIPE, text=True
-    )
-
-    async def write() -> None:
-        async with open_ledger(str(path), max_mb=1) as ledger:
-            for number in range(3):
-                call = asked(str(number), "x" * 700_000)
-                await ledger.begin(call)
-                if number == 0:
-                    await trio.to_thread.run_sync(expect, "start", "0")
-                await ledger.end(call, {"exit_code": number})
-
-    def expect(event: str, call_id: str) -> None:
-        assert following.stdout is not None
-        line = json.loads(following.stdout.readline())
-        assert (line["event"], line["id"]) == (event, call_id)
-
-    with following:
-        try:
-            trio.run(write)
-            for event, call_id in [("end", "0"), *((e, i) for i in "12" for e in ("start", "end"))]:
-                expect(event, call_id)
-        finally:
-            following.terminate()
-    assert path.with_name("audit.log.2").exists()

@@ -70,10 +70,6 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
 # To a session.
 
 
@@ -173,19 +169,6 @@ def test_no_link_on_the_way_is_written_through(
 # From a session.
 
 
-def test_an_older_file_is_replaced_and_keeps_its_permissions(
-    capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
-) -> None:
-    files.files = {"/workspace/a": (b"new", 0o777)}
-    (here / "a").write_text("older")
-    (here / "a").chmod(0o600)
-    (here / "link").symlink_to("a")
-    assert cp(capsys, "--follow", "work:a", "link") == (0, "")
-    assert ((here / "a").read_text(), mode(here / "a")) == ("new", 0o600)
-    assert (here / "link").is_symlink()
-    assert sorted(os.listdir(here)) == ["a", "link"]
-
-
 def test_pipes_and_devices_are_written_to(
     capsys: pytest.CaptureFixture[str], files: FakeFiles, here: Path
 ) -> None:
@@ -257,33 +240,6 @@ def test_a_copy_that_is_ended_leaves_nothing(
     assert (process.returncode, err) == (code, b"")
     assert (here / "big").read_text() == "old"
     assert os.listdir(here) == ["big"]
-
-
-def test_standard_output(files: FakeFiles) -> None:
-    files.files = {"/workspace/a": (BIG, 0o644)}
-    command = [*NSM, "cp", "work:a", "-"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=TIMEOUT_S)
-    assert (done.returncode, done.stdout, done.stderr) == (0, BIG, b"")
-    done = subprocess.run(
-        [*NSM, "cp", "work:/tmp", "-"], capture_output=True, check=False, timeout=TIMEOUT_S
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"nsm: work:/tmp is a directory, and no stream\n")
-    assert b"nsm cp SESSION:files.tar - | tar -x" in done.stderr
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=TIMEOUT_S
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith(b"nsm: standard output can't be written: No space left")
-    with ending(
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-        assert process.wait(TIMEOUT_S) == 141
 
 
 def test_a_terminal_is_not_driven(files: FakeFiles) -> None:
