@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from dataclasses import replace
@@ -126,6 +127,17 @@ def test_a_broken_file_holds_nothing_and_is_replaced(file: Path, content: bytes)
     assert agreements.find(plan()) is None
     agreements.remember(plan())
     assert digest_of_last() == digest_of(plan())
+
+
+def test_an_identity_of_another_version_is_agreed_to_but_not_compared(file: Path) -> None:
+    agreements.remember(plan())
+    content = json.loads(file.read_text())
+    content["agreements"][0]["identity"] = {"version": 2}
+    file.write_text(json.dumps(content))
+    found = agreements.find(plan())
+    assert found is not None
+    assert found.digest == digest_of(plan())
+    assert found.plan() is None
 
 
 def test_a_file_that_others_can_write_holds_nothing(file: Path) -> None:

@@ -293,7 +293,6 @@ def test_missing_programs_are_named_at_launch(
     world.host(f"{TOOLS}/broken.md").unlink()
 
 
-@pytest.mark.slow
 def test_a_list_and_a_check_tell_what_a_box_may_start(served: tuple[World, Supervisor]) -> None:
     world, _ = served
     with world.popen("nsm", "box", "--yes", "--bridge", "restart-db,deploy", "--", "cat") as box:

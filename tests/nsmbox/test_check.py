@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from box.world import HOME, PROJECT, have_git
 from nsmbox import profiles
 from nsmbox.host import nix_host
 from nsmbox.host.facts import BoxRequest
-from nsmbox.model.plan import BoxError
+from nsmbox.model.plan import BoxError, Network
 from nsmbox.start import check
 
 if TYPE_CHECKING:
@@ -155,6 +156,32 @@ def test_the_supervisors_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "listens on" in check.check_socket(off, needed=True).detail
     monkeypatch.setenv("NSM_SOCKET", "relative")
     assert check.check_socket({}, needed=True).status == "fail"
+
+
+def with_network(mode: str) -> BoxRequest:
+    return replace(CLAUDE, network=Network(mode=mode))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "status"),
+    [("host", 6, "ok"), ("host", 5, "warn"), ("host", 0, "warn"), ("none", 0, "ok")],
+)
+def test_abstract_sockets(mode: str, version: int, status: str) -> None:
+    assert check.check_abstract_sockets(with_network(mode), version).status == status
+
+
+def test_variables_that_are_not_set() -> None:
+    asked = replace(CLAUDE, extra=("A", "B"))
+    found = check.check_variables(asked, {"A": "1"})
+    assert found is not None
+    assert (found.status, found.detail) == (
+        "warn",
+        "not set, so that the box does not have them: B",
+    )
+    found = check.check_variables(asked, {"A": "", "B": ""})
+    assert found is not None
+    assert found.status == "ok"
+    assert check.check_variables(CLAUDE, {}) is None
 
 
 def test_nothing_a_terminal_acts_on_is_printed(

@@ -239,6 +239,31 @@ def test_without_a_shell_in_the_store_the_host_is_needed(host: NixOS) -> None:
 # The daemon
 
 
+def test_the_shell_is_one_that_the_box_has(host: NixOS) -> None:
+    host.add("aa-zsh", "zsh")
+    profile = host.root / "run/current-system/sw/bin"
+    zsh = dict(host.look(SHELL=str(profile / "zsh")).variables)["SHELL"]
+    assert zsh == str(host.store / "aa-zsh/bin/zsh")
+    other = dict(host.look(SHELL="/usr/bin/fish").variables)["SHELL"]
+    assert other == str(host.store / "11-bash/bin/sh")
+    assert "SHELL" not in dict(host.look().variables)
+
+
+def test_locales_and_terminals_of_the_store(host: NixOS) -> None:
+    archive = host.store / "bb-locales/locale-archive"
+    archive.parent.mkdir()
+    archive.touch()
+    (host.root / "archive").symlink_to(archive)
+    nix = host.look(
+        LOCALE_ARCHIVE=str(host.root / "archive"), TERMINFO_DIRS=f"{archive.parent}:/etc/terminfo"
+    )
+    assert dict(nix.variables) == {
+        "LOCALE_ARCHIVE": str(archive),
+        "TERMINFO_DIRS": str(archive.parent),
+    }
+    assert [(each.name, each.value) for each in nix_host.variables(nix)] == list(nix.variables)
+
+
 def test_the_daemon_is_reached_and_what_the_host_runs_later_is_kept(host: NixOS) -> None:
     state = host.state()
     made = nix_host.mounts(host.look())

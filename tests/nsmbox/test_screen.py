@@ -136,6 +136,16 @@ def test_programs_of_the_host_are_said_near_the_top() -> None:
     assert "\ncan start   on this computer, outside of the box:" in crowded
 
 
+def test_secrets_are_named() -> None:
+    given_plan = replace(plan(), secrets=("github", "npm"))
+    text = screen(given_plan, home=HOME)
+    assert "\nsecrets     used without being seen:  github  npm\n" in text
+    assert "uses secrets without seeing them: github, npm\n" in details(given_plan, home=HOME)
+    fewer = replace(plan(), secrets=("npm",))
+    assert differences(fewer, given_plan, home=HOME) == ["+ uses the secret github"]
+    assert differences(given_plan, fewer, home=HOME) == ["- uses the secret github"]
+
+
 def test_changes_come_first() -> None:
     old = plan()
     new = plan(

@@ -40,6 +40,8 @@ def test_an_ordinary_plan() -> None:
 
 HIDDEN = Mount(kind="mask", target="/p/keys")
 OVER = Mount(kind="tmpfs", target="/home/x")
+EMPTY = Mount(kind="tmpfs", target="/p")
+LINK = Mount(kind="symlink", target="/p/x", source="y")
 MADE = Mount(kind="ro-file", target="/p/.mcp.json", data=b"{}")
 
 
@@ -65,6 +67,8 @@ MADE = Mount(kind="ro-file", target="/p/.mcp.json", data=b"{}")
             [bind("/p"), read_only("/p/tool", "/opt/tool")], "/p", "/p/tool", "", id="elsewhere"
         ),
         pytest.param([bind("/p"), MADE], "/p", "", "/p/.mcp.json", id="a file that is made"),
+        pytest.param([EMPTY, MADE], "", "", "", id="a file that is made in memory"),
+        pytest.param([bind("/p"), LINK], "/p /p/x", "", "", id="a link"),
     ],
 )
 def test_places_are_changed_read_or_protected(
