@@ -212,7 +212,7 @@ def read_file(path: str, most: int, *, root: int | None = None, links: bool = Fa
         fd = open_below(root, path, READ, mounts=True)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     with open(fd, "rb") as file:
         return file.read(most)
 

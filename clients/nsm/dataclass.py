@@ -227,7 +227,7 @@ def _fields_of(cls: type) -> dict[str, _Field]:
         described = each.__dict__.get(_FIELDS)
         if isinstance(described, _LazyAttribute):
             return described.fields
-    raise TypeError(f"{cls.__name__} is no dataclass")
+    raise TypeError(f"{cls.__name__} is not a dataclass")
 
 
 if not TYPE_CHECKING:

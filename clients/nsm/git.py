@@ -315,7 +315,7 @@ def _fill(ours: str, found: _Repository, hashes: str) -> None:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(os.path.join(found.own, name), flags), "rb") as theirs:
                 if not stat.S_ISREG(os.fstat(theirs.fileno()).st_mode):
-                    raise GitError(f"its {name} is no file")
+                    raise GitError(f"its {name} is not a file")
                 with open(os.path.join(ours, name), "xb") as copy:
                     shutil.copyfileobj(theirs, copy)
     for name in ("objects", "info/exclude"):
@@ -339,7 +339,7 @@ def _repository(directory: str) -> _Repository | None:
             common = os.path.realpath(os.path.join(own, pointed or ""))
             parts = map(os.path.isdir, (f"{common}/objects", f"{common}/refs"))
             if named is None or not os.path.lexists(f"{own}/HEAD") or not all(parts):
-                raise GitError(f"{dot_git} is no git directory, and names none")
+                raise GitError(f"{dot_git} is not a git directory, and names none")
             return _Repository(top, own, common)
         if top == "/":
             return None
@@ -383,7 +383,7 @@ def why_no_worktree(worktree: str, own: str, common: str) -> str | None:
     `common` is what it would share with others. All paths are absolute, with links followed.
     """
     if own != os.path.join(common, "worktrees", os.path.basename(own)):
-        return f"it is no worktree of {common!r}"
+        return f"it is not a worktree of {common!r}"
     back = pointer(os.path.join(own, "gitdir"))
     if back is None or resolved(own, back) != os.path.join(worktree, ".git"):
         return "it is that of another working directory"

@@ -223,7 +223,7 @@ class _Scanning:
 
 
 def _refuse_value(value: object) -> object:
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 _c_scan: Any = make_scanner(_Scanning)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

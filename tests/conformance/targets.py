@@ -182,7 +182,7 @@ class _AgentChannel:
             try:
                 frame = self._reader.next_message()
             except FrameError as error:
-                raise LostAnswerError(f"the agent sent what is no frame: {error}") from None
+                raise LostAnswerError(f"the agent sent what is not a frame: {error}") from None
             if frame is not None:
                 return frame
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))

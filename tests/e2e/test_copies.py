@@ -203,8 +203,8 @@ def test_a_directory_is_written_through_no_link(copies: Copies, tmp_path: Path) 
         assert code == 1
         assert said.splitlines() == [
             f"nsm: :d: a: is a symbolic link to {private}/a, and nothing was written through it",
-            "nsm: :d: p: is there, and is no regular file",
-            "nsm: :d: sub: something that is no directory has its name",
+            "nsm: :d: p: is there, and is not a regular file",
+            "nsm: :d: sub: something that is not a directory has its name",
             "nsm: :d: sub/b: its name leads through a link or a file",
         ]
     assert (top / "c").read_text() == "theirs"

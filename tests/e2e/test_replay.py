@@ -188,7 +188,7 @@ def test_exit_codes_and_json(client: nsm.Client, shared: Supervisor, tmp_path: P
     assert "no file of that name" in done.stderr
     (tmp_path / "c").write_text("x")
     done = replay(shared, tmp_path, "c")
-    assert (done.returncode, "is no transcript" in done.stderr) == (125, True)
+    assert (done.returncode, "is not a transcript" in done.stderr) == (125, True)
     client.run("1", env="python", session="c", project=tmp_path)
     done = replay(shared, tmp_path, "c")
     assert (done.returncode, "is a session and a file" in done.stderr) == (125, True)

@@ -118,7 +118,7 @@ def test_a_wrong_socket_is_refused_with_what_to_change(manager: Manager) -> None
             timeout=END_TIMEOUT_S,
         )
     assert done.returncode == 1
-    assert "is no Unix stream socket. nsm needs ListenStream=" in done.stderr
+    assert "is not a Unix stream socket. nsm needs ListenStream=" in done.stderr
 
 
 @pytest.mark.slow

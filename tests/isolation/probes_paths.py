@@ -210,7 +210,7 @@ for path, folders, files in os.walk("/proc"):
             continue
         fd = attempt(os.open, place, os.O_WRONLY | os.O_NONBLOCK)
         if fd is not None:
-            # A null device that covers something is no setting.
+            # A null device that covers something is not a setting.
             if not stat.S_ISCHR(os.fstat(fd).st_mode):
                 found.append(place)
             os.close(fd)

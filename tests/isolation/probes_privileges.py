@@ -171,7 +171,7 @@ verdict(values["NoNewPrivs"] != "1" and "NoNewPrivs is " + values["NoNewPrivs"])
         name="become-root",
         group="privileges",
         finding=2,
-        source="root is no jailer",
+        source="root is not a jailer",
         code="""
 def child(action):
     pid = os.fork()

@@ -57,7 +57,7 @@ def bash() -> Environment:
             marks=pytest.mark.xfail(
                 strict=True,
                 reason="the trace of a DEBUG trap for the driver's line has a descriptor of its "
-                "own; the execution's number is shown, which is no secret",
+                "own; the execution's number is shown, which is not a secret",
             ),
         ),
     ],

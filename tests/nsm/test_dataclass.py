@@ -130,7 +130,7 @@ def test_replace_does_what_the_standard_library_does() -> None:
     assert replace(frozen, name="b") == OURS["Derived"](name="b", words=("w",), more=4)
     with pytest.raises(TypeError, match="unknown"):
         replace(frozen, unknown=1)
-    with pytest.raises(TypeError, match="no dataclass"):
+    with pytest.raises(TypeError, match="not a dataclass"):
         replace(3)  # type: ignore[type-var]
 
 

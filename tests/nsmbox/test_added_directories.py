@@ -89,7 +89,7 @@ def test_odd_names_are_names(host: Host) -> None:
         (":rw", "names no directory"),
         ("a\0b", "names no directory"),
         ("../none", "cannot be shown: No such file or directory"),
-        ("/etc/passwd", "is no directory"),
+        ("/etc/passwd", "is not a directory"),
         ("/etc/passwd/x", "cannot be shown: Not a directory"),
         ("/", "is the root of the file system"),
         ("/:rw", "is the root of the file system"),

@@ -244,7 +244,7 @@ def test_a_list_that_is_no_file(project: Path) -> None:
     (project / ".git" / leftovers.REBASE_LIST).mkdir(parents=True)
     (project / ".git/worktrees").symlink_to(project)
     assert lines(was) == [
-        f".git/{leftovers.REBASE_LIST}: is no file; `git rebase --continue` may run commands of it"
+        f".git/{leftovers.REBASE_LIST}: is not a file; `git rebase --continue` may run its commands"
     ]
 
 

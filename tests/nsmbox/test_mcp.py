@@ -60,12 +60,12 @@ def test_an_entry_of_the_hosts_is_made_to_name_the_program_in_the_box(tmp_path: 
 
 
 LEFT_ALONE = [
-    (b'{"mcpServers": ', "is no JSON"),
-    (b"[1]", "is no JSON object"),
+    (b'{"mcpServers": ', "is not JSON"),
+    (b"[1]", "is not a JSON object"),
     (b'{"mcpServers": []}', "no object as its mcpServers"),
-    (b"[" * 100_000, "is no JSON"),
+    (b"[" * 100_000, "is not JSON"),
     (b'{"a": ' * 400 + b"1" + b"}" * 400, ""),
-    (b"\xff\xfe\x00", "is no JSON"),
+    (b"\xff\xfe\x00", "is not JSON"),
     (b'{"mcpServers": {"nsm": {"command": "/opt/other"}}}', "is another than nsm's"),
     (b'{"mcpServers": {"nsm": {"type": "http", "url": "https://x/"}}}', "is another than nsm's"),
 ]
@@ -99,7 +99,7 @@ def test_links_left_by_a_box_lead_nowhere(tmp_path: Path) -> None:
     os.mkfifo(left[1])
     left[2].mkdir()
     for place in left:
-        assert "is no regular file" in mcp.keep_entry("claude", str(place.parent)), place
+        assert "is not a regular file" in mcp.keep_entry("claude", str(place.parent)), place
         assert os.listdir(place.parent) == [".claude.json"]
     assert victim.read_text() == "{}"
 

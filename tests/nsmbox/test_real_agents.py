@@ -50,7 +50,7 @@ def of_npm(world: World, name: str) -> dict[str, str]:
     """Have an agent in the world as npm installs it; the variables that make it be found."""
     parts = Path(installed(name)).parts
     if "node_modules" not in parts:
-        pytest.skip(f"not here: {name} is no npm package")
+        pytest.skip(f"not here: {name} is not an npm package")
     place = parts.index("node_modules") + 1
     prefix = f"{PREFIX}/{name}"
     if not world.host(f"{prefix}/bin").exists():

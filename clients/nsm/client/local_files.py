@@ -266,7 +266,7 @@ class LocalTarget:
             if stat.S_ISLNK(mode):
                 raise LinkError(self._path)
             if not stat.S_ISREG(mode):
-                raise FileError(f"{self._path} is there, and is no regular file")
+                raise FileError(f"{self._path} is there, and is not a regular file")
             self._replace(mode, name, directory)
         self._begin(os.dup(directory), name)
 

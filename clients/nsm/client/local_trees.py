@@ -172,7 +172,7 @@ def _pack_one(sink: _Sink, directory: int, name: str, whole: str, skipped: list[
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                skipped.append(Skipped(whole, "is no file any more"))
+                skipped.append(Skipped(whole, "is not a file any more"))
                 return
             info.size = status.st_size
             sink.write(head_of(info, status.st_mtime_ns))
@@ -366,7 +366,7 @@ def _unpack_one(
     except NotADirectoryError:
         return "its name leads through a link or a file"
     except FileExistsError:
-        return "something that is no directory has its name"
+        return "something that is not a directory has its name"
     except FileError as error:
         if error.data.get("errno") in ("ENOSPC", "EDQUOT"):
             raise

@@ -121,7 +121,7 @@ def _parse(address: str) -> RemoteHost:
         host = written.partition(":")[0]
     for word in (host, user):
         if word is not None and not _NAME.fullmatch(word) and not _is_ipv6(word):
-            raise _no_address(address, f"{word!r} is no name of a host or user")
+            raise _no_address(address, f"{word!r} is not a name for a host or user")
     if not host:
         raise _no_address(address, "it has no host")
     return RemoteHost(address, host, user, port)
@@ -132,7 +132,7 @@ def _is_ipv6(word: str) -> bool:
 
 
 def _no_address(address: str, why: str) -> HostError:
-    return HostError(f"{address!r} is no address of a host: {why}", hint=f"Write {_EXAMPLE}.")
+    return HostError(f"{address!r} is not an address of a host: {why}", hint=f"Write {_EXAMPLE}.")
 
 
 def _configured() -> dict[str, dict[str, Any]]:
@@ -150,7 +150,7 @@ def _configured() -> dict[str, dict[str, Any]]:
         ) from error
     hosts: object = table.get("hosts", {})
     if not isinstance(hosts, dict):
-        raise HostError(f"{path}: [hosts] is no table", hint="Write [hosts.NAME].")
+        raise HostError(f"{path}: [hosts] is not a table", hint="Write [hosts.NAME].")
     named = cast("dict[str, object]", hosts)
     return {
         name: cast("dict[str, Any]", entry)
@@ -198,7 +198,8 @@ def _words(place: str, text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise HostError(f"{place} is no command: {error}", hint='Such as "ssh -J gate".') from None
+        hint = 'Such as "ssh -J gate".'
+        raise HostError(f"{place} is not a command: {error}", hint=hint) from None
     if not words:
         raise HostError(f"{place} is empty", hint='Such as "ssh -J gate".')
     return words

@@ -50,7 +50,7 @@ def open_copy(key: str, name: str) -> str:
     with suppress(FileExistsError):
         os.mkdir(copy)
     if os.path.islink(copy) or not os.path.isdir(copy):
-        raise HostError(f"{copy} is no directory", hint="Remove it.")
+        raise HostError(f"{copy} is not a directory", hint="Remove it.")
     return copy
 
 

@@ -538,7 +538,7 @@ def _no_request(error: h11.RemoteProtocolError) -> _RefusedError:
 
 
 def _no_http(status: HTTPStatus) -> _RefusedError:
-    return _refused(status, "This is no request of HTTP/1.1.", "protocol")
+    return _refused(status, "This is not a request of HTTP/1.1.", "protocol")
 
 
 def _refused(status: HTTPStatus, text: str, why: str, headers: Headers = ()) -> _RefusedError:

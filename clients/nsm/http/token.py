@@ -78,7 +78,7 @@ def read(path: str, *, command: str = COMMAND) -> str:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise TokenError(f"{path} is no regular file of yours. {remove}")
+            raise TokenError(f"{path} is not a regular file of yours. {remove}")
         if status.st_mode & 0o077:
             raise TokenError(
                 f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}), who may have "

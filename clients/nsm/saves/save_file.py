@@ -109,7 +109,7 @@ class SaveWriter:
 
     def __init__(self, path: str, max_bytes: int, max_unpacked_bytes: int) -> None:
         if not path or os.path.isdir(path):
-            raise SaveError(f"{path!r} is no name of a file", hint="A save is one file.")
+            raise SaveError(f"{path!r} is not a name for a file", hint="A save is one file.")
         self._path = path
         self._max_bytes = max_bytes
         self._max_unpacked_bytes = max_unpacked_bytes
@@ -370,7 +370,7 @@ def opened(path: str) -> Generator[SaveReader]:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise SaveError(
-            f"{path} is no save of a session, or was cut short: {error}",
+            f"{path} is not a saved session, or was cut short: {error}",
             hint="`nsm save ls` lists your saves.",
         ) from error
     with archive:
@@ -378,7 +378,7 @@ def opened(path: str) -> Generator[SaveReader]:
 
 
 def _manifest(archive: zipfile.ZipFile, path: str) -> Manifest:
-    no_save = SaveError(f"{path} is no save of a session", hint="`nsm save ls` lists your saves.")
+    no_save = SaveError(f"{path} is not a saved session", hint="`nsm save ls` lists your saves.")
     try:
         if archive.getinfo(MANIFEST).file_size > MAX_MANIFEST_BYTES:
             raise no_save

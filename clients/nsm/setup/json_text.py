@@ -188,7 +188,7 @@ def _value(text: str, place: int, depth: int) -> Node:
     try:
         value: object = json.loads(found[0])
     except ValueError:
-        raise _wrong(text, place, "a value is no JSON") from None
+        raise _wrong(text, place, "a value is not JSON") from None
     return Node(start=place, end=found.end(), value=value)
 
 

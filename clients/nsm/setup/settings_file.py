@@ -48,7 +48,7 @@ class Document:
                 hint="Correct it, and run the command again. Nothing was changed.",
             ) from None
         if not isinstance(self._value, dict):
-            raise self._unusable("it is no object")
+            raise self._unusable("it is not an object")
 
     def checked_text(self) -> str:
         """The text, if it means what it should; else a `SettingsFileError`."""
@@ -69,7 +69,7 @@ class Document:
         value: Any = self._value
         for depth, key in enumerate(keys):
             if not isinstance(value, dict):
-                raise self._unusable(f"its {'.'.join(keys[:depth])} is no object")
+                raise self._unusable(f"its {'.'.join(keys[:depth])} is not an object")
             if key not in value:
                 return True
             value = cast("Table", value)[key]
@@ -100,7 +100,7 @@ class Document:
             self.text = json_text.with_item(self.text, keys, item)
             cast("list[str]", items).append(item)
         else:
-            raise self._unusable(f"its {'.'.join(keys)} is no array")
+            raise self._unusable(f"its {'.'.join(keys)} is not an array")
 
     def without(self, unwanted: Sequence[Wanted]) -> Any:
         """The value without these things, and without objects and arrays around them that are empty
@@ -144,7 +144,8 @@ def read(path: str) -> bytes | None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise SettingsFileError(f"{path} is no regular file", hint="Nothing was changed.") from None
+        hint = "Nothing was changed."
+        raise SettingsFileError(f"{path} is not a regular file", hint=hint) from None
     if len(content) > _MAX_BYTES:
         raise SettingsFileError(
             f"{path} has more than {_MAX_BYTES // 1024**2} MiB", hint="Nothing was changed."

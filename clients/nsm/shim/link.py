@@ -196,7 +196,7 @@ def _check_attached(line: bytes) -> dict[str, object]:
     except ValueError:
         answer = {}
     if answer.get("nsm") != 1:
-        raise AttachError("the program on the socket is no nsm supervisor. Run `nsm doctor`.")
+        raise AttachError("the program on the socket is not an nsm supervisor. Run `nsm doctor`.")
     if answer.get("ok") is not True:
         error = jsonlines.first_member(answer.get("error"))
         reason = error.get("message") or "the supervisor refused this client"

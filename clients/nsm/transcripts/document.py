@@ -159,12 +159,12 @@ def _events(data: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict) or "event" not in event:
-            raise TranscriptError(f"line {number} is no event")
+            raise TranscriptError(f"line {number} is not an event")
         yield number, cast("dict[str, Any]", event)
 
 
 def _refuse(constant: str) -> float:
-    message = f"{constant} is no number"
+    message = f"{constant} is not a number"
     raise ValueError(message)
 
 
@@ -224,6 +224,6 @@ def _why(error: Exception) -> str:
 
 def _no_transcript(name: str, why: str) -> TranscriptError:
     return TranscriptError(
-        f"{name} is no transcript: {why}",
+        f"{name} is not a transcript: {why}",
         hint="`nsm logs SESSION --json > FILE` writes one.",
     )

@@ -37,7 +37,7 @@ def path_on_wire(path: str | bytes) -> str | bytes:
                 return path.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
                 raise BadRequestError(
-                    f"{path!r:.200} is no path: it has half a character (surrogate) at "
+                    f"{path!r:.200} is not a path: it has half a character (surrogate) at "
                     f"{error.start}.",
                     hint="Only U+DC80 to U+DCFF stand for bytes that are not UTF-8.",
                 ) from None
@@ -167,7 +167,7 @@ class FileContent(NamedTuple):
 
 
 LINK = "is a link"
-SPECIAL = "is no file, directory or link"
+SPECIAL = "is not a file, directory or link"
 """Reasons for leaving something out of a copy that hold for all that is like it."""
 
 

@@ -124,7 +124,7 @@ def _checked(
     except OSError as error:
         raise _refused(asked, f"cannot be shown: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode):
-        raise _refused(asked, "is no directory")
+        raise _refused(asked, "is not a directory")
     if real == directory and not asked.writable:
         raise _refused(asked, "is the working directory, in which the box writes")
     if real != directory and (reason := secrets.why_refused(known, real)):

@@ -167,9 +167,9 @@ def _parsed(content: bytes) -> dict[str, object]:
     try:
         settings = json.loads(content)
     except (ValueError, RecursionError):
-        raise _UnusableError("is no JSON") from None
+        raise _UnusableError("is not JSON") from None
     if not isinstance(settings, dict):
-        raise _UnusableError("is no JSON object")
+        raise _UnusableError("is not a JSON object")
     return cast("dict[str, object]", settings)
 
 
@@ -180,7 +180,7 @@ def _identity(place: int, name: str) -> tuple[int, ...] | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise _UnusableError("is no regular file")
+        raise _UnusableError("is not a regular file")
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode & 0o777
 
 
@@ -189,7 +189,7 @@ def _read(place: int, name: str) -> bytes:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(name, flags, dir_fd=place), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise _UnusableError("is no regular file")
+            raise _UnusableError("is not a regular file")
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise _UnusableError(f"has more than {MAX_FILE_BYTES // 1024**2} MiB")

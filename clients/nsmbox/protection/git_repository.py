@@ -411,7 +411,7 @@ def _why_not_its_own(
     """Explain why a git directory that a `.git` file names is kept from the box; None if not."""
     for path in (own, common):
         if not is_repository(path, whole=path == common):
-            return f"{printable(path)} is no git directory"
+            return f"{printable(path)} is not a git directory"
         if within(path, directory):
             continue
         if within(directory, path):

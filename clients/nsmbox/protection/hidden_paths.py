@@ -64,7 +64,7 @@ def look(
     anywhere = [text for text in asked if "/" not in text.rstrip("/")]
     for text in asked:
         if "\0" in text or text.rstrip("/") in ("", ".", "..", "~"):
-            raise _mistake(text, "is no name of what could be hidden")
+            raise _mistake(text, "is not the name of what could be hidden")
         if text not in anywhere:
             paths = list(_at(text, directory, shown, home))
             _add(found, paths, shown, text)

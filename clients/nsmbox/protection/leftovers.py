@@ -477,7 +477,7 @@ def _rebase(path: str, was: Before) -> Iterator[str]:
     shown = _relative(path, was)
     if small_file(path, MAX_LIST_BYTES) is None:
         why = _why_unread(path, MAX_LIST_BYTES)
-        yield f"{shown}: {why}; `git rebase --continue` may run commands of it"
+        yield f"{shown}: {why}; `git rebase --continue` may run its commands"
         return
     earlier = was.lists.get(path, ())
     for command in commands(path):
@@ -500,7 +500,7 @@ def _why_unread(path: str, limit: int) -> str:
     except OSError as error:
         return f"cannot be looked at ({error.strerror})"
     if not stat.S_ISREG(status.st_mode):
-        return "is no file"
+        return "is not a file"
     if status.st_size > limit:
         return f"is longer than {limit >> 10} KiB and was not looked at"
     return "cannot be read or understood"

@@ -273,7 +273,7 @@ def check_certificates(
         path = variables.get(variable, "")
         if path and variable in request.profile.variables and not _is_file(path):
             return warn(
-                f"{variable} is {path}, which is no file that can be read",
+                f"{variable} is {path}, which is not a file that can be read",
                 f"Set {variable} to a file of certificates, or unset it.",
             )
         if path and _is_file(path):

@@ -108,7 +108,7 @@ def _listener(fd: int) -> socket.socket:
         passed = socket.socket(fileno=fd)
     except OSError as error:
         raise ServiceManagerError(
-            f"What the service manager passed as descriptor {fd} is no socket "
+            f"What the service manager passed as descriptor {fd} is not a socket "
             f"({error.strerror}). Start nsm-supervisor by its .socket unit, or without LISTEN_FDS."
         ) from error
     if reason := _why_unusable(passed):
@@ -144,7 +144,7 @@ def notify(environment: Mapping[str, str], message: str) -> None:
 
 def _why_unusable(passed: socket.socket) -> str | None:
     if passed.family != socket.AF_UNIX or passed.type != socket.SOCK_STREAM:
-        return "is no Unix stream socket"
+        return "is not a Unix stream socket"
     if not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return "does not listen"
     name = passed.getsockname()

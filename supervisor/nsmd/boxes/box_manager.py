@@ -177,7 +177,7 @@ class BoxManager:
                 f"There are {self._most} boxes already.", hint="End some of their agents."
             )
         if not directory.startswith("/") or "\0" in directory or len(directory) > MAX_TEXT:
-            raise BadRequestError(f"{directory!r:.200} is no absolute path of a directory.")
+            raise BadRequestError(f"{directory!r:.200} is not an absolute path of a directory.")
         project, problem = self._project(directory) if shows_project else (None, _HIDES)
         client_limits = ClientLimits(
             scope=_scope(directory, digest),

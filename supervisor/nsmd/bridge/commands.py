@@ -162,7 +162,7 @@ def _check_file(path: str, fd: int, folder: str, folder_mode: int) -> None:
     """Check a program's file, by its descriptor and the directory that it lies in."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise CommandError(f"{printable(path)} is no file")
+        raise CommandError(f"{printable(path)} is not a file")
     if not os.access(f"/proc/self/fd/{fd}", os.X_OK):
         raise CommandError(
             f"{printable(path)} is not executable, or on a file system where nothing is"

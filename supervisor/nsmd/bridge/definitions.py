@@ -119,7 +119,7 @@ def _read_once(path: str) -> bytes | None:
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise DefinitionError("it is no file")
+            raise DefinitionError("it is not a file")
         fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(place)
@@ -251,7 +251,7 @@ def _check_places(program: Program, trail: Trail, lines: Mapping[str, int]) -> N
     except BadProgramError as error:
         raise DefinitionError(f"`command`: {error.data['reason']}", lines["command"]) from None
     if program.cwd is not None and not os.path.isdir(program.cwd):
-        reason = f"`cwd` is {printable(program.cwd)}, which is no directory"
+        reason = f"`cwd` is {printable(program.cwd)}, which is not a directory"
         raise DefinitionError(reason, lines["cwd"])
 
 

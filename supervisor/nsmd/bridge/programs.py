@@ -418,7 +418,7 @@ def _check_text(argument: str, position: int) -> None:
             invalid_character(character), data={"argument": position, "character": character}
         )
     raise BadRequestError(
-        f"Argument {position} has half a character (U+{ord(half):04X}), which is no text.",
+        f"Argument {position} has half a character (U+{ord(half):04X}), which is not text.",
         hint="Send it as UTF-8.",
         data={"argument": position},
     )

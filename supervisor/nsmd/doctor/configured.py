@@ -37,7 +37,7 @@ def _problems(settings: Settings, search_path: str) -> Iterator[str]:
         if entry.secrets and entry.network_rule.mode != "allow":
             yield f"environment {name} has secrets, and no list of hosts as its network"
     if settings.box.secrets and isinstance(settings.box.net, str):
-        yield "boxes have secrets, and [box] net is no list of hosts"
+        yield "boxes have secrets, and [box] net is not a list of hosts"
 
 
 def _why_not(source: SecretSource, search_path: str) -> str:

@@ -86,7 +86,7 @@ def _supervisor(host: Host) -> HostCheck:
             "Set NSM_SOCKET to a path in a directory that is yours alone.",
         )
     if not stat.S_ISSOCK(status.st_mode):
-        return fail(f"{host.socket} is no socket", "Move it out of the way.")
+        return fail(f"{host.socket} is not a socket", "Move it out of the way.")
     if status.st_uid not in {host.uid, 0} or status.st_mode & 0o077:
         return fail(
             f"{host.socket} belongs to user {status.st_uid}, mode "
@@ -417,7 +417,7 @@ def _bridge_audit(host: Host) -> HostCheck:
             f"See what is in its way: ls -ld {host.state}. {_FIX}",
         )
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        return fail(f"{path} is no file of yours", f"Move it out of the way: ls -l {path}. {_FIX}")
+        return fail(f"{path} is not your file", f"Move it out of the way: ls -l {path}. {_FIX}")
     if not os.access(host.real(path), os.W_OK):
         return fail(
             f"{path} may not be written by you (mode {stat.S_IMODE(found.st_mode):04o})",

@@ -222,7 +222,7 @@ def decode(kind: type[R], data: bytes) -> R:
     if not data.startswith(_MAGIC) or not separator or len(parts) != 3:
         raise UnreadableRecordError("it does not begin as a record does")
     if not parts[1].isdigit() or len(parts[1]) > 9:
-        raise UnreadableRecordError("its version is no number")
+        raise UnreadableRecordError("its version is not a number")
     if int(parts[1]) > VERSION:
         raise NewerRecordError(
             f"it has version {int(parts[1])}, and this nsm understands up to {VERSION}"

@@ -117,7 +117,7 @@ def _sockets(kept: Sequence[int]) -> Iterator[socket.socket]:
         try:
             yield socket.socket(fileno=descriptor)
         except OSError as error:
-            log.warning("what was kept as %s is no socket: %s", HTTP_PORT, error.strerror)
+            log.warning("what was kept as %s is not a socket: %s", HTTP_PORT, error.strerror)
             os.close(descriptor)
 
 

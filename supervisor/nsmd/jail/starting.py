@@ -278,7 +278,7 @@ async def _adopt_speaking(starter: subprocess.Popen[bytes], ends: Ends, speaker:
 _LATE = f"""
 It has not told of a jail (bwrap's --info-fd) within {INFO_TIMEOUT_S:g} s."""
 _NO_JAIL = """
-What it started is not in a PID namespace of its own: that is no jail, and could not be ended."""
+What it started is not in a PID namespace of its own: that is not a jail, and could not be ended."""
 
 
 async def _await_speech(channel: socket.socket, speaker: str) -> str | None:

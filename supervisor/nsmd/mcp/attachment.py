@@ -273,7 +273,7 @@ def _programs(given: object) -> frozenset[str] | None:
         raise BadRequestError(
             f"NSM_BRIDGE must be names of programs, separated by commas, or `off`, not "
             f"{text[:80]!r}.",
-            hint=f"{wrong[0][:80]!r} is no name of a program. `nsm bridge ls` lists them.",
+            hint=f"{wrong[0][:80]!r} is not a name for a program. `nsm bridge ls` lists them.",
         )
     return names
 

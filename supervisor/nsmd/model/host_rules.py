@@ -88,7 +88,7 @@ def split_rule(text: str) -> tuple[str, str, str]:
     path = slash + path
     if not _METHODS.fullmatch(methods) or scheme != "https" or not slashes or not host:
         raise RequestRuleError(
-            "is no rule for requests, expected for example 'GET https://api.example.org/x/*'"
+            "is not a rule for requests, expected for example 'GET https://api.example.org/x/*'"
         )
     if not _PATH.fullmatch(path) or "?" in path or "#" in path:
         raise RequestRuleError("has no path of visible ASCII characters without ? and #")
@@ -270,11 +270,11 @@ def parse_host(text: str) -> Host:
         try:
             return IPv6Address(text) if "%" not in text else _no_host("has a zone")
         except ValueError:
-            return _no_host("is no IPv6 address")
+            return _no_host("is not an IPv6 address")
     name = text.lower() if text.isascii() else text
     name = name.removesuffix(".")
     if not name or len(name) > MAX_NAME or not _NAME.fullmatch(name):
-        return _no_host("is no host name")
+        return _no_host("is not a host name")
     if not _NUMBER.fullmatch(name.rpartition(".")[2]):
         return name
     # As in the URL standard: a text that ends in a number is an IPv4 address or nothing. Resolvers
@@ -282,7 +282,7 @@ def parse_host(text: str) -> Host:
     try:
         return IPv4Address(name)
     except ValueError:
-        return _no_host("is no IPv4 address")
+        return _no_host("is not an IPv4 address")
 
 
 def parse_port(text: str) -> int:
@@ -300,12 +300,12 @@ def parse_authority(text: str, default_port: int | None = None) -> tuple[Host, i
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or ":" not in host:
-            _no_host("is no address in brackets")
+            _no_host("is not an address in brackets")
     else:
         host, colon, port = text.partition(":")
         rest = colon + port
         if "]" in text or ":" in port:
-            _no_host("is no HOST:PORT")
+            _no_host("is not HOST:PORT")
     if not rest and default_port is not None:
         return parse_host(host), default_port
     if not rest.startswith(":"):
@@ -435,7 +435,7 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
     try:
         return ip_network(text)
     except ValueError as error:
-        raise HostRuleError(f"is no network ({error})") from None
+        raise HostRuleError(f"is not a network ({error})") from None
 
 
 def _network_text(network: IPv4Network | IPv6Network) -> str:
@@ -453,4 +453,4 @@ def _to_ascii(name: str) -> str:
     try:
         return idna.encode(name, uts46=True).decode()
     except idna.IDNAError as error:
-        raise HostRuleError(f"is no host name ({error})") from None
+        raise HostRuleError(f"is not a host name ({error})") from None

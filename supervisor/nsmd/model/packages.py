@@ -40,7 +40,7 @@ def check_reference(text: str) -> str:
         )
     if why := why_no_reference(text):
         raise BadRequestError(
-            f"{text!r:.200} is no reference to a flake: {why}.",
+            f"{text!r:.200} is not a reference to a flake: {why}.",
             hint=f"A reference is like {_EXAMPLES}.",
         )
     return text
@@ -253,7 +253,7 @@ def why_no_packages(packages: WantedPackages) -> Iterator[tuple[str, str]]:
             yield key, "is for uv.lock and pyproject.toml only"
         for each in names:
             if len(each) > MAX_REQUIREMENT_CHARS or not re.fullmatch(_NAME, each):
-                yield key, f"{each!r:.100} is no name of one"
+                yield key, f"{each!r:.100} is not a name of one"
     for key, why_not in (("pip", why_no_requirement), ("npm", why_no_npm_package)):
         named: tuple[str, ...] = getattr(packages, key)
         if len(named) > MAX_PACKAGES:
@@ -306,7 +306,7 @@ def why_no_requirement(text: str) -> str | None:
     if "@" in text.partition(";")[0]:
         return "names a URL; only packages of an index can be installed"
     if not _REQUIREMENT.fullmatch(text.strip()) or not text.isprintable():
-        return 'is no requirement; expected is a name with versions, as in "pandas>=2"'
+        return 'is not a requirement; expected is a name with versions, as in "pandas>=2"'
     return None
 
 
@@ -415,7 +415,7 @@ def parse_image(text: str) -> ImageReference:
     name, colon, rest = text.partition(":")
     place, _, tag = rest.partition(":")
     if not colon or (transport := _LOCAL.get(name)) is None:
-        raise ValueError(f"is no image; expected {_IMAGE_EXAMPLES}")
+        raise ValueError(f"is not an image; expected {_IMAGE_EXAMPLES}")
     if not place.startswith("/"):
         raise ValueError("has a path that is not absolute")
     return ImageReference(transport=transport, place=place, tag=tag)

@@ -209,7 +209,7 @@ def _host(text: str) -> SecretHost:
         raise SecretRuleError(f"hosts: {text!r:.80} {error}") from None
     if rule.name is None or "." not in rule.name or rule.request is not None:
         raise SecretRuleError(
-            f"hosts: {text!r:.80} is no full name, expected for example api.example.org"
+            f"hosts: {text!r:.80} is not a full name, expected for example api.example.org"
         )
     if rule.ports is None:
         raise SecretRuleError(f"hosts: {text!r:.80} is every port; name one, or none for 443")
@@ -221,7 +221,7 @@ def _host(text: str) -> SecretHost:
 
 def _variable(text: str) -> str:
     if not _VARIABLE.fullmatch(text):
-        raise SecretRuleError(f"as: {text!r:.80} is no name of a variable")
+        raise SecretRuleError(f"as: {text!r:.80} is not a name for a variable")
     if _RUNS_CODE.match(text):
         raise SecretRuleError(f"as: the variable {text} decides what runs, and can have no secret")
     return text

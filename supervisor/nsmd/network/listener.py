@@ -43,7 +43,7 @@ class NamespaceListener:
     def __init__(self, descriptor: int) -> None:
         try:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                raise ListenerError("is no socket")  # noqa: TRY301
+                raise ListenerError("is not a socket")  # noqa: TRY301
             self._socket = socket.socket(fileno=descriptor)
         except BaseException:
             os.close(descriptor)
@@ -149,7 +149,7 @@ def _checked_port(listener: socket.socket) -> int:
     try:
         for option, value in options.items():
             if listener.getsockopt(socket.SOL_SOCKET, option) != value:
-                raise ListenerError("is no TCP socket that listens")
+                raise ListenerError("is not a TCP socket that listens")
         address, port = listener.getsockname()
     except OSError as error:
         raise ListenerError(f"cannot be asked: {error.strerror}") from error

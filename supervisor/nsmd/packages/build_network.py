@@ -249,7 +249,7 @@ def _add_file(name: str, path: str, variables: dict[str, str], files: dict[str, 
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InstallError(
             f"The file of certificates {path} cannot be used: {why}",
             "The configuration of pip, uv or npm names it.",

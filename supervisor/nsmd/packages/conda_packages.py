@@ -427,7 +427,7 @@ class CondaPackages(LanguagePackages):
         for pin in lock.pins:
             if pin.channel not in self._channels:
                 raise InstallError(
-                    f"The lock has a package from {pin.channel}, which is no channel of the list",
+                    f"The lock has a package from {pin.channel}, not a channel of the list",
                     f"`nsm env update {self.request.name}` makes the lock again.",
                 )
         files = [(pin.url, pin.place, pin.sha256) for pin in lock.pins]
@@ -510,5 +510,5 @@ def _check_python(made: str, versions: Mapping[str, str]) -> tuple[int, ...]:
     program = os.path.realpath(os.path.join(made, "bin", "python"))
     inside = program.startswith(f"{os.path.realpath(made)}/")
     if not inside or not stat.S_ISREG(os.lstat(program).st_mode):
-        raise InstallError("Its Python is no program of the environment itself")
+        raise InstallError("Its Python is not a program of the environment itself")
     return version

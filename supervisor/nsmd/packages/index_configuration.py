@@ -96,7 +96,7 @@ def read_netrc(
         hosts = netrc.netrc(path).hosts
     except (netrc.NetrcParseError, OSError, ValueError):
         # The error's text may quote a password.
-        problems.append(f"{path} is no valid netrc and was not read")
+        problems.append(f"{path} is not a valid netrc and was not read")
         return {}
     return {
         host.lower(): (user or "", password or "")
@@ -162,7 +162,7 @@ def _read_pip(path: str, problems: list[str], *, required: bool) -> list[tuple[s
         ]
     except configparser.Error:
         # The error's text quotes lines, which may hold a password.
-        problems.append(f"{path} is no valid configuration file of pip and was not read")
+        problems.append(f"{path} is not a valid configuration file of pip and was not read")
         return []
 
 
@@ -261,7 +261,7 @@ def _read_uv(path: str, problems: list[str], environ: Mapping[str, str]) -> dict
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
-        problems.append(f"{path} is no valid TOML and was not read")
+        problems.append(f"{path} is not valid TOML and was not read")
         return None
 
 

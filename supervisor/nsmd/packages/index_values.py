@@ -72,10 +72,10 @@ def parse_url(text: str) -> tuple[WebUrl, tuple[str, str] | None]:
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise BadUrlError("is no URL") from None
+        raise BadUrlError("is not a URL") from None
     scheme = parts.scheme.lower()
     if scheme not in DEFAULT_PORT_OF:
-        raise BadUrlError("is no http:// or https:// URL")
+        raise BadUrlError("is not an http:// or https:// URL")
     userinfo, at, authority = parts.netloc.rpartition("@")
     if "@" in userinfo:
         raise BadUrlError("has more than one @ before its path")

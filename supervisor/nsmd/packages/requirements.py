@@ -123,7 +123,7 @@ def _of_project(wanted: WantedPackages) -> Iterator[str]:
         raise RequirementsError(f"{path} is not valid TOML: {error!s:.100}") from error
     project: object = parsed.get("project", {})
     if not isinstance(project, dict):
-        raise RequirementsError(f"{path}: project is no table")
+        raise RequirementsError(f"{path}: project is not a table")
     head = cast("dict[str, Any]", project)
     yield from _requirements(head.get("dependencies", []), f"{path}: project.dependencies")
     for key, each, names in (
@@ -140,10 +140,10 @@ def _of_project(wanted: WantedPackages) -> Iterator[str]:
 
 def _requirements(found: object, where: str) -> Iterator[str]:
     if not isinstance(found, list):
-        raise RequirementsError(f"{where} is no list")
+        raise RequirementsError(f"{where} is not a list")
     for each in cast("list[object]", found):
         if not isinstance(each, str) or why_no_requirement(each):
-            raise RequirementsError(f"{where}: {each!r:.80} is no requirement")
+            raise RequirementsError(f"{where}: {each!r:.80} is not a requirement")
         yield each
 
 

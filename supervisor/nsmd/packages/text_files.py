@@ -33,7 +33,7 @@ def read_text(path: str, max_bytes: int, *, follow: bool = False, root: int | No
                 "it is a symbolic link, or behind one: name the file itself"
             ) from error
         if error.errno == errno.EINVAL:
-            raise TextFileError("it is no regular file") from error
+            raise TextFileError("it is not a regular file") from error
         raise TextFileError(f"it cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TextFileError("it is not UTF-8 text") from error
@@ -104,7 +104,7 @@ class _Builder:
             self._keys[-1] = None
         elif not isinstance(value, str) or value in around:
             line = event.start_mark.line + 1
-            raise YamlError(f"it has a key in line {line} that is no text, or there twice")
+            raise YamlError(f"it has a key in line {line} that is not text, or there twice")
         else:
             self._keys[-1] = value
 

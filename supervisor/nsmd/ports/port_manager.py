@@ -149,7 +149,7 @@ class PortManager:
                 "Ports of one-shots cannot be opened.", hint="Give the session a name."
             )
         if not 0 < number < 65536:
-            raise BadRequestError(f"{number} is no port.", hint="Ports are 1 to 65535.")
+            raise BadRequestError(f"{number} is not a port.", hint="Ports are 1 to 65535.")
         address = listeners.parse_address(text or listeners.ANY_PORT, public=public)
         open_now = sum(len(ports.open_ports) for ports in self._of.values())
         if open_now + self._opening >= self._most:

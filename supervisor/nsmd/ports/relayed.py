@@ -85,7 +85,7 @@ def adopt(descriptor: int | None) -> socket.socket | None:
         return socket.socket(fileno=descriptor)
     except OSError:
         os.close(descriptor)
-        raise AgentPassingError("what came for a port is no socket") from None
+        raise AgentPassingError("what came for a port is not a socket") from None
 
 
 def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
@@ -100,7 +100,7 @@ def check_connection(passed: socket.socket | None, port: int) -> socket.socket:
     )
     for option, values in expected:
         if passed.getsockopt(socket.SOL_SOCKET, option) not in values:
-            raise AgentPassingError("what came for a port is no TCP connection")
+            raise AgentPassingError("what came for a port is not a TCP connection")
     address = passed.getpeername()
     if address[0] not in ("127.0.0.1", "::1") or address[1] != port:
         raise AgentPassingError("the connection that came leads elsewhere than to the port")

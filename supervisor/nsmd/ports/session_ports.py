@@ -450,7 +450,7 @@ class SessionPorts:
             raise self.session.distrust("no channel came for its ports")
         if not _is_channel(descriptor):
             os.close(descriptor)
-            raise self.session.distrust("what came for its ports is no channel")
+            raise self.session.distrust("what came for its ports is not a channel")
         return descriptor
 
     def _check_live(self) -> None:

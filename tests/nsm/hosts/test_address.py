@@ -52,7 +52,7 @@ def test_an_address_becomes_arguments_of_ssh(
 )
 def test_what_is_no_address_is_refused(config: Path, address: str) -> None:
     assert not config.exists()
-    with pytest.raises(HostError, match="is no address of a host"):
+    with pytest.raises(HostError, match="is not an address of a host"):
         find_host(address)
 
 

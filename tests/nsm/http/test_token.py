@@ -86,11 +86,11 @@ def test_links_directories_and_pipes_are_refused(path: str, tmp_path: Path) -> N
         httptoken.read(path)
     os.unlink(path)
     os.mkfifo(path, 0o600)
-    with pytest.raises(TokenError, match="no regular file"):
+    with pytest.raises(TokenError, match="not a regular file"):
         httptoken.ensure(path)
     os.unlink(path)
     os.mkdir(path, 0o700)
-    with pytest.raises(TokenError, match="no regular file"):
+    with pytest.raises(TokenError, match="not a regular file"):
         httptoken.ensure(path)
 
 

@@ -66,7 +66,7 @@ def test_items() -> None:
         ('{\n"a" 1}', "line 2: ':' is missing"),
         ("{\n\na: 1}", "line 3: a name in quotes or '}' is missing"),
         ('{"a": }', "line 1: a value is missing"),
-        ('{"a": nope}', "line 1: a value is no JSON"),
+        ('{"a": nope}', "line 1: a value is not JSON"),
         ('{"a": 1} {}', "line 1: something follows its end"),
         ('{"a": 1,, "b": 2}', "line 1: a name in quotes"),
         ('{"a": 1 /* }', "line 1: ',' or '}' is missing"),

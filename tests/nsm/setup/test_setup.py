@@ -364,8 +364,8 @@ def test_an_upgrade_brings_the_new_skill_and_keeps_one_that_was_changed(
     [
         ("claude", ".claude.json", '{"a": 1', "is not valid, and was left as it is: line 1"),
         ("claude", ".claude/settings.json", "{a}", "is not valid"),
-        ("claude", ".claude.json", "[]", "it is no object"),
-        ("claude", ".claude.json", '{"mcpServers": []}', "its mcpServers is no object"),
+        ("claude", ".claude.json", "[]", "it is not an object"),
+        ("claude", ".claude.json", '{"mcpServers": []}', "its mcpServers is not an object"),
         ("claude", ".claude.json", '{"mcpServers": {"nsm": {"url": "x"}}}', "no program"),
         ("cursor", ".cursor/mcp.json", '{"mcpServers": {"nsm": {"command": "x"}}}', "starts x"),
         ("codex", ".codex/config.toml", "a = ", "is not valid"),
@@ -394,7 +394,7 @@ def test_bytes_and_directories_in_a_files_place(
     assert Said(capsys, "cursor", "--yes").code == 1
     (home / ".gemini").mkdir()
     os.mkfifo(home / ".gemini/settings.json")
-    assert "is no regular file" in Said(capsys, "gemini", "--yes").err
+    assert "is not a regular file" in Said(capsys, "gemini", "--yes").err
 
 
 def test_what_the_user_has_decided_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,12 +68,12 @@ def test_an_end_that_is_missing() -> None:
     ("events", "why"),
     [
         ([], "it is empty"),
-        (b"\x00\xff", "line 1 is no event"),
-        (b"[" * 200_000, "line 1 is no event"),
-        (b'{"event":' * 100_000, "line 1 is no event"),
-        ([1], "line 1 is no event"),
+        (b"\x00\xff", "line 1 is not an event"),
+        (b"[" * 200_000, "line 1 is not an event"),
+        (b'{"event":' * 100_000, "line 1 is not an event"),
+        ([1], "line 1 is not an event"),
         ([{"event": ["session"]}], "it is empty"),
-        (lines(session={"started_at": float("nan")}), "line 1 is no event"),
+        (lines(session={"started_at": float("nan")}), "line 1 is not an event"),
         (lines(session={"dropped": 10**18}), "a number that cannot be (line 1)"),
         (lines(session={"interpreter": "ruby"}), "its interpreter is 'ruby' (line 1)"),
         (lines(session={"env": 5}), "it has int for `env`"),
@@ -92,7 +92,7 @@ def test_an_end_that_is_missing() -> None:
 def test_files_that_are_no_transcript(events: list[Any] | bytes, why: str) -> None:
     with pytest.raises(TranscriptError) as caught:
         read(events)
-    assert caught.value.message.startswith("it is no transcript: ")
+    assert caught.value.message.startswith("it is not a transcript: ")
     assert why in caught.value.message
     assert "nsm logs SESSION --json" in caught.value.hint
 

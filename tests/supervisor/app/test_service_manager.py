@@ -123,7 +123,7 @@ def test_what_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
         internet.bind(("127.0.0.1", 0))
         internet.listen()
         fd = os.dup(internet.fileno())
-        assert "no Unix stream socket" in refused(fd)
+        assert "not a Unix stream socket" in refused(fd)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
     with socket.socket(socket.AF_UNIX) as idle:
@@ -134,7 +134,7 @@ def test_what_cannot_serve_is_refused_and_closed(tmp_path: Path) -> None:
         nameless.listen()
         assert "has no path" in refused(os.dup(nameless.fileno()))
     with open(tmp_path / "file", "wb") as file:
-        assert "is no socket" in refused(file.fileno())
+        assert "is not a socket" in refused(file.fileno())
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -417,9 +417,9 @@ def test_its_proxy_takes_one_socket_and_serves_its_list(shared: Supervisor, proj
         shared.client() as person,
     ):
         assert hand_over(it.sockets) == "The socket did not come with the answer."
-        assert hand_over(it.sockets, file.fileno()) == "The socket is no socket."
+        assert hand_over(it.sockets, file.fileno()) == "The socket is not a socket."
         with socket.create_connection(proxy.getsockname()) as connected:
-            assert "is no TCP socket that listens" in hand_over(it.sockets, connected.fileno())
+            assert "is not a TCP socket that listens" in hand_over(it.sockets, connected.fileno())
         assert hand_over(it.sockets, proxy.fileno()) == "ok"
         assert hand_over(it.sockets, second.fileno()) == "The box has a proxy already."
         assert asked(proxy, f"http://host.nsm.internal:{server.port}/there").endswith(

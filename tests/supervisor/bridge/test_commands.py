@@ -95,9 +95,9 @@ def link_to(target: str) -> Callable[[Path], None]:
 
 NO_PROGRAMS: list[tuple[Callable[[Path], None], str]] = [
     (nothing, "{path}: No such file or directory"),
-    (Path.mkdir, "{path} is no file"),
-    (fifo, "{path} is no file"),
-    (bound, "{path} is no file"),
+    (Path.mkdir, "{path} is not a file"),
+    (fifo, "{path} is not a file"),
+    (bound, "{path} is not a file"),
     (link_to("/dev/null"), "/dev/null is writable by everyone"),
     (link_to("run"), "{path}: Too many levels of symbolic links"),
     (link_to("nowhere"), "{path}: No such file or directory"),
@@ -134,7 +134,7 @@ def test_only_a_program_of_the_users_is_started(
         ("#!/bin/sh\r\n", "ends its first line with a carriage return"),
         ("#!/\0\n", "its interpreter: /\ufffd cannot be a path"),
         ("#!/etc/passwd\n", "its interpreter: /etc/passwd is not executable"),
-        ("#!/\n", "its interpreter: / is no file"),
+        ("#!/\n", "its interpreter: / is not a file"),
     ],
     ids=repr,
 )

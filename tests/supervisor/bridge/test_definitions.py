@@ -113,7 +113,7 @@ def test_every_key_of_a_definition_is_read(tmp_path: Path) -> None:
         ("command: /bin/a..b", "expected a path without `..`"),
         ("command: ~root/ls", "expected an absolute path, or `~/...`"),
         ('command: "~\\u200b/ls"', "expected an absolute path, or `~/...`"),
-        ("command: '~'", "`command`: {home} is no file"),
+        ("command: '~'", "`command`: {home} is not a file"),
         ('command: "/bin/ls\\0x"', "expected text without control characters"),
         ('command: "/bin/\\udc80"', "expected text without control characters"),
         ("command: /" + "x" * 5000, "File name too long"),
@@ -128,7 +128,7 @@ def test_every_key_of_a_definition_is_read(tmp_path: Path) -> None:
         ("timeout_seconds: " + "9" * 400, "expected a number of seconds"),
         ("timeout_seconds: 0.5", ""),
         ("cwd: src", "cwd is 'src', expected an absolute path"),
-        ("cwd: /no/such", "`cwd` is /no/such, which is no directory"),
+        ("cwd: /no/such", "`cwd` is /no/such, which is not a directory"),
         ("cwd: /etc", ""),
         ("env: LANG", "env is 'LANG', expected a list of at most 64 names"),
         ("env: [7]", "env[0] is 7, expected the name of a variable"),
@@ -195,11 +195,11 @@ def open_to_all(path: Path) -> None:
 
 
 NO_FILES: list[tuple[Callable[[Path], None], str]] = [
-    (fifo, "it is no file"),
-    (bound, "it is no file"),
-    (Path.mkdir, "it is no file"),
+    (fifo, "it is not a file"),
+    (bound, "it is not a file"),
+    (Path.mkdir, "it is not a file"),
     (link_to("/dev/zero"), "/dev/zero is writable by everyone"),
-    (link_to("/"), "it is no file"),
+    (link_to("/"), "it is not a file"),
     (link_to("nowhere"), "it is a link to nothing"),
     (link_to("deploy.md"), "Too many levels of symbolic links"),
     (huge, "it is larger than 256 KiB"),

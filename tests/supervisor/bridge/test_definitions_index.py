@@ -134,7 +134,7 @@ async def test_files_that_definitions_name_are_watched(tmp_path: Path) -> None:
     async with watching(tools) as it:
         assert it.reasons == [f"`command`: {command}: No such file or directory"]
         executable(command)
-        await it.until(lambda: "which is no directory" in it.reasons[0])
+        await it.until(lambda: "which is not a directory" in it.reasons[0])
         (tmp_path / "work").mkdir()
         await it.until(lambda: it.names == ["deploy"])
         command.chmod(0o777)

@@ -114,7 +114,7 @@ NOTES: dict[str, tuple[str, dict[str, Any], str]] = {
         "policy: /project is full",
     ),
     "a copied project is writable": (READ_ONLY.format("/project/x"), {"mode": "overlay"}, ""),
-    "a file that is too large is no denial": (TOO_LARGE, {}, ""),
+    "a file that is too large is not a denial": (TOO_LARGE, {}, ""),
     "places that are not shown": (
         "cat: /home/a: No such file or directory\ncat: /root/b: No such file or directory\n",
         {},

@@ -131,7 +131,7 @@ DESCRIBED: dict[str, tuple[tuple[Environment, ...], dict[str, Any], list[str], l
         [],
         ["is off"],
     ),
-    "an empty list of hosts is no network": (
+    "an empty list of hosts is not a network": (
         with_networks(NONE, OFF, OFF),
         {},
         [" Network is off."],

@@ -123,7 +123,7 @@ GOLDEN: list[tuple[str, RunOutcome, str, bool]] = [
         False,
     ),
     (
-        "an interpreter that ends with its one-shot is no news",
+        "an interpreter that ends with its one-shot is not news",
         ran(exit_code=3, interpreter_restarted=True, restart_reason="bash exited."),
         "[exit code 3]",
         True,

@@ -52,7 +52,7 @@ def test_what_is_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (WantedPackages(image="python"), "is no image"),
+        (WantedPackages(image="python"), "is not an image"),
         (WantedPackages(image="oci:/a", pip=("x",)), "either an image or packages"),
         (WantedPackages(image="oci:/a", language="bash", preload=("x",)), "Python environments"),
         (WantedPackages(image="oci:/a", root="rw"), "expected overlay"),

@@ -98,10 +98,10 @@ def test_paths_that_servers_read_in_several_ways(target: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("GET http://example.org/", "no rule for requests"),
-        ("get https://example.org/", "no rule for requests"),
-        ("GET  ", "is no host name"),
-        ("GET https:///x", "no rule for requests"),
+        ("GET http://example.org/", "not a rule for requests"),
+        ("get https://example.org/", "not a rule for requests"),
+        ("GET  ", "is not a host name"),
+        ("GET https:///x", "not a rule for requests"),
         ("GET https://example.org", "no path"),
         ("GET https://example.org/?x", "no path"),
         ("GET https://example.org/../x", "segment . or .."),
@@ -109,7 +109,7 @@ def test_paths_that_servers_read_in_several_ways(target: bytes) -> None:
         ("GET https://*/x", "full name"),
         ("GET https://10.0.0.1/x", "full name"),
         ("GET https://example.org:*/x", "full name"),
-        ("GET https://me@example.org/x", "no host name"),
+        ("GET https://me@example.org/x", "not a host name"),
     ],
 )
 def test_rules_that_are_none(text: str, expected: str) -> None:

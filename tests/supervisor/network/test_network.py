@@ -49,14 +49,14 @@ def unix() -> socket.socket:
 
 
 LIES: dict[str, tuple[Callable[[], Any], str]] = {
-    "a file": (partial(open, "/dev/null", "rb"), "is no socket"),
-    "a datagram socket": (udp, "no TCP socket that listens"),
-    "a socket that does not listen": (not_listening, "no TCP socket that listens"),
-    "a Unix socket": (unix, "no TCP socket that listens"),
+    "a file": (partial(open, "/dev/null", "rb"), "is not a socket"),
+    "a datagram socket": (udp, "not a TCP socket that listens"),
+    "a socket that does not listen": (not_listening, "not a TCP socket that listens"),
+    "a Unix socket": (unix, "not a TCP socket that listens"),
     "another address": (partial(socket.create_server, ("0.0.0.0", 0)), "on the loopback"),
     "the other family": (
         partial(socket.create_server, ("::1", 0), family=socket.AF_INET6),
-        "no TCP socket that listens",
+        "not a TCP socket that listens",
     ),
 }
 
@@ -162,7 +162,7 @@ def test_a_socket_that_is_refused_does_not_linger() -> None:
         socket.create_connection(server.getsockname()) as passed,
     ):
         passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-        with pytest.raises(ListenerError, match="is no TCP socket that listens"):
+        with pytest.raises(ListenerError, match="is not a TCP socket that listens"):
             NamespaceListener(os.dup(passed.fileno()))
         assert passed.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[:4] == bytes(4)
 

@@ -118,7 +118,7 @@ def test_other_urls_are_refused(url: str, words: str) -> None:
         ("", "0 YAML documents"),
         ("a: [b", "not valid YAML in line"),
         ("a: \x00", "not valid YAML"),
-        ("? [a]\n: b", "no text"),
+        ("? [a]\n: b", "not text"),
         ("{a: b, a: c}", "twice"),
         ("%YAML 9.9\n---\na", "not valid YAML"),
     ],

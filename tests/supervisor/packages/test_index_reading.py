@@ -174,7 +174,7 @@ def test_netrc_has_credentials_for_indexes_and_for_listed_hosts(world: World) ->
     chosen = world.write("n", "machine pypi.org login eve password pw\n")
     assert world.read({"NETRC": chosen}).python[0].login == ("eve", "pw")
     world.write("home/.netrc", "machine index.test login ada pasword secret\n")
-    assert world.read().notes == (f"{world.home}/.netrc is no valid netrc and was not read",)
+    assert world.read().notes == (f"{world.home}/.netrc is not a valid netrc and was not read",)
 
 
 UV = """
@@ -337,7 +337,7 @@ def test_files_that_cannot_be_read(world: World) -> None:
     path = f"{world.home}/.config/pip/pip.conf"
     os.makedirs(os.path.dirname(path))
     os.mkfifo(path)
-    assert world.read().python_problems == (f"{path} could not be read: it is no regular file",)
+    assert world.read().python_problems == (f"{path} could not be read: it is not a regular file",)
     os.unlink(path)
     with open(path, "wb") as file:
         file.write(b"[global]\nindex-url = https://\xff.test/\n")

@@ -21,10 +21,10 @@ def test_a_pipe_does_not_keep_a_build_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(
-        requirements.RequirementsError, match="pipe cannot be used: it is no regular file"
+        requirements.RequirementsError, match="pipe cannot be used: it is not a regular file"
     ):
         requirements.read(WantedPackages(requirements=str(pipe)))
-    with pytest.raises(locks.LockError, match="no regular file"):
+    with pytest.raises(locks.LockError, match="not a regular file"):
         locks.read(str(pipe), locks.parse)
 
 
@@ -77,9 +77,9 @@ def test_lists_include_one_another_below_one_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("project = 3", "project is no table"),
-        ("project.dependencies = 'six'", "project.dependencies is no list"),
-        ("project.dependencies = [1]", "1 is no requirement"),
+        ("project = 3", "project is not a table"),
+        ("project.dependencies = 'six'", "project.dependencies is not a list"),
+        ("project.dependencies = [1]", "1 is not a requirement"),
         ("project = ", "is not valid TOML"),
         (f"project = {'[' * 100_000}", "is not valid TOML"),
         ("[tool]", "names no package"),
@@ -117,7 +117,7 @@ def test_extras_and_groups_of_a_project_can_be_chosen(tmp_path: Path) -> None:
     assert chosen("fast-io", groups=("test",)) == ["a", "b>=1", "c"]
     with pytest.raises(requirements.RequirementsError, match="has no slow; it has fast-io"):
         chosen("slow")
-    with pytest.raises(requirements.RequirementsError, match="is no requirement"):
+    with pytest.raises(requirements.RequirementsError, match="is not a requirement"):
         chosen(groups=("all",))
 
 
@@ -288,10 +288,10 @@ def test_a_lock_that_nobody_should_install_is_refused(it: Project, text: str, wh
 def test_a_file_that_is_no_lock_is_refused(it: Project) -> None:
     path = it.folder / "uv.lock"
     os.mkfifo(path)
-    assert "no regular file" in it.why_not()
+    assert "not a regular file" in it.why_not()
     path.unlink()
     path.mkdir()
-    assert "no regular file" in it.why_not()
+    assert "not a regular file" in it.why_not()
     path.rmdir()
     path.write_bytes(b"\xff")
     assert "not UTF-8" in it.why_not()

@@ -20,7 +20,7 @@ _HINTS = {
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there, or have your quota raised.",
     errno.EISDIR: "Name a file, not a directory.",
-    errno.ENOTDIR: "A part of that path is no directory: check its spelling.",
+    errno.ENOTDIR: "A part of that path is not a directory: check its spelling.",
     errno.EROFS: "Its file system is read-only: name another place.",
     errno.ENOENT: "Check its spelling.",
 }

@@ -49,7 +49,7 @@ def _since(text: str) -> str:
         except ValueError:
             continue
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no time; expected 90m, 2h, 7d, 2026-05-04 or 2026-05-04T10:11"
+        f"{text!r} is not a time; expected 90m, 2h, 7d, 2026-05-04 or 2026-05-04T10:11"
     )
 
 
@@ -174,7 +174,7 @@ class AuditFollower:
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             self.close()
-            raise OSError(f"{path!r} is no file")
+            raise OSError(f"{path!r} is not a file")
         self._identity = (found.st_dev, found.st_ino)
 
     def close(self) -> None:

@@ -330,7 +330,7 @@ def place(operand: str) -> Remote | Local:
     That is scp's rule, so ``./a:b`` is a file here. A session whose scope has to be said has an
     id, too."""
     if not operand:
-        raise BadRequestError("an empty name is no file", hint="`nsm cp --help` has examples.")
+        raise BadRequestError("an empty name is not a file", hint="`nsm cp --help` has examples.")
     session, colon, path = operand.partition(":")
     return Remote(session, path) if colon and session and "/" not in session else Local(operand)
 

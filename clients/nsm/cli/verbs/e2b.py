@@ -46,7 +46,7 @@ other's sandboxes.
 
 def _key_name(text: str) -> str:
     if not _KEY_NAME.fullmatch(text):
-        message = f"{text!r} is no name of a key: use a-z, 0-9, '.', '_' and '-'"
+        message = f"{text!r} is not a name for a key: use a-z, 0-9, '.', '_' and '-'"
         raise argparse.ArgumentTypeError(message)
     return text
 

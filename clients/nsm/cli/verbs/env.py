@@ -468,7 +468,7 @@ def _gc(options: Namespace) -> None:
     "show the output of an environment's last build",
     "",
     cli.operand("BUILT", "a name, or a reference", dest="name"),
-    cli.flag("-f --follow", "follow until the build ends, or until Ctrl-C, which is no failure"),
+    cli.flag("-f --follow", "follow until the build ends, or until Ctrl-C (exit code 0)"),
     cli.as_json("an object with the environment and the log"),
 )
 def _log(options: Namespace) -> None:

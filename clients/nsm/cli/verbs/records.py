@@ -44,7 +44,7 @@ examples:
     "Show what was run in a session, by whom, and what came of it.",
     _EPILOG_OF_LOGS,
     cli.SESSION,
-    cli.flag("-f --follow", "follow until the session ends, or until Ctrl-C, which is no failure"),
+    cli.flag("-f --follow", "follow until the session ends, or until Ctrl-C (exit code 0)"),
     cli.value("-n --executions N", "only the last N executions", cli.whole_number),
     cli.either(
         cli.flag("--json", "print one object a line as JSON"),
@@ -153,7 +153,7 @@ examples:
     "events",
     "Show what happened in the supervisor lately. Starts no supervisor.",
     _EPILOG_OF_EVENTS,
-    cli.flag("-f --follow", "follow new events until Ctrl-C, which is no failure"),
+    cli.flag("-f --follow", "follow new events until Ctrl-C (exit code 0)"),
     cli.value("-n --last N", "only the last N of those until now", cli.whole_number),
     cli.value("--session SESSION", "only those of an id, a name, or SCOPE/NAME"),
     cli.as_json("one object a line"),

@@ -289,7 +289,7 @@ def _decoded(data: bytes, what: str) -> str:
         ) from None
     if (position := code.find("\0")) >= 0:
         raise BadRequestError(
-            f"{what} is no code: character {position} is NUL",
+            f"{what} is not code: character {position} is NUL",
             hint="Is it a compiled or compressed file?",
         )
     return code

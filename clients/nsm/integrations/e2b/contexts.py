@@ -169,7 +169,7 @@ async def _execute(sandbox: E2bSandbox, request: HttpRequest) -> None:
     code, variables = text(asked, "code"), texts(asked, "env_vars")
     for name in variables:
         if not name.isidentifier():
-            raise RefusalError("invalid_argument", f"{name!r:.80} is no name of a variable")
+            raise RefusalError("invalid_argument", f"{name!r:.80} is not a name for a variable")
     context_id = asked.get("context_id")
     if context_id is not None:
         context = _known(sandbox, text(asked, "context_id"))

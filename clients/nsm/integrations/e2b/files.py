@@ -295,7 +295,7 @@ def files_of(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
-        raise RefusalError("invalid_argument", "the body is no form with files")
+        raise RefusalError("invalid_argument", "the body is not a form with files")
     files: list[tuple[str, bytes]] = []
     ended: list[bool] = []
 

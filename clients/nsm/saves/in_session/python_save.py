@@ -192,7 +192,7 @@ class _Saver:
                 imports[name] = value.__name__
             elif type(value).__name__ == "_Feature":
                 again = f"from __future__ import {name}"
-                self._fail(name, "it changes how later code is compiled, and is no value", again)
+                self._fail(name, "it changes how later code is compiled, and is not a value", again)
             elif _is_definition(name, value):
                 known[name] = value
             else:

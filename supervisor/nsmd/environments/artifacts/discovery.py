@@ -202,7 +202,7 @@ def read_artifact(
 def _read_artifact(path: str, defaults: Defaults, trail: Trail, source: str) -> Environment:
     real = _follow(trail, path, "")
     if not stat.S_ISDIR(trail.status(real).st_mode):
-        raise ArtifactError("it is no directory")
+        raise ArtifactError("it is not a directory")
     try:
         described = metadata.parse_file(_read(trail, real), defaults)
     except MetadataError as error:
@@ -274,7 +274,7 @@ def _program(trail: Trail, path: str, *, whole: bool) -> str:
     shown = printable(path) if whole else "/".join(path.split("/")[-2:])
     real = _follow(trail, path, f"{shown}: ")
     if not stat.S_ISREG(trail.status(real).st_mode):
-        raise ArtifactError(f"{shown}: it is no regular file")
+        raise ArtifactError(f"{shown}: it is not a regular file")
     if not os.access(real, os.X_OK, effective_ids=True):
         raise ArtifactError(f"{shown}: it is not executable")
     if reason := trail.why_closed(real):
@@ -287,7 +287,7 @@ def _read(trail: Trail, artifact: str) -> bytes:
     real = _follow(trail, os.path.join(artifact, _METADATA), f"{_METADATA}: ")
     try:
         if not stat.S_ISREG(trail.status(real).st_mode):
-            raise ArtifactError(f"{_METADATA}: it is no regular file")
+            raise ArtifactError(f"{_METADATA}: it is not a regular file")
         data = read_file(real, MAX_METADATA_BYTES + 1)
     except OSError as error:
         raise ArtifactError(f"{_METADATA}: {_why(error)}") from None
@@ -432,7 +432,7 @@ class ArtifactDiscovery:
     def _keep_directory(self, source: EnvironmentSource, named: str, *, expected: bool) -> None:
         path = self._home + named[1:] if named == "~" or named.startswith("~/") else named
         if not os.path.isabs(path):
-            why = "it is no absolute path, so nothing is looked for"
+            why = "it is not an absolute path, so nothing is looked for"
             where = f"{DIRECTORY_VARIABLE}={printable(named)}"
             self._catalog.put(source, (), [EnvironmentProblem(name=None, where=where, why=why)])
             return

@@ -84,7 +84,7 @@ def _modules(modules: list[Any]) -> tuple[str, ...]:
         raise MetadataError(f"preload has {len(modules)} modules, at most {MAX_PRELOADED}")
     for module in modules:
         if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
-            raise MetadataError(f"preload has {module!r:.80}, which is no Python module")
+            raise MetadataError(f"preload has {module!r:.80}, which is not a Python module")
     return tuple(modules)
 
 

@@ -208,7 +208,7 @@ def check_given_name(
     """
     if (name or changes) and not ENVIRONMENT_NAME.fullmatch(name):
         raise BadRequestError(
-            f"{name!r:.100} is no name for an environment.",
+            f"{name!r:.100} is not a name for an environment.",
             hint="Use 1 to 64 of a-z, 0-9 and '-', beginning with a letter or digit.",
         )
     for other in buildings:

@@ -125,7 +125,7 @@ def read(project: ProjectMount, path: str, *, details: bool = True) -> FoundEnvi
                 return _read_venv(project, path, folder, details=details)
     except OSError as error:
         raise NoEnvironmentError(why_unreadable(error)) from error
-    raise NoEnvironmentError(f"it has no {VENV_FILE}, and is no node_modules")
+    raise NoEnvironmentError(f"it has no {VENV_FILE}, and is not node_modules")
 
 
 def signature(project: ProjectMount, path: str, kind: Kind, version: str) -> tuple[object, ...]:

@@ -247,7 +247,7 @@ class HostRules:
         if not _METHOD.fullmatch(method) or method == b"CONNECT":
             raise bad_request("nsm does not know its method, or it is CONNECT")
         if not target.startswith(b"/") and not (target == b"*" and method == b"OPTIONS"):
-            raise bad_request("its target is no path")
+            raise bad_request("its target is not a path")
         hosts = [value for name, value in headers if name.lower() == b"host"]
         own = {self.host, f"{self.host}:{self.port}"}
         if len(hosts) != 1 or hosts[0].decode("ascii", "replace").lower() not in own:

@@ -263,9 +263,9 @@ class Http1:
             await self._answer(502, str(refused))
         except h11.RemoteProtocolError as error:
             if work == self._return_responses:
-                await self._answer(502, "the server's response is no valid HTTP")
+                await self._answer(502, "the server's response is not valid HTTP")
             else:
-                await self._answer(error.error_status_hint, "this is no valid request of HTTP/1.1")
+                await self._answer(error.error_status_hint, "this is not a valid HTTP/1.1 request")
         scope.cancel()
 
     # Requests.

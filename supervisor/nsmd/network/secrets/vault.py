@@ -97,7 +97,7 @@ def _content(path: str, variables: Mapping[str, str]) -> bytes:
         raise SourceError(f"the file {path} cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SourceError(f"{path} is no ordinary file")
+            raise SourceError(f"{path} is not an ordinary file")
         return file.read(2 * MAX_CHARS)
 
 

@@ -104,7 +104,7 @@ def _loader_of(program: str) -> str:
     with open(program, "rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02" or head[5] != 1:
-            raise ValueError("it is no ELF program of 64 bits")
+            raise ValueError("it is not an ELF program of 64 bits")
         (start,) = struct.unpack_from("<Q", head, 32)
         size, count = struct.unpack_from("<HH", head, 54)
         for number in range(count):

@@ -108,7 +108,7 @@ class Tree:
                 left += reversed(target.split("/"))
                 continue
             elif not stat.S_ISDIR(found.st_mode):
-                raise ImageError(f"{shown(path)} is no directory")
+                raise ImageError(f"{shown(path)} is not a directory")
             real.append(name)
         return "/".join(real)
 
@@ -283,7 +283,7 @@ def split_digest(digest: str) -> tuple[str, str]:
     lengths = {"sha256": 64, "sha512": 128}
     good = set(digits) <= set("0123456789abcdef")
     if lengths.get(algorithm) != len(digits) or not good:
-        raise ImageError(f"{shown(digest)} is no digest")
+        raise ImageError(f"{shown(digest)} is not a digest")
     return algorithm, digits
 
 
@@ -427,7 +427,7 @@ class Layer:
         found = tree.status(there)
         if found is None or stat.S_ISDIR(found.st_mode):
             raise ImageError(
-                f"{shown(member.name)} is a hard link to {shown(member.linkname)}, which is no file"
+                f"{shown(member.name)} is a hard link to {shown(member.linkname)}, not to a file"
             )
         if there == path:
             return

@@ -149,7 +149,7 @@ class LayoutFolder:
                 os.close(number)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise ImageError(f"{shown(path)} of the layout is no file")
+            raise ImageError(f"{shown(path)} of the layout is not a file")
         return os.fdopen(fd, "rb")
 
 
@@ -165,7 +165,7 @@ class Archive:
                 self._names = {name.removeprefix("./"): name for name in self._archive.getnames()}
             except (tarfile.TarError, OSError, EOFError, ValueError) as error:
                 said = str(error)[:200]
-                raise ImageError(f"it is no archive of an image: {said}") from error
+                raise ImageError(f"it is not an archive of an image: {said}") from error
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Archive:
         except (KeyError, tarfile.TarError, RecursionError) as error:
             raise ImageError(f"the archive has no {shown(name)}") from error
         if file is None:
-            raise ImageError(f"{shown(name)} of the archive is no file")
+            raise ImageError(f"{shown(name)} of the archive is not a file")
         return file  # type: ignore[return-value]
 
 
@@ -312,7 +312,7 @@ def _for_this_machine(index: Mapping[str, Any]) -> Mapping[str, Any]:
     for descriptor in _maps(index, "manifests"):
         platform = as_object(descriptor.get("platform") or {})
         if platform is None:
-            raise ImageError("its index has a platform that is no object of JSON")
+            raise ImageError("its index has a platform that is not an object of JSON")
         if (platform.get("os"), platform.get("architecture")) == ("linux", architecture()):
             return descriptor
         known.append(f"{platform.get('os')}/{platform.get('architecture')}")
@@ -332,7 +332,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
     """Parse an object of JSON."""
     found = as_object(_parse_any(data))
     if found is None:
-        raise ImageError("its manifest or configuration is no object of JSON")
+        raise ImageError("its manifest or configuration is not an object of JSON")
     return found
 
 
@@ -351,7 +351,7 @@ def _parse_any(data: bytes) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ImageError("its manifest or configuration is no JSON") from error
+        raise ImageError("its manifest or configuration is not JSON") from error
 
 
 def _tag(descriptor: Mapping[str, Any]) -> str:
@@ -449,14 +449,14 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings of a configuration that sessions take."""
     found = as_object(config.get("config") or {})
     if found is None:
-        raise ImageError("its configuration has a `config` that is no object of JSON")
+        raise ImageError("its configuration has a `config` that is not an object of JSON")
     lines = as_list(found.get("Env") or [])
     if lines is None or len(lines) > MAX_VARIABLES:
         raise ImageError(f"its variables are not a list of at most {MAX_VARIABLES} entries")
     variables: dict[str, str] = {}
     for line in lines:
         if not isinstance(line, str) or "\0" in line or len(line.encode()) > MAX_VALUE_BYTES:
-            raise ImageError("one of its variables is no text, is too long, or has a NUL")
+            raise ImageError("one of its variables is not text, is too long, or has a NUL")
         name, equals, value = line.partition("=")
         if not equals or not (name.isidentifier() and name.isascii()):
             continue  # nothing could read it
@@ -464,7 +464,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     path = variables.pop("PATH", "") or DEFAULT_PATH
     folder = found.get("WorkingDir") or ""
     if not isinstance(folder, str) or "\0" in folder:
-        raise ImageError("its working directory is no text, or has a NUL")
+        raise ImageError("its working directory is not text, or has a NUL")
     return {"variables": variables, "path": path, "working_directory": folder}
 
 
@@ -472,7 +472,7 @@ def _finish(tree: Tree, files: Mapping[str, str], left_out: Sequence[str]) -> No
     """Write what sessions need into the image's /etc."""
     found = tree.status("etc")
     if found is not None and not stat.S_ISDIR(found.st_mode):
-        raise ImageError("its /etc is no directory, and sessions need files there")
+        raise ImageError("its /etc is not a directory, and sessions need files there")
     tree.directory(["etc"], make=True)
     for name in left_out:
         tree.remove(join("etc", name))

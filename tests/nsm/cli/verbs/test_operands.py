@@ -92,8 +92,8 @@ def test_from_a_session(operands: list[str], into: bool) -> None:
         (["s:a/x", "t:x", "d"], "two of the files would become 'x'", "one by one"),
         (["latin\udce9", "s:"], "'s:latin\\udce9' is not UTF-8 text", "SESSION:NAME"),
         (["s:latin\udce9", "x"], "'s:latin\\udce9' is not UTF-8 text", ""),
-        (["", "s:"], "an empty name is no file", ""),
-        (["a", ""], "an empty name is no file", ""),
+        (["", "s:"], "an empty name is not a file", ""),
+        (["a", ""], "an empty name is not a file", ""),
     ],
 )
 def test_what_cannot_be_meant(operands: list[str], why: str, hint: str) -> None:

@@ -136,7 +136,7 @@ def test_in_the_home_directory_it_says_once_that_there_is_no_project(
     [
         (b"print('\xe9')", "is not UTF-8 text: byte 7 is 0xe9\nConvert it"),
         (b"\xed\xa0\x80", "is not UTF-8 text: byte 0 is 0xed"),
-        (b"ab\0", "is no code: character 2 is NUL"),
+        (b"ab\0", "is not code: character 2 is NUL"),
         (b"x" * (16 * 1024 * 1024 + 1), "more than can be sent at once"),
     ],
 )

@@ -85,7 +85,7 @@ def test_all_that_it_can_say() -> None:
         ({"program": "/a\0b"}, "program is "),
         ({"program": ...}, "program is missing"),
         ({"preload": "numpy"}, "preload is 'numpy', expected a list"),
-        ({"preload": ["numpy; import os"]}, "preload has 'numpy; import os', which is no Python"),
+        ({"preload": ["numpy; import os"]}, "preload has 'numpy; import os'"),
         ({"preload": ["x"] * 65}, "preload has 65 modules"),
         ({"preload": ["numpy"], "interpreter_type": "node"}, "preload is for Python"),
         ({"description": 5}, "description is 5"),

@@ -116,7 +116,7 @@ def test_hostile_lists_are_refused(project: Path) -> None:
     assert "follows no links" in why_not(project, "uv.lock")
     (project / "uv.lock").unlink()
     os.mkfifo(project / "uv.lock")
-    assert "no regular file" in why_not(project, "uv.lock")
+    assert "not a regular file" in why_not(project, "uv.lock")
     (project / "uv.lock").unlink()
     with (project / "uv.lock").open("wb") as file:
         file.truncate(100 << 20)

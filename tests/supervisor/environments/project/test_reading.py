@@ -118,7 +118,7 @@ def test_no_link_is_followed(project: Path, tmp_path: Path) -> None:
 def test_a_pipe_holds_nobody_up(project: Path, name: str) -> None:
     (project / name).parent.mkdir()
     os.mkfifo(project / name)
-    with pytest.raises(NoEnvironmentError, match="no regular file"):
+    with pytest.raises(NoEnvironmentError, match="not a regular file"):
         read(mount_of(project), name.partition("/")[0])
 
 

@@ -148,7 +148,7 @@ def test_a_keyring(tmp_path: Path) -> None:
         ("command: /nowhere/program SECRET", "cannot be started"),
         ("command: head -c 100000 /dev/zero", "too much"),
         ("file: /nowhere/token", "cannot be read"),
-        ("file: /dev/null", "no ordinary file"),
+        ("file: /dev/null", "not an ordinary file"),
         ("environment: NOTHING", "no variable NOTHING"),
     ],
 )
