@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+import pages
 from measure import Comparison, Curve, Distribution, Finding, LeftOut, Machine, Unit
 from plots import PLOTS
 from record import Agreement
 
-DATA = Path(__file__).resolve().parent.parent / "docs/data/benchmarks.json"
 FLOOR_MARK = "floor: "
 PERCENTILES = (50, 95, 99)
 
@@ -144,15 +142,9 @@ def data(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def write(findings: Sequence[Finding]) -> None:
-    """Keep what the page shows."""
-    text = json.dumps(data(findings), ensure_ascii=False, indent=1)
-    DATA.write_text(f"{text}\n", encoding="utf-8")
-
-
 def page() -> str:
     """Return the whole page, from what is kept."""
-    return text(json.loads(DATA.read_text(encoding="utf-8")))
+    return text(pages.read("benchmarks"))
 
 
 def text(kept: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "support")]  # scripts are no package
 
+import pages  # noqa: E402
 import plots  # noqa: E402
 import record  # noqa: E402
 import report  # noqa: E402
@@ -174,8 +175,8 @@ def write(findings: Sequence[Finding]) -> None:
     except plots.PlotsMissingError as error:
         print(f"bench: left out: the plots: {error}", file=sys.stderr)
         written = []
-    report.write(findings)
-    names = ", ".join(str(path.relative_to(ROOT)) for path in [report.DATA, *written])
+    kept = pages.keep("benchmarks", report.data(findings))
+    names = ", ".join(str(path.relative_to(ROOT)) for path in [kept, *written])
     print(f"bench: wrote {names}", file=sys.stderr)
 
 

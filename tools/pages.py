@@ -6,10 +6,13 @@ The programs are our own: their parsers and tables. The data is in docs/data; `m
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -24,6 +27,24 @@ PAGES: Mapping[str, str] = {
     "explanation/box-peers": "boxpeers.page",
 }
 """Pages below docs, each with the module whose `page` gives its text. .gitignore has them, too."""
+
+
+def read(name: str) -> Any:
+    """Read data of that name."""
+    return json.loads((DOCS / f"data/{name}.json").read_text(encoding="utf-8"))
+
+
+def keep(name: str, data: object) -> Path:
+    """Keep data under a name, a line for each innermost list and map; returns the file."""
+    text = json.dumps(data, ensure_ascii=False, indent=1)
+    text = re.sub(r"[\[{]\n[^\[\]{}]*\n *[\]}]", _line, text)
+    path = DOCS / f"data/{name}.json"
+    path.write_text(f"{text}\n", encoding="utf-8")
+    return path
+
+
+def _line(found: re.Match[str]) -> str:
+    return re.sub(r"\n *", " ", found[0])
 
 
 def main() -> None:

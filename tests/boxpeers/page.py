@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-DATA = Path(__file__).resolve().parents[2] / "docs/data/box-peers.json"
+import pages
+
 HEAD = """\
 # The box beside its peers
 
@@ -62,14 +61,14 @@ def page() -> str:
 
 def read() -> tuple[list[Column], dict[str, str]]:
     """Read the results that are kept: columns, and attacks with what each does."""
-    kept = json.loads(DATA.read_text(encoding="utf-8"))
+    kept = pages.read("box-peers")
     return [Column(**column) for column in kept["columns"]], kept["attacks"]
 
 
 def write(columns: Sequence[Column], described: Mapping[str, str]) -> None:
     """Keep results."""
     kept = {"columns": [dataclasses.asdict(column) for column in columns], "attacks": described}
-    DATA.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    pages.keep("box-peers", kept)
 
 
 def tables(columns: Sequence[Column], described: Mapping[str, str]) -> str:

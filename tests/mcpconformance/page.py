@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import pages
 from mcpconformance.suite import Required
 from mcpconformance.verdicts import FAILED, NOT_APPLICABLE, PASSED, WARNED, Verdict
 
 NSM, FRONT = "nsm", "its HTTP front, the suite's own server"
 """The columns: nsm as it is, and what lies between a client and its tools, with other tools."""
 
-DATA = Path(__file__).resolve().parents[2] / "docs/data/conformance.json"
 HEAD = """\
 # Conformance
 
@@ -93,7 +91,7 @@ def page() -> str:
 
 def read() -> Results:
     """Read the results that are kept."""
-    kept = json.loads(DATA.read_text(encoding="utf-8"))
+    kept = pages.read("conformance")
     rows = {revision: [_row(**row) for row in rows] for revision, rows in kept["rows"].items()}
     sessions = [Session(**session) for session in kept["sessions"]]
     return Results(suite=kept["suite"], rows=rows, sessions=sessions)
@@ -101,8 +99,7 @@ def read() -> Results:
 
 def write(results: Results) -> None:
     """Keep results."""
-    text = json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1)
-    DATA.write_text(f"{text}\n", encoding="utf-8")
+    pages.keep("conformance", dataclasses.asdict(results))
 
 
 def _row(required: dict[str, str], verdicts: dict[str, dict[str, Any]]) -> Row:

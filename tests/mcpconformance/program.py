@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check:
         same = results == page.read()
         if not same:
-            print(f"{page.DATA} has other results; `make conformance` writes it")
+            print("docs/data has other results; `make conformance` writes them")
         return 1 if failures or not same else 0
     page.write(results)
     return 1 if failures else 0
