@@ -72,7 +72,9 @@ async def test_all_calls_under_way_are_asked_for_again(path: str, stack: ExitSta
     assert all(r.args["again"] for r in second.requests if r.op == "run")
 
 
-async def test_what_changes_something_is_not_sent_twice(path: str, stack: ExitStack) -> None:
+async def test_a_request_that_changes_something_is_not_sent_twice(
+    path: str, stack: ExitStack
+) -> None:
     first = stack.enter_context(FakeSupervisor(path))
 
     def lose(exchange: Exchange) -> dict[str, Any]:

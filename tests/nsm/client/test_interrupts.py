@@ -19,7 +19,7 @@ def default_handler_is_back() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_one_that_nobody_was_told_of_comes_out_at_the_end() -> None:
+def test_an_interrupt_that_nobody_was_told_of_comes_out_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt), Interrupts():
         interrupt_us()
     assert default_handler_is_back()
@@ -62,7 +62,7 @@ def test_descriptors_and_the_wakeup_descriptor_are_given_back() -> None:
         os.close(write_end)
 
 
-def test_it_can_be_opened_again_with_another_descriptor() -> None:
+def test_interrupts_can_be_opened_again_with_another_descriptor() -> None:
     interrupts = Interrupts()
     for number in range(3):
         ours, theirs = socket.socketpair()

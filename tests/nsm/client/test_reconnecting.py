@@ -158,7 +158,9 @@ def test_a_program_under_way_is_asked_for_again_under_its_id(generations: Genera
     assert len(first.args["call_id"]) == 32
 
 
-def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gives_up_after_several_losses(
+    generations: Generations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retry, "MAX_LOSSES", 2)
 
     def hang_up(exchange: Exchange) -> dict[str, Any]:
@@ -171,13 +173,13 @@ def test_but_not_for_ever(generations: Generations, monkeypatch: pytest.MonkeyPa
     assert len(supervisor.requests) == 3
 
 
-def test_what_only_looks_is_asked_again_as_it_was(generations: Generations) -> None:
+def test_a_request_that_only_looks_is_sent_again(generations: Generations) -> None:
     generations.add(ping=dying(generations, ping=nothing))
     generations.client().ping()
     assert [each.requests[0].args for each in generations.all] == [{}, {}]
 
 
-def test_what_changes_something_is_not_sent_twice(generations: Generations) -> None:
+def test_a_request_that_changes_something_is_not_sent_twice(generations: Generations) -> None:
     second: dict[str, Any] = {"kill": killed}
     generations.add(kill=dying(generations, **second))
     client = generations.client()
@@ -288,7 +290,7 @@ def test_a_file_on_its_way_is_not_continued(generations: Generations) -> None:
         generations.client().files("a").write_from("a", lambda _count: next(pieces))
 
 
-def test_one_that_goes_before_it_says_hello_is_not_the_last(generations: Generations) -> None:
+def test_a_supervisor_that_goes_before_its_hello_is_passed_over(generations: Generations) -> None:
     generations.add(kill=killed)
     client = generations.client()
     last = generations.crash(going=2, kill=killed)

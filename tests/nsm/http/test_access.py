@@ -39,7 +39,7 @@ def status(guard: AccessCheck, *headers: tuple[bytes, bytes], method: bytes = b"
     return 200 if isinstance(verdict, AdmittedRequest) else verdict.status
 
 
-def test_who_has_the_token_is_let_in(guard: AccessCheck) -> None:
+def test_a_client_with_the_token_is_let_in(guard: AccessCheck) -> None:
     for host in (b"127.0.0.1:7643", b"LocalHost:7643", b"nsm.internal"):
         assert status(guard, (b"host", host), BEARER) == 200
     for method in (b"POST", b"GET", b"DELETE"):
@@ -117,7 +117,7 @@ def test_pages_of_configured_origins_may_ask_and_read(guard: AccessCheck) -> Non
     assert status(guard, HOST, page) == HTTPStatus.UNAUTHORIZED
 
 
-def test_of_our_own_pages_there_is_none_that_reads(guard: AccessCheck) -> None:
+def test_a_page_of_the_servers_own_origin_may_not_read(guard: AccessCheck) -> None:
     own = (b"origin", b"http://localhost:7643")
     verdict = guard.check(b"POST", b"/mcp", [HOST, own, BEARER])
     assert verdict == AdmittedRequest()
@@ -156,7 +156,7 @@ def test_two_tokens_are_none(guard: AccessCheck) -> None:
     assert status(guard, HOST, BEARER, BEARER) == HTTPStatus.UNAUTHORIZED
 
 
-def test_with_it_what_is_not_there_is_said(guard: AccessCheck) -> None:
+def test_a_client_with_the_token_is_told_what_is_not_there(guard: AccessCheck) -> None:
     for target in (b"/", b"/mcp/", b"/mcp/../mcp", b"//mcp", b"http://evil.example/mcp", b"*"):
         verdict = guard.check(b"POST", target, [HOST, BEARER])
         assert isinstance(verdict, Answer), target

@@ -172,7 +172,7 @@ async def test_the_application_sees_no_secret(serve: Serve) -> None:
 # Who is not let in.
 
 
-async def test_of_who_is_not_let_in_no_body_is_read(serve: Serve) -> None:
+async def test_no_body_of_a_refused_client_is_read(serve: Serve) -> None:
     async with serve() as peer:
         await peer.send("POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 999999\r\n\r\n")
         head, _ = await peer.answer()
@@ -183,7 +183,7 @@ async def test_of_who_is_not_let_in_no_body_is_read(serve: Serve) -> None:
         assert peer.refused == ["token"]
 
 
-async def test_who_goes_on_sending_reads_the_answer_all_the_same(
+async def test_a_refused_client_that_goes_on_sending_reads_the_answer(
     serve: Serve, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with serve() as peer:
@@ -199,7 +199,7 @@ async def test_who_goes_on_sending_reads_the_answer_all_the_same(
             await peer.stream.send_all(b"more")
 
 
-async def test_who_may_send_a_body_is_told_after_the_check(serve: Serve) -> None:
+async def test_a_client_is_told_to_send_its_body_after_the_check(serve: Serve) -> None:
     expecting = "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with serve() as peer:
         await peer.send(f"POST /mcp HTTP/1.1\r\nHost: a\r\n{expecting}")
@@ -234,7 +234,9 @@ async def test_who_may_send_a_body_is_told_after_the_check(serve: Serve) -> None
         ("GET / HTTP/1.0\r\n\r\n", 401, "token"),
     ],
 )
-async def test_what_is_no_request(serve: Serve, sent: str, status: int, why: str | int) -> None:
+async def test_bytes_that_are_no_request_are_refused(
+    serve: Serve, sent: str, status: int, why: str | int
+) -> None:
     async with serve() as peer:
         await peer.send(sent)
         got = await peer.closed()
@@ -243,7 +245,7 @@ async def test_what_is_no_request(serve: Serve, sent: str, status: int, why: str
 
 
 @pytest.mark.parametrize(("headers", "status"), [("Host: a\r\n", 401), (HEAD, 405)])
-async def test_who_asks_for_the_head_only_gets_no_more(
+async def test_an_answer_to_head_has_no_body(
     serve: Serve, headers: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serve() as peer:
@@ -288,7 +290,7 @@ async def test_a_body_that_says_that_it_is_too_large_is_not_read(serve: Serve) -
         assert peer.refused == ["body"]
 
 
-async def test_nor_one_that_turns_out_to_be(serve: Serve) -> None:
+async def test_a_chunked_body_that_grows_too_large_is_not_read(serve: Serve) -> None:
     async with serve() as peer:
         await peer.send(f"POST /mcp HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n")
         piece = b"10000\r\n" + bytes(65536) + b"\r\n"
@@ -333,7 +335,7 @@ async def test_all_bodies_together_have_a_bound_until_they_are_answered(serve: S
 # How long.
 
 
-async def test_who_says_nothing_is_let_go(
+async def test_a_silent_client_is_disconnected(
     serve: Serve, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with serve() as peer:
@@ -342,7 +344,7 @@ async def test_who_says_nothing_is_let_go(
         assert peer.refused == []
 
 
-async def test_who_sends_a_head_byte_by_byte_is_let_go(
+async def test_a_head_sent_byte_by_byte_times_out(
     serve: Serve, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with serve() as peer, trio.open_nursery() as nursery:
@@ -382,7 +384,7 @@ async def test_a_connection_is_kept_for_a_while(
         assert trio.current_time() == limits.KEEP_ALIVE_S
 
 
-async def test_who_sends_a_body_byte_by_byte_is_let_go(
+async def test_a_body_sent_byte_by_byte_times_out(
     serve: Serve, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with serve() as peer, trio.open_nursery() as nursery:
@@ -399,7 +401,7 @@ async def test_who_sends_a_body_byte_by_byte_is_let_go(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_does_not_read_is_let_go_and_the_application_learns_of_it(
+async def test_a_client_that_does_not_read_is_disconnected_and_the_application_told(
     serve: Serve, autojump_clock: trio.testing.MockClock
 ) -> None:
     learned: list[float] = []
@@ -424,7 +426,7 @@ async def test_who_does_not_read_is_let_go_and_the_application_learns_of_it(
     assert learned == [limits.WRITE_TIMEOUT_S]
 
 
-async def test_it_ends_at_once_whatever_the_client_does(serve: Serve) -> None:
+async def test_a_connection_ends_at_once_whatever_the_client_does(serve: Serve) -> None:
     async def flood(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while True:

@@ -45,7 +45,7 @@ def test_strangers_go_first_and_the_oldest_of_them() -> None:
     assert limit.displaced == 2
 
 
-def test_then_who_has_nothing_to_answer() -> None:
+def test_idle_connections_go_after_strangers() -> None:
     busy = FakeConnection(admitted=True)
     newer = FakeConnection(admitted=True, waiting_since_s=3)
     older = FakeConnection(admitted=True, waiting_since_s=2)

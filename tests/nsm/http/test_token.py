@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "state" / "nsm" / "http-token")
 
 
-def test_it_is_made_when_it_is_first_needed_for_its_user_only(path: str) -> None:
+def test_a_token_is_made_when_it_is_first_needed_for_its_user_only(path: str) -> None:
     token = httptoken.ensure(path)
     assert len(token) >= 43  # 256 bits
     assert httptoken.ensure(path) == token
@@ -44,7 +44,7 @@ def test_another_one_is_another_one(path: str) -> None:
     assert os.listdir(os.path.dirname(path)) == ["http-token"]
 
 
-def test_of_many_who_make_it_at_once_all_have_the_same(path: str) -> None:
+def test_threads_that_make_the_token_at_once_have_the_same(path: str) -> None:
     tokens: list[str] = []
     threads = [
         threading.Thread(target=lambda: tokens.append(httptoken.ensure(path))) for _ in range(8)
@@ -59,7 +59,7 @@ def test_of_many_who_make_it_at_once_all_have_the_same(path: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_one_that_others_may_have_read_is_refused(path: str, mode: int) -> None:
+def test_a_token_that_others_may_have_read_is_refused(path: str, mode: int) -> None:
     httptoken.ensure(path)
     os.chmod(path, mode)
     with pytest.raises(TokenError, match="open to others"):

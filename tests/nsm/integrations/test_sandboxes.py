@@ -150,7 +150,7 @@ def test_a_file_is_written_through_a_link(sandbox: AdapterSandbox) -> None:
     assert run(sandbox, "cat target; test -L link").stdout == b"new"
 
 
-def test_one_made_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as path:
         for name, value in variables_for(Path(path)).items():
             monkeypatch.setenv(name, value)

@@ -104,7 +104,7 @@ def everything(home: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("client", TITLES)
-def test_what_people_have_stays_and_comes_back_byte_for_byte(
+def test_undo_brings_back_every_byte(
     client: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(home, PEOPLES[client])
@@ -163,7 +163,7 @@ def test_without_its_record_the_user_is_told_what_to_take_out(
     assert "nothing to change" in Said(capsys, client, "--undo", "--yes").out
 
 
-def test_without_its_record_what_is_somebody_elses_stays(
+def test_entries_of_others_stay_without_a_record(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = '{"mcpServers": {"nsm": {"command": "/opt/other"}}}'
@@ -198,7 +198,7 @@ def test_without_a_name_those_that_are_installed(
     assert set(everything(home)) == {"bin/code", ".codex/config.toml", ".claude.json"}
 
 
-def test_what_stands_in_the_files(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_client_gets_its_entry(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for client in TITLES:
         assert Said(capsys, client, "--yes").code == 0
     texts = {name: text.decode() for name, text in everything(home).items()}
@@ -247,7 +247,7 @@ def test_a_file_that_several_clients_read_stays_until_the_last_is_undone(
         ("zed", ".config/zed/settings.json", '"One Dark"', '"Two Dark"'),
     ],
 )
-def test_what_the_user_changes_later_stays(
+def test_later_changes_of_the_user_stay(
     client: str,
     name: str,
     old: str,
@@ -271,7 +271,7 @@ def test_what_the_user_changes_later_stays(
         ("codex", '"approve"\n', '"approve"\noutput = "short"\n'),
     ],
 )
-def test_what_the_user_has_added_to_an_entry_stays_with_it(
+def test_an_entry_that_the_user_has_changed_stays(
     client: str, old: str, new: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(home, PEOPLES[client])
@@ -397,7 +397,7 @@ def test_bytes_and_directories_in_a_files_place(
     assert "is not a regular file" in Said(capsys, "gemini", "--yes").err
 
 
-def test_what_the_user_has_decided_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_that_the_user_has_set_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = '{"agent": {"tool_permissions": {"tools": {"mcp:nsm:run": {"default": "deny"}}}}}'
     write(home, {".config/zed/settings.json": rule})
     said = Said(capsys, "zed", "--yes")
@@ -422,7 +422,7 @@ def test_links_and_modes_stay(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (home / "dotfiles/codex.toml").read_text() == CODEX
 
 
-def test_it_asks(
+def test_setup_asks_before_it_writes(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no(question: str) -> bool:

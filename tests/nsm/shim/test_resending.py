@@ -98,7 +98,7 @@ async def test_a_call_under_way_is_sent_again_and_answered_once(tmp_path: Path) 
         assert int(it.peer.mark) == number + 1
 
 
-async def test_what_only_asks_is_asked_again_as_it_was(tmp_path: Path) -> None:
+async def test_lists_are_asked_for_again_as_they_were(tmp_path: Path) -> None:
     async with introduced(tmp_path) as it:
         listing = await it.running.start("tools/list")
         stream = await it.running.start("subscriptions/listen", {"_meta": {}})
@@ -114,7 +114,7 @@ async def test_what_only_asks_is_asked_again_as_it_was(tmp_path: Path) -> None:
         assert (await it.running.receive())["id"] == listing
 
 
-async def test_what_was_answered_before_is_not_sent_again(tmp_path: Path) -> None:
+async def test_an_answered_call_is_not_sent_again(tmp_path: Path) -> None:
     async with introduced(tmp_path) as it:
         first = await it.running.start("tools/call", call_params(CODE))
         second = await it.running.start("tools/call", call_params(CODE))
@@ -138,7 +138,7 @@ async def test_a_call_that_did_not_arrive_is_sent_as_if_for_the_first_time(tmp_p
         assert "+" not in it.peer.mark
 
 
-async def test_it_may_lose_several_supervisors(tmp_path: Path) -> None:
+async def test_a_call_outlives_several_supervisors(tmp_path: Path) -> None:
     async with introduced(tmp_path) as it:
         call = await it.running.start("tools/call", call_params(CODE))
         await it.peer.receive()

@@ -39,7 +39,7 @@ async def handshake(running: Shim, peer: Peer) -> None:
 # Attaching and relaying.
 
 
-async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
+async def test_the_shim_tells_its_own_variables_and_no_others(tmp_path: Path) -> None:
     variables = {
         "PROJECT_DIR": "/p",
         "CLAUDE_PROJECT_DIR": "/c",
@@ -68,7 +68,7 @@ async def test_it_introduces_itself_and_nothing_more(tmp_path: Path) -> None:
         }
 
 
-async def test_it_tells_what_it_is_asked_for(tmp_path: Path) -> None:
+async def test_the_shim_tells_the_variables_that_it_is_asked_for(tmp_path: Path) -> None:
     variables = {"TOKEN": "t \udcff", "OTHER": "never", "EMPTY": ""}
     wanted = ["TOKEN", "EMPTY", "UNSET", 3]
     async with (
@@ -101,7 +101,7 @@ async def test_lines_go_both_ways_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", [b"garbage", b"\xff\xfe", b"[" * 100_000, b"9" * 5000, b'{"id":NaN}', b'{"a":1']
 )
-async def test_what_is_not_json_is_answered_and_goes_no_further(
+async def test_a_line_that_is_not_json_is_answered_and_goes_no_further(
     tmp_path: Path, line: bytes
 ) -> None:
     async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
@@ -256,7 +256,9 @@ async def test_a_refused_client_entry_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "answer", [b"nonsense", b"[1]", b"{}", b'{"nsm": 1}', b"x" * 100_000, b'{"nsm": 1, "ok": 1}']
 )
-async def test_whatever_else_listens_there_is_no_supervisor(tmp_path: Path, answer: bytes) -> None:
+async def test_another_program_at_the_socket_is_told_from_a_supervisor(
+    tmp_path: Path, answer: bytes
+) -> None:
     async with fake_supervisor(tmp_path) as supervisor, shim(supervisor.path) as running:
         peer = await supervisor.accept()
         await peer.receive()

@@ -13,7 +13,7 @@ from nsm._version import program_version
 from shim_process import PATIENCE_S
 
 
-def test_it_loads_next_to_nothing() -> None:
+def test_the_shim_loads_no_heavy_module() -> None:
     """30 ms and 1.5 times the memory of an empty Python; see the architecture's budgets."""
     code = "import nsm.shim, sys; print(*sys.modules)"
     loaded = set(
@@ -67,7 +67,7 @@ def test_closed_standard_descriptors_are_told(closed: int) -> None:
         (["--stdio", "serve"], 2, "", "usage: nsm-mcp"),
     ],
 )
-def test_its_command_line(arguments: list[str], code: int, out: str, err: str) -> None:
+def test_the_shim_takes_few_options(arguments: list[str], code: int, out: str, err: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nsm.shim", *arguments],
         capture_output=True,

@@ -77,7 +77,7 @@ def greet(connection: socket.socket) -> str:
         return connection.recv(100).decode()
 
 
-def test_it_is_detached_and_inherits_nothing_it_should_not(place: Place) -> None:
+def test_a_supervisor_is_detached_and_inherits_no_descriptor(place: Place) -> None:
     place.set("ANTHROPIC_API_KEY", "secret")
     place.set("PROJECT_DIR", "/somewhere")
     place.set("NSM_SCOPE", "mine")
@@ -304,7 +304,7 @@ def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
         start.connect("x.sock")
 
 
-def test_one_that_takes_no_connections_is_waited_for_a_bounded_time(
+def test_a_supervisor_that_takes_no_connections_is_waited_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "x.sock")

@@ -143,7 +143,7 @@ def fed(*entries: Entry) -> tuple[Feed, Written]:
     return feed, written
 
 
-def test_ones_own_execution_is_left_to_who_waits_for_it() -> None:
+def test_the_feed_leaves_own_executions_to_their_watcher() -> None:
     feed, written = fed()
     watching = Watching()
     feed.view("x-1", watching)
@@ -159,7 +159,7 @@ def test_ones_own_execution_is_left_to_who_waits_for_it() -> None:
     assert feed.of_others.number == 2
 
 
-def test_ones_own_that_nobody_waits_for_any_more() -> None:
+def test_the_feed_shows_own_executions_that_nobody_watches() -> None:
     feed, written = fed()
     feed.view("x-1", Watching())
     feed.take(start())

@@ -53,7 +53,7 @@ A_PNG = Picture("image/png, 4x3", "png", PNG)
         ({}, Display("", None, ["displayed nothing: --json holds it"])),
     ],
 )
-def test_one_display(bundle: dict[str, Any], shown: Display) -> None:
+def test_a_display_is_shown_in_its_plainest_form(bundle: dict[str, Any], shown: Display) -> None:
     assert display(bundle) == shown
 
 
@@ -85,7 +85,7 @@ def test_names(tmp_path: Path, stem: str, name: str) -> None:
     assert Folder(str(tmp_path)).write(A_PNG, stem) == str(tmp_path / name)
 
 
-def test_what_cannot_be_written_leaves_nothing(
+def test_a_picture_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)

@@ -123,7 +123,7 @@ def test_a_result_that_contradicts_what_was_shown_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize("streamed", [0, 15, 40, 155, 200])
-def test_with_what_the_agent_makes_of_it(tmp_path: Path, streamed: int) -> None:
+def test_output_cut_by_the_agent_is_shown_once(tmp_path: Path, streamed: int) -> None:
     """The agent's own capture, with room for 60 bytes and characters torn at both edges."""
     whole = "".join(f"{number}ü€🎈" for number in range(10, 40))
     capture = Capture("stdout", Spills(str(tmp_path)), Limits({"reply_bytes": 60}))

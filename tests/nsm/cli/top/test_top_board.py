@@ -120,7 +120,7 @@ def test_names_can_not_drive_the_terminal() -> None:
 # The board.
 
 
-def test_it_fills_the_screen_and_no_more() -> None:
+def test_the_board_fills_the_screen_and_no_more() -> None:
     board = board_of(*(row(f"{n:02}") for n in range(40)))
     for columns, rows in ((80, 24), (30, 9), (20, 3), (10, 1), (200, 60)):
         frame = board.frame(columns, rows)

@@ -44,12 +44,12 @@ def test_all_files_the_oldest_first(path: Path, capsys: pytest.CaptureFixture[st
     assert [json.loads(each)["n"] for each in said(capsys, "--json", "-n", "2")] == [2, 3]
 
 
-def test_what_is_no_line_is_skipped(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_lines_are_skipped(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(b'{"at": "20\n[1]\n{}\nnull\n\xff\n' + line(n=1) + b'{"at": "cut')
     assert [json.loads(each)["n"] for each in said(capsys, "--json")] == [1]
 
 
-def test_of_one_session(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_one_session_are_chosen(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(
         line(session="s-1", name="a", scope="x", n=1)
         + line(session="s-2", name="a", scope="y", n=2)
@@ -120,7 +120,7 @@ def test_where_nothing_was_written(path: Path, capsys: pytest.CaptureFixture[str
     assert (out, err) == ("", f"nsm: nothing is written down yet, in {path}\n")
 
 
-def test_it_follows_across_a_rotation(tmp_path: Path) -> None:
+def test_following_goes_on_across_a_rotation(tmp_path: Path) -> None:
     variables = variables_for(tmp_path)
     path = tmp_path / "state" / "nsm" / "audit.jsonl"
     path.parent.mkdir(parents=True)

@@ -145,7 +145,7 @@ def test_a_check_needs_no_supervisor_and_starts_none(
         (["deploy", "$(x); `y` é"], ["$(x); `y` é"], True),  # the supervisor refuses it
     ],
 )
-def test_what_follows_the_program_is_its_own(
+def test_options_after_the_program_are_its_own(
     supervisor: FakeSupervisor, nsm: Nsm, words: list[str], arguments: list[str], streamed: bool
 ) -> None:
     assert nsm("run", *words)[0] == 0
@@ -181,7 +181,7 @@ def test_exit_codes(
     assert (told, json.loads(out), err) == (code, samples.program_result(**changes), "")
 
 
-def test_what_a_slow_reader_missed_is_said_where_it_is_missing(
+def test_output_that_a_slow_reader_missed_is_said_where_it_is_missing(
     supervisor: FakeSupervisor, nsm: Nsm
 ) -> None:
     """And what comes after that is shown as it comes."""

@@ -32,7 +32,7 @@ def progress(left: int, interrupted: int = 0, remaining_s: float | None = None) 
     return {"left": left, "interrupted": interrupted, "remaining_s": remaining_s}
 
 
-def test_it_tells_how_much_is_left(
+def test_drain_tells_how_much_is_left(
     capsys: pytest.CaptureFixture[str], supervisor: FakeSupervisor
 ) -> None:
     def drain(exchange: Exchange) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_log(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     assert nsm("env", "log", "science")[2] == "nsm: nothing was built of science yet\n"
 
 
-def test_one_environment_in_detail(supervisor: FakeSupervisor, nsm: Nsm) -> None:
+def test_show_tells_about_one_environment(supervisor: FakeSupervisor, nsm: Nsm) -> None:
     environments = [
         samples.environment_row(name="python", aliases=["py"]),
         samples.environment_row(name="bad", available=False, problem="its build failed"),

@@ -96,7 +96,7 @@ def test_a_file_that_others_can_read_is_not_shown(
     assert token not in problem
 
 
-def test_in_a_box_no_token_is_made_that_lets_nobody_in(
+def test_no_token_is_made_in_a_box(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(_name: str) -> None:

@@ -96,7 +96,7 @@ def test_from_a_session(operands: list[str], into: bool) -> None:
         (["a", ""], "an empty name is not a file", ""),
     ],
 )
-def test_what_cannot_be_meant(operands: list[str], why: str, hint: str) -> None:
+def test_operands_that_mean_nothing_are_refused(operands: list[str], why: str, hint: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         plan(operands)
     assert caught.value.message.startswith(why)

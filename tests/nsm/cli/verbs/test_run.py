@@ -115,7 +115,7 @@ def test_standard_input_that_nobody_reads_is_told(
     assert (told in done.stderr) is unread
 
 
-def test_in_the_home_directory_it_says_once_that_there_is_no_project(
+def test_the_home_directory_is_no_project_and_that_is_said_once(
     capsys: pytest.CaptureFixture[bytes],
     supervisor: FakeSupervisor,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,7 +239,7 @@ def test_output_is_shown_once_though_it_comes_twice(
     assert (said.out, said.err) == ("a\nb\nc\n", "oops\n")
 
 
-def test_what_a_slow_reader_missed_comes_with_the_result(
+def test_output_that_a_slow_reader_missed_comes_with_the_result(
     capsys: pytest.CaptureFixture[bytes], supervisor: FakeSupervisor
 ) -> None:
     def run(exchange: Exchange) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_a_line_without_end_is_output_and_not_kept() -> None:
         {"type": "result"},
     ],
 )
-def test_of_a_result_only_what_clients_know_is_passed_on(event: dict[str, Any]) -> None:
+def test_a_result_has_only_the_fields_that_clients_know(event: dict[str, Any]) -> None:
     assert checked(event) == {"type": "result", "is_main_result": False}
 
 
