@@ -41,7 +41,7 @@ def lines(it: Supervisor, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
-def test_who_ran_what() -> None:
+def test_the_audit_says_who_ran_what() -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-") as place:
         with supervisor(Path(place)) as it:
             said = it.run("nsm", "run", "-e", "python", "-s", "a", "print(6 * 7)")

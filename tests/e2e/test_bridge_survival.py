@@ -198,7 +198,7 @@ def test_a_killed_supervisor_takes_its_programs_along_and_none_is_started_twice(
         "drain",
     ],
 )
-def test_what_runs_may_end_before_the_supervisor_does(short_dir: Path, how: str) -> None:
+def test_running_programs_may_end_before_the_supervisor_does(short_dir: Path, how: str) -> None:
     tools = configured(short_dir, ON)
     tools.expect("a")
     with supervisor(short_dir) as it, it.client() as client, it.client() as other:
@@ -233,7 +233,9 @@ def test_what_runs_may_end_before_the_supervisor_does(short_dir: Path, how: str)
 
 
 @pytest.mark.parametrize("how", [pytest.param("reload", marks=pytest.mark.slow), "shutdown"])
-def test_what_does_not_end_in_time_is_ended_with_all_it_started(short_dir: Path, how: str) -> None:
+def test_programs_that_do_not_end_in_time_are_ended_with_all_they_started(
+    short_dir: Path, how: str
+) -> None:
     tools = configured(short_dir, BRIEF)
     tools.expect("a")
     with supervisor(short_dir) as it, it.client() as client:
@@ -289,7 +291,7 @@ def test_where_nothing_can_be_written_down_nothing_starts_and_code_runs_on(
 
 
 @pytest.mark.slow
-def test_who_is_gone_and_does_not_come_back_leaves_nothing(short_dir: Path) -> None:
+def test_the_program_of_a_client_that_is_killed_is_ended(short_dir: Path) -> None:
     tools = configured(short_dir, ON)
     tools.expect("a")
     with supervisor(short_dir) as it:

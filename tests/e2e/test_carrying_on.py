@@ -150,7 +150,7 @@ def test_every_kind_of_client_gets_its_answer_once(short_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_knows_of_is_not_run_a_second_time(short_dir: Path) -> None:
+def test_code_of_unknown_fate_is_not_run_a_second_time(short_dir: Path) -> None:
     """The session dies with its supervisor, and so does whatever could tell."""
     with supervisor(short_dir) as first:
         up = threading.Event()

@@ -235,7 +235,7 @@ def test_archives_of_directories(sh: Shell) -> None:
     assert (sh.directory / "d" / "b").read_text() == "b\n"
 
 
-def test_refusals(sh: Shell) -> None:
+def test_copies_that_cannot_be_made_are_refused(sh: Shell) -> None:
     (sh.directory / "f").write_text("f")
     assert "gone" in sh.error("nsm cp f gone:")
     assert "gone" in sh.error("nsm cp gone:f .")
@@ -374,7 +374,7 @@ def _at_a_terminal(sh: Shell, command: str) -> Terminal:
 # Transcripts.
 
 
-def test_what_was_run_and_what_came_of_it(sh: Shell) -> None:
+def test_logs_show_code_output_and_outcome(sh: Shell) -> None:
     sh("nsm run -e python -s work 'for n in range(2):\n    print(n)\nn'")
     sh("nsm run -e python -s work 'import sys; print(\"\\x1b[2J\", file=sys.stderr); 1/0'")
     text = sh.out("nsm logs work")
@@ -412,7 +412,7 @@ def test_ended_sessions(sh: Shell) -> None:
     assert "never" in sh.error("nsm logs never")
 
 
-def test_following(sh: Shell) -> None:
+def test_logs_follow_until_ctrl_c_or_the_end(sh: Shell) -> None:
     command = [program("nsm"), "logs", "-f", "-n", "0", "work"]
     for ends_by_itself in (False, True):
         with ending(

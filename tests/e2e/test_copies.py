@@ -136,7 +136,7 @@ def test_a_file_that_fails_costs_only_itself(copies: Copies, tmp_path: Path) -> 
     assert copies.files.read("d/a") == b"a"
 
 
-def test_what_cannot_fit_is_not_begun(copies: Copies, tmp_path: Path) -> None:
+def test_a_copy_that_cannot_fit_is_not_begun(copies: Copies, tmp_path: Path) -> None:
     top = tmp_path / "d"
     top.mkdir()
     with (top / "a").open("wb") as file:

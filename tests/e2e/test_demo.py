@@ -39,7 +39,7 @@ def environment(scratch: Path) -> dict[str, str]:
     return {**kept, "TMPDIR": str(scratch), "TERM": "xterm", "LANG": "C.UTF-8"}
 
 
-def test_it_shows_a_repository_as_it_is(scratch: Path) -> None:
+def test_the_demonstration_shows_a_repository_as_it_is(scratch: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="nsm-repository-") as repository:
         Path(repository).chmod(0o755)
         ignored = shutil.ignore_patterns("__pycache__")

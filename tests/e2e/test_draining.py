@@ -83,7 +83,7 @@ def test_signals_that_its_starter_has_blocked(short_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_what_runs_on_is_interrupted_at_the_deadline_or_ended_at_once(
+def test_running_code_is_interrupted_at_the_deadline_or_ended_at_once(
     short_dir: Path, end: signal.Signals
 ) -> None:
     with supervisor(short_dir, config="[drain]\ntimeout_seconds = 0\n") as it:

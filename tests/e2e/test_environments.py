@@ -70,7 +70,7 @@ async def test_an_artifact_comes_is_replaced_and_goes(
         assert "Available: " in text
 
 
-async def test_one_that_is_used_at_once_is_there(
+async def test_an_artifact_can_be_used_at_once(
     shared: Supervisor, sandboxes: Path, store: Path
 ) -> None:
     sandboxes.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ async def test_one_that_is_used_at_once_is_there(
         assert rows["older"].available
 
 
-async def test_what_an_entry_names_is_for_its_clients_only(
+async def test_environments_of_an_entry_are_for_its_clients_only(
     shared: Supervisor, sandboxes: Path, store: Path
 ) -> None:
     named = write_artifact(store / "own", "mine", metadata={"description": "For one client"})

@@ -57,7 +57,9 @@ def names(files: SessionFiles, path: str = ".") -> set[str]:
     return {entry.name for entry in files.list(path)}
 
 
-def test_what_a_program_does_with_files(client: nsm.Client, files: SessionFiles) -> None:
+def test_files_are_written_read_listed_renamed_and_removed(
+    client: nsm.Client, files: SessionFiles
+) -> None:
     info = files.write("data/in.csv", "1,2\n", parents=True, permissions=0o640)
     assert info == nsm.FileInfo("/workspace/data/in.csv", 4, 0o640)
     files.append("data/in.csv", b"3,4\n")
@@ -212,7 +214,7 @@ def test_an_archive_as_a_stream(files: SessionFiles, tmp_path: Path) -> None:
     assert files.read("e/a") == b"1"
 
 
-def test_what_a_session_sends_stays_below_the_target(files: SessionFiles, tmp_path: Path) -> None:
+def test_a_download_stays_below_its_target(files: SessionFiles, tmp_path: Path) -> None:
     """Links at the target are not written through, unless the target itself is meant."""
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -88,7 +88,7 @@ def test_the_end_of_a_fork_is_told_by_the_next_supervisor(short_dir: Path) -> No
         assert "the supervisor was shut down" in str(result.session.replaced)
 
 
-def test_what_a_fork_is_of_is_told(client: Client) -> None:
+def test_a_fork_has_the_label_of_its_original(client: Client) -> None:
     printed(client, "known", "x = 1")
     (fork,) = client.fork("known").forks
     by_id = {row.id: row for row in client.sessions()}
@@ -145,7 +145,7 @@ REFUSED = [
         for each in REFUSED
     ],
 )
-def test_what_cannot_be_forked_goes_on(client: Client, code: str, why: str) -> None:
+def test_a_refused_fork_leaves_the_session_as_it_was(client: Client, code: str, why: str) -> None:
     printed(client, "stays", f"x = 1\nHEADLESS = {HEADLESS!r}\n{code}")
     with pytest.raises(ForkRefusedError, match=why):
         client.fork("stays", "never")
@@ -155,7 +155,7 @@ def test_what_cannot_be_forked_goes_on(client: Client, code: str, why: str) -> N
         client.fork("stays", "never")
 
 
-def test_what_a_fork_does_not_have_is_said(client: Client) -> None:
+def test_a_fork_reports_what_it_lacks(client: Client) -> None:
     printed(client, "open", "import os, socket; r, w = os.pipe(); s, t = socket.socketpair()")
     report = client.fork("open", "closed")
     assert any("pipe" in each for each in report.closed)
@@ -279,7 +279,7 @@ def test_forks_of_two_siblings_at_once(client: Client, shared: Supervisor) -> No
 
 
 @pytest.mark.slow
-def test_what_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
+def test_an_interpreter_that_starts_in_a_fork_is_as_in_the_original(client: Client) -> None:
     """The agent is a fork of another Python than the one that runs its programs."""
     code = "import os, sys; print(sys.executable, sys.path, sys.flags, sorted(os.environ))"
     printed(client, "whole", "x = 1")

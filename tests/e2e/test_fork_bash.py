@@ -68,7 +68,7 @@ def test_a_fork_goes_on_where_the_original_is(client: Client) -> None:
     assert printed(client, "its-fork", "echo ${x-none}") == "none\n"
 
 
-def test_what_ends_a_script_ends_no_fork(client: Client) -> None:
+def test_a_fork_outlives_failing_code(client: Client) -> None:
     printed(client, "safe", "x=1; trap 'echo wrong' ERR; trap - ERR")
     client.fork("safe", "fork")
     for code in ("echo ${missing:?}", "set -e; false", "set -u; echo $missing", "echo $("):
@@ -94,7 +94,7 @@ def test_random_numbers_differ_and_a_trap_of_children_is_kept(client: Client) ->
         assert printed(client, name, own) == "seeded\n"
 
 
-def test_what_cannot_be_forked_goes_on(client: Client) -> None:
+def test_a_refused_fork_leaves_the_shell_as_it_was(client: Client) -> None:
     printed(client, "busy", "sleep 99 & x=1")
     with pytest.raises(ForkRefusedError, match="sleep"):
         client.fork("busy", "never")

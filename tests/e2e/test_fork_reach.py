@@ -115,7 +115,7 @@ _ = signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 """
 
 
-def test_what_is_being_made_cannot_be_traced(client: Client) -> None:
+def test_a_fork_in_the_making_cannot_be_traced(client: Client) -> None:
     """Code of the original runs in a handler of signals while its fork is made."""
     for number in range(2):
         name = f"tracer-{number}"

@@ -156,7 +156,7 @@ def test_use_of_gpus_is_that_of_the_session_s_processes(world: World) -> None:
         assert client.inspect("work").session.gpu_memory_bytes == 0
 
 
-def test_what_uses_a_gpu_is_not_copied(world: World) -> None:
+def test_a_session_that_uses_a_gpu_is_neither_undone_nor_forked(world: World) -> None:
     with world.it.client() as client:
         client.run("import os; gpu = os.open('/dev/nvidiactl', os.O_RDWR)", env="ml", session="gpu")
         client.run("y = 2", env="ml", session="gpu")

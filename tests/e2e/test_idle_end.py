@@ -21,7 +21,7 @@ pytestmark = pytest.mark.node
 
 @pytest.mark.run_last
 @pytest.mark.parametrize("seconds", SECONDS)
-def test_they_answer(run_directory: Path, seconds: float) -> None:
+def test_idle_sessions_answer(run_directory: Path, seconds: float) -> None:
     idle = idle_sessions(run_directory)
     trio.run(trio.sleep, max(0.0, idle.since_s + seconds - time.monotonic()))
     with idle.client() as client:

@@ -77,7 +77,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("env", "code"), WAITS, ids=["python", "bash", "node"])
-def test_who_joins_late_sees_what_was_printed_and_what_follows(
+def test_a_late_follower_sees_earlier_and_later_output(
     env: str, code: str, shared: Supervisor, client: nsm.Client
 ) -> None:
     results: list[nsm.RunResult] = []
@@ -165,7 +165,7 @@ NO_FILES = [
 ]
 
 
-def test_what_is_no_file_is_refused_at_once(client: nsm.Client) -> None:
+def test_special_files_are_refused_at_once(client: nsm.Client) -> None:
     for make, path, says in NO_FILES:
         client.run(f"rm -f f; {make}", env="bash", session="a")
         with pytest.raises(FileError, match=says):

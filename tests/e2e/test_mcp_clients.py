@@ -109,7 +109,7 @@ async def test_the_same_client_finds_its_sessions_again(emptied: Supervisor) -> 
         assert other.is_error
 
 
-async def test_what_a_result_has_no_room_for_is_in_a_file_of_the_session(
+async def test_output_that_a_result_has_no_room_for_is_in_a_file(
     emptied: Supervisor,
 ) -> None:
     async with Client(server(emptied.variables), mode="legacy") as client:

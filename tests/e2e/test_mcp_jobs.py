@@ -118,7 +118,7 @@ async def test_a_result_may_be_larger_than_one_answer_of_an_agent(short_dir: Pat
     assert text.partition("\n")[0] + rest.partition("\n")[0] == f"{7:0300000}"
 
 
-async def test_what_does_not_exist_is_told(emptied: Supervisor) -> None:
+async def test_unknown_jobs_and_sessions_are_told(emptied: Supervisor) -> None:
     async with Client(server(emptied)) as client:
         text, result = await call(client, job="nobody/1")
         assert result.is_error

@@ -230,7 +230,7 @@ def test_a_shutdown_ends_what_a_holder_has_that_does_not_answer(short_dir: Path)
         assert not household.wait_empty(30)
 
 
-def test_what_runs_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
+def test_running_code_goes_on_and_its_result_can_be_asked_for(short_dir: Path) -> None:
     code = (
         "import os, time\nprint('up', flush=True)\n"
         "while not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('done')"
@@ -290,7 +290,7 @@ def test_a_one_shot_goes_on_and_ends_with_its_answer(short_dir: Path) -> None:
             assert client.sessions() == []
 
 
-def test_one_that_ended_meanwhile_is_told_of(short_dir: Path) -> None:
+def test_the_end_of_a_session_without_supervisor_is_told(short_dir: Path) -> None:
     with supervisor(short_dir) as first:
         with first.client() as client:
             for name in ("a", "b"):

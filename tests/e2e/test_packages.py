@@ -123,9 +123,7 @@ async def test_the_next_call_of_a_model_has_the_packages(
 
 
 @pytest.mark.slow
-async def test_who_adds_other_packages_meanwhile_gets_them(
-    running: Supervisor, index: IndexServer
-) -> None:
+async def test_packages_added_during_a_build_win(running: Supervisor, index: IndexServer) -> None:
     held = index.hold("/simple/demo/")
     async with running.async_client() as one, running.async_client() as two:
 

@@ -175,7 +175,9 @@ def test_a_unix_socket_is_for_its_user_and_goes_with_the_session(
     assert client.ports.list() == []
 
 
-def test_what_cannot_be_opened(client: nsm.Client, short_dir: Path) -> None:
+def test_ports_that_cannot_be_opened_are_refused_with_the_reason(
+    client: nsm.Client, short_dir: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         client.run("1", env="python", session="web")
         address = f"127.0.0.1:{taken.getsockname()[1]}"

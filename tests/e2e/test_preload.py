@@ -55,7 +55,7 @@ def row_of(it: Supervisor, name: str) -> EnvironmentRow:
 
 
 @pytest.mark.slow
-def test_what_sessions_wait_for_is_suggested_and_preloaded(running: Supervisor) -> None:
+def test_slow_imports_are_suggested_and_preloaded(running: Supervisor) -> None:
     add(running, "science", "--pip", "demo")
     with running.client() as client:
         client.run("pass", env="science", session="old")
@@ -91,7 +91,7 @@ def test_what_sessions_wait_for_is_suggested_and_preloaded(running: Supervisor) 
 
 
 @pytest.mark.slow
-def test_it_outlives_the_supervisor_and_other_packages(running: Supervisor) -> None:
+def test_preloading_outlives_the_supervisor_and_other_packages(running: Supervisor) -> None:
     add(running, "lasting", "--pip", "demo")
     for _ in range(3):
         assert running.run("nsm", "run", "-e", "lasting", "import slow").returncode == 0
@@ -109,7 +109,7 @@ def test_it_outlives_the_supervisor_and_other_packages(running: Supervisor) -> N
 
 
 @pytest.mark.slow
-def test_what_cannot_be_preloaded_is_left_out_with_the_reason(running: Supervisor) -> None:
+def test_modules_that_cannot_be_preloaded_are_left_out_with_the_reason(running: Supervisor) -> None:
     add(running, "partial", "--pip", "demo")
     said = running.run("nsm", "env", "preload", "partial", "slow", "threads", "nonesuch")
     assert said.returncode == 1

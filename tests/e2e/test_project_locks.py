@@ -132,7 +132,7 @@ def test_a_lock_is_what_it_was_when_somebody_agreed(running: Supervisor, project
 
 
 @pytest.mark.slow
-def test_it_outlives_the_supervisor(index: IndexServer, project: Path) -> None:
+def test_an_agreed_lock_outlives_the_supervisor(index: IndexServer, project: Path) -> None:
     with open_directory() as directory, running_in(directory, index, keep=True) as it:
         with it.client() as client:
             ProjectEnvironments(client, str(project)).use("uv.lock")

@@ -25,7 +25,7 @@ def descriptors(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_it_becomes_another_program_with_all_that_it_had(short_dir: Path) -> None:
+def test_a_reload_keeps_pid_sessions_and_descriptors(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client:
         client.run("x = 41", env="python", session="a")
         client.run("y=1", env="bash", session="b")
@@ -44,7 +44,7 @@ def test_it_becomes_another_program_with_all_that_it_had(short_dir: Path) -> Non
         assert said.stdout == f"supervisor {it.pid} is {after.version} now, with 2 sessions\n"
 
 
-def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
+def test_running_code_goes_on_over_a_reload_and_its_result_comes_once(short_dir: Path) -> None:
     with supervisor(short_dir) as it, it.client() as client, it.client() as other:
         code = "print('begun', flush=True)\nopen('/workspace/go').read()\nprint('over')"
         client.run("import os; os.mkfifo('/workspace/go')", env="python", session="a")
@@ -74,7 +74,7 @@ def test_what_runs_goes_on_and_its_result_comes_once(short_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_is_left_whom_nobody_collects(short_dir: Path) -> None:
+def test_a_reload_leaves_no_zombies(short_dir: Path) -> None:
     """The earlier program had started processes for jails of its own and for spares."""
     config = "[defaults]\ntemplates = false\n"
     with supervisor(short_dir, config=config) as it, it.client() as client:

@@ -56,7 +56,7 @@ def saved(client: nsm.Client, shared: Supervisor, path: Path) -> None:
         )
 
 
-def test_the_same_and_what_differs(client: nsm.Client) -> None:
+def test_a_replay_says_what_differs(client: nsm.Client) -> None:
     run(client, "x = 20", "print(object())\nx + 1", "1 / 0", "import os; os.urandom(4)")
     found: list[ReplayedExecution] = []
     report = client.replay(client.transcript("work"), on_replayed=found.append)
@@ -66,7 +66,7 @@ def test_the_same_and_what_differs(client: nsm.Client) -> None:
     assert [row.name for row in client.sessions()] == ["work"]
 
 
-def test_what_was_special_about_an_execution(client: nsm.Client) -> None:
+def test_resets_input_and_time_limits_are_replayed(client: nsm.Client) -> None:
     run(client, "x = 1")
     client.run("print('x' in globals())", env="python", session="work", reset=True)
     client.run("print(input())", env="python", session="work", stdin=b"hello\n")

@@ -166,7 +166,7 @@ def test_a_session_outlives_its_supervisor_and_goes_on_under_another_one(
         run(client, "assert __builtins__.__name__ == 'builtins'")
 
 
-def test_what_cannot_be_pickled_spoils_nothing(
+def test_values_that_cannot_be_pickled_are_left_out_with_the_reason(
     client: nsm.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Generators, a variable that takes a minute, one that ends the process."""

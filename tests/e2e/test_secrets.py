@@ -155,7 +155,7 @@ def _has(pid: int, text: bytes) -> bool:
         return False
 
 
-def test_what_is_refused(client: nsm.Client, place: Place) -> None:
+def test_requests_that_would_leak_a_secret_are_refused(client: nsm.Client, place: Place) -> None:
     url, host = place.server.url("x"), place.server.host
     seen = len(place.server.seen)
     out = run(

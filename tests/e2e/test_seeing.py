@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [needs_bwrap, pytest.mark.jail]
 
 
-def test_what_a_jail_holds_and_what_it_has_run(shared: Supervisor) -> None:
+def test_inspect_shows_processes_and_executions(shared: Supervisor) -> None:
     with shared.client("model") as client:
         client.run("sleep 600 & echo $!", env="bash", session="seen")
         client.run("false", env="bash", session="seen")

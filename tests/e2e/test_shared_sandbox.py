@@ -165,7 +165,7 @@ def test_closing_twice_and_a_call_afterwards(shared: Supervisor) -> None:
         assert client.sessions() == []
 
 
-def test_one_that_was_not_opened_is_made_by_its_first_call(shared: Supervisor) -> None:
+def test_the_first_call_opens_a_sandbox(shared: Supervisor) -> None:
     sandbox = nsm.SharedSandbox(socket_path=shared.socket)
     with shared.client() as client:
         assert client.sessions() == []

@@ -104,7 +104,7 @@ def test_sessions_outlive_what_happens_to_the_supervisor(manager: UserManager) -
 
 
 @pytest.mark.slow
-def test_one_that_hangs_is_ended_and_its_sessions_go_on(manager: UserManager) -> None:
+def test_a_supervisor_that_hangs_is_ended_and_its_sessions_go_on(manager: UserManager) -> None:
     manager.set("WatchdogSec=1\nTimeoutAbortSec=1")
     assert count(manager) == 1
     pid = manager.show("MainPID")

@@ -69,7 +69,7 @@ def test_a_version_that_cannot_take_sessions_over_is_refused(
         assert client.run("print('x' in dir())", env="python", session="a").stdout == "False\n"
 
 
-def test_what_another_version_cannot_use_waits_for_one_that_can(
+def test_sessions_that_another_version_cannot_read_wait_for_one_that_can(
     first: Supervisor, installed: Installed
 ) -> None:
     with first.client() as client:

@@ -85,22 +85,6 @@ def test_a_program_that_is_started_for_nobody_is_stopped(
             assert not client.job(sandbox.session, row.id).wait(60).running, row
 
 
-def test_output_is_bytes_and_what_is_too_much_is_counted(sandbox: AdapterSandbox) -> None:
-    done = run(sandbox, "printf '\\377\\0'; printf '\\376' >&2")
-    assert (done.stdout, done.stderr, done.missing) == (b"\xff\0", b"\xfe", 0)
-    done = sandbox.execute(["seq", "1000"], max_bytes=4)
-    assert (done.stdout, done.missing) == (b"1\n2\n", 3889)
-
-
-@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc/passwd", 126)])
-def test_a_program_that_cannot_start_has_a_shells_exit_code(
-    sandbox: AdapterSandbox, program: str, code: int
-) -> None:
-    done = sandbox.execute([program])
-    assert done.exit_code == code
-    assert program.encode() in done.stderr
-
-
 def test_a_long_command_runs_from_a_file_that_is_gone_then(sandbox: AdapterSandbox) -> None:
     command = f": {'x' * 10 * PIECE_CHARS}\necho done; ls /tmp; exit 5"
     done = sandbox.execute(merged_shell(command))
@@ -142,12 +126,6 @@ def test_concurrent_first_calls_make_one_session(running: Supervisor) -> None:
     assert len(labelled(running, "many")) == 1
     sandbox.close()
     assert not labelled(running, "many")
-
-
-def test_a_file_is_written_through_a_link(sandbox: AdapterSandbox) -> None:
-    run(sandbox, "echo old >target; ln -s target link")
-    sandbox.do(sandbox.write, "link", b"new")
-    assert run(sandbox, "cat target; test -L link").stdout == b"new"
 
 
 def test_a_sandbox_under_asyncio_finds_the_next_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
